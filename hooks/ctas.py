@@ -1,0 +1,61 @@
+"""The hook that drives a participant: FLIP-305's ``CtasJobStatusHook``."""
+
+from __future__ import annotations
+
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.status import JobStatus
+from twophase.transaction import Transaction
+
+
+class CtasJobStatusHook(JobStatusHook):
+    """Turns the four events of a job into begin, commit and abort.
+
+    ========================== =====================================================================
+    event                      effect
+    ========================== =====================================================================
+    ``on_created``             ``participant.begin()``
+    ``on_finished``            ``participant.prepare()``; with ``autocommit`` the transaction commits
+    ``on_failed``/``canceled`` ``participant.abort()``; with ``autocommit`` the transaction aborts
+    ========================== =====================================================================
+
+    Unlike a user's hook its errors are the statement's errors: :class:`twophase.hooks.statement.Statement` lets them out.
+
+    Parameters
+    ----------
+    transaction : Transaction
+        The transaction that the participant was staged in.
+    participant : TwoPhaseCatalogTable
+        From ``transaction.stage(...)``.
+    autocommit : bool
+        True when the statement is a transaction of its own.
+
+    Notes
+    -----
+    Source of the idea: ``CtasJobStatusHook`` of Flink FLIP-305.
+    """
+
+    def __init__(self, transaction: Transaction, participant: TwoPhaseCatalogTable, *, autocommit: bool = True) -> None:
+        self.transaction = transaction
+        self.participant = participant
+        self.autocommit = autocommit
+
+    def on_created(self, job: JobStatus) -> None:
+        self.transaction.begin_participant(self.participant)
+
+    def on_finished(self, job: JobStatus) -> None:
+        self.transaction.prepare_participant(self.participant)
+        if self.autocommit:
+            self.transaction.commit()
+
+    def on_failed(self, job: JobStatus, error: BaseException) -> None:
+        self._undo(error)
+
+    def on_canceled(self, job: JobStatus) -> None:
+        self._undo(None)
+
+    def _undo(self, error: BaseException | None) -> None:
+        if self.autocommit:
+            self.transaction.abort(error)
+        else:
+            self.transaction.discard(self.participant)

@@ -1,0 +1,167 @@
+"""One statement's run, from accepted to published or rolled back.
+
+Whoever executes the query (the native Spark catalog, or :func:`twophase.create_table_as`) calls ``start``, ``write``
+and ``finish``, or ``fail``. The statement feeds the hooks; the participant is driven by :class:`CtasJobStatusHook`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.hooks.ctas import CtasJobStatusHook
+from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.interrupts import deferred_interrupts
+from twophase.hooks.status import JobState, JobStatus
+from twophase.transaction import Transaction
+
+log = logging.getLogger("twophase.hooks")
+
+JobScope = Callable[["Statement"], AbstractContextManager[Any]]
+
+
+class Statement:
+    """Runs one participant through its hooks. Thread safe; the first terminal call wins.
+
+    Parameters
+    ----------
+    transaction : Transaction
+    participant : TwoPhaseCatalogTable
+        From ``transaction.stage(...)``.
+    hooks : iterable of JobStatusHook
+        Told in order, after the participant itself was driven.
+    autocommit : bool
+        True when the statement is a transaction of its own.
+    job_scope : callable, optional
+        Gives a context manager around the write: the Spark layer tags the jobs and watches their events there.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        participant: TwoPhaseCatalogTable,
+        *,
+        hooks: Iterable[JobStatusHook] = (),
+        autocommit: bool = True,
+        job_scope: JobScope | None = None,
+    ) -> None:
+        self.transaction = transaction
+        self.participant = participant
+        self.hooks = tuple(hooks)
+        self.autocommit = autocommit
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self.job = JobStatus(
+            transaction_id=transaction.id,
+            path=f"{participant.catalog.name}.{participant.path}",
+            purpose=participant.purpose.value,
+            tag=f"twophase-{transaction.id}-{participant.document.get('ordinal', 0)}",
+        )
+        self._driver = CtasJobStatusHook(transaction, participant, autocommit=autocommit)
+        self._job_scope = job_scope or (lambda _: nullcontext())
+
+    def start(self) -> None:
+        """Make the staging area.
+
+        Raises
+        ------
+        CatalogError
+            It cannot be made; the transaction is rolled back.
+        """
+        try:
+            self._driver.on_created(self.job)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._tell("on_created")
+
+    def write(self, df: Any) -> None:
+        """Write the query's rows to the staging area.
+
+        Raises
+        ------
+        Exception
+            The user's own error; the caller then calls :meth:`fail`.
+        """
+        self.job.started()
+        with self._job_scope(self):
+            self.transaction.write(self.participant, df)
+
+    def finish(self) -> None:
+        """The query finished: prepare, and publish when the statement is its own transaction.
+
+        Raises
+        ------
+        TransactionAborted
+            It was rolled back.
+        TransactionInDoubt
+            It could not be learned whether it was published.
+        """
+        if self.done.is_set():
+            return
+        try:
+            with deferred_interrupts():
+                self._driver.on_finished(self.job)
+        except BaseException as error:
+            self._refused(error)
+            raise
+        if self.job.finished():
+            self._end("on_finished")
+
+    def fail(self, error: BaseException) -> None:
+        """The query failed or was cancelled: roll back. Never raises; a clean-up error is attached to ``error``."""
+        if self.done.is_set() or not self.job.failed(error):
+            return
+        self.error = error
+        try:
+            with deferred_interrupts():
+                self._undo(error)
+        except Exception as problem:  # the user's own error must reach the user
+            error.add_note(f"twophase could not clean up after this error: {problem}")
+        self._end_failed(error)
+
+    def _undo(self, error: BaseException) -> None:
+        if self.job.state is JobState.CANCELED:
+            self._driver.on_canceled(self.job)
+        else:
+            self._driver.on_failed(self.job, error)
+
+    def _refused(self, error: BaseException) -> None:
+        """The commit itself ended badly; the coordinator has already done what there is to do for a single statement."""
+        if not self.autocommit or not self.transaction.state.is_terminal:
+            self.fail(error)
+        elif self.job.failed(error):
+            self.error = error
+            self._end_failed(error)
+
+    def _end_failed(self, error: BaseException) -> None:
+        if self.job.state is JobState.CANCELED:
+            self._end("on_canceled")
+        else:
+            self._end("on_failed", error)
+
+    def _end(self, event: str, *arguments: Any) -> None:
+        try:
+            self._tell(event, *arguments)
+        finally:
+            self.done.set()
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        for hook in self.hooks:
+            try:
+                getattr(hook, event)(self.job, *arguments)
+            except Exception as error:
+                self.job.hook_errors.append(error)
+                log.warning(
+                    "Hook %s failed in %s for %s in transaction %s; the statement is not affected.",
+                    type(hook).__name__, event, self.job.path, self.job.transaction_id, exc_info=error,
+                )  # fmt: skip
+
+    def tell_progress(self) -> None:
+        """Pass progress on to the hooks (event thread)."""
+        if not self.job.state.is_terminal:
+            self._tell("on_progress")
