@@ -1,0 +1,38 @@
+"""What all tests share: the real servers, one of each for the whole run, started when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import servers
+from tests.servers import Server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server; its database is shared, so give schemas or tables names of your own."""
+    with servers.postgresql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    """A MariaDB server; its database is shared, so give tables names of your own."""
+    with servers.mariadb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hive_metastore() -> Iterator[Server]:
+    """A standalone Hive Metastore; give databases names of your own."""
+    with servers.hive_metastore() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hive_server2(hive_metastore: Server) -> Iterator[Server]:
+    """A HiveServer2 over the metastore of :func:`hive_metastore`."""
+    with servers.hive_server2(hive_metastore) as server:
+        yield server
