@@ -17,7 +17,7 @@ from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.interrupts import deferred_interrupts
 from twophase.hooks.status import JobState, JobStatus
-from twophase.transaction import Transaction
+from twophase.transaction import Transaction, TransactionState
 
 log = logging.getLogger("twophase.hooks")
 
@@ -107,8 +107,16 @@ class Statement:
             with deferred_interrupts():
                 self._driver.on_finished(self.job)
         except BaseException as error:
-            self._refused(error)
+            if self.transaction.state is TransactionState.COMPLETED:
+                # A held-back Ctrl-C arrives after the publish: the table is there, and the user must know.
+                error.add_note(f"{self.job.path} had been published before this, in transaction {self.transaction.id}.")
+                self._finished()
+            else:
+                self._refused(error)
             raise
+        self._finished()
+
+    def _finished(self) -> None:
         if self.job.finished():
             self._end("on_finished")
 
@@ -132,7 +140,7 @@ class Statement:
 
     def _refused(self, error: BaseException) -> None:
         """The commit itself ended badly; the coordinator has already done what there is to do for a single statement."""
-        if not self.autocommit or not self.transaction.state.is_terminal:
+        if not self.autocommit or self.transaction.state not in (TransactionState.ROLLED_BACK, TransactionState.IN_DOUBT):
             self.fail(error)
         elif self.job.failed(error):
             self.error = error

@@ -15,7 +15,7 @@ from enum import Enum
 #: What Spark says of a cancelled job, at the start of its message: there is no better sign (a job's end event
 #: knows only succeeded or failed).
 _CANCELLED = re.compile(
-    r"^\s*(?:org\.apache\.spark\.SparkException: )?"
+    r"^\s*(?:An error occurred while calling [^\n]*\n: )?(?:org\.apache\.spark\.SparkException: )?"
     r"(?:\[(?:SPARK_)?JOB_CANCELLED\]|\[OPERATION_CANCELED\]|Job \d+ cancelled\b|Job aborted due to stage failure: "
     r"(?:Stage|Job) \d+ (?:was )?cancelled\b|Stage \d+ was cancelled\b)",
     re.IGNORECASE,
@@ -127,9 +127,15 @@ def cancellation_reason(error: BaseException) -> str | None:
         if isinstance(seen, SystemExit):
             return "the process was asked to end"
         if is_cancellation_message(str(seen)):
-            return str(seen).strip().splitlines()[0]
+            return _spark_line(str(seen))
         seen = seen.__cause__
     return None
+
+
+def _spark_line(text: str) -> str:
+    """Spark's own line of a message that Py4J may have put a line in front of."""
+    lines = text.strip().splitlines()
+    return lines[1].removeprefix(": ") if lines[0].startswith("An error occurred") and len(lines) > 1 else lines[0]
 
 
 def is_cancellation_message(text: str) -> bool:

@@ -1,0 +1,168 @@
+"""Ctrl-C and SIGTERM reach a running statement as a cancelled job, and it rolls back before they take effect.
+
+PySpark's own Ctrl-C handler calls the JVM from inside the interrupted call, on the same socket: the call fails with
+``reentrant call``, the job runs on, and its statement would commit behind the user's back. So a signal here only *asks*
+for cancellation, from a thread of its own; the interrupted call ends with Spark's own cancellation error, the statement
+aborts, and then the signal is delivered to whoever had it before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from twophase.hooks.statement import Statement
+from twophase.spark.listener import JobTracker
+
+log = logging.getLogger("twophase.spark")
+
+#: Seconds that SIGTERM waits for statements to roll back; recovery does what is not done by then.
+GRACE_SECONDS = 30.0
+_INTERVAL = 0.2
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+def cancel_statements(tracker: JobTracker, reason: str, until: Callable[[], bool], *, limit: float | None = None) -> None:
+    """Cancel the jobs of all statements that are writing, again and again until ``until()`` or the limit.
+
+    Again and again, because a statement may be between two of its jobs, or before its first.
+
+    Parameters
+    ----------
+    tracker : JobTracker
+    reason : str
+        What hooks see as ``job.cancel_reason``.
+    until : callable
+        Tells that it is enough.
+    limit : float, optional
+        Seconds.
+    """
+    gate = threading.Event()
+    rounds = int(limit / _INTERVAL) if limit else None
+    while not until() and rounds != 0:
+        for statement in tracker.feed.statements():
+            statement.job.job_cancelled(reason)
+            try:
+                tracker.cancel(statement)
+            except Exception:
+                log.debug("Cancelling %s failed", statement.job.tag, exc_info=True)
+        gate.wait(_INTERVAL)
+        rounds = None if rounds is None else rounds - 1
+
+
+@contextmanager
+def interruptible(tracker: JobTracker) -> Iterator[None]:
+    """Around a call that runs a statement in the JVM: Ctrl-C cancels it and is delivered when it has ended.
+
+    A second Ctrl-C is delivered at once. Only Python's main thread receives signals; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+    ended = threading.Event()
+    asked = threading.Event()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if asked.is_set() or previous is None:
+            _restore(signal.SIGINT, previous)
+            signal.raise_signal(signum)
+            return
+        asked.set()
+        threading.Thread(
+            target=cancel_statements,
+            args=(tracker, "interrupted (Ctrl-C)", ended.is_set),
+            name="twophase-cancel",
+            daemon=True,
+        ).start()
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    except BaseException as error:
+        ended.set()
+        _restore(signal.SIGINT, previous)
+        if asked.is_set():
+            _deliver(signal.SIGINT, error)
+        raise
+    ended.set()
+    _restore(signal.SIGINT, previous)
+    if asked.is_set():
+        signal.raise_signal(signal.SIGINT)
+
+
+def _deliver(signum: int, error: BaseException) -> None:
+    """Deliver a held-back Ctrl-C, with the statement's own cancellation error as its cause."""
+    try:
+        signal.raise_signal(signum)
+    except BaseException as interrupt:
+        raise interrupt from error
+
+
+def _restore(signum: int, handler: Any) -> None:
+    # None: a handler that was not installed from Python; the default is the nearest that can be set.
+    signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+class Terminator:
+    """SIGTERM: cancel the running statements, wait for their roll-back, then do what SIGTERM did before.
+
+    Parameters
+    ----------
+    tracker : JobTracker
+    """
+
+    def __init__(self, tracker: JobTracker) -> None:
+        self._tracker = tracker
+        self._previous: Any = None
+        self._installed = False
+        self._asked = False
+        self._ready = threading.Event()
+
+    def install(self) -> None:
+        """Take SIGTERM over; nothing happens outside the main thread, where Python forbids it."""
+        if self._installed or threading.current_thread() is not threading.main_thread():
+            return
+        previous = signal.getsignal(signal.SIGTERM)
+        if previous is None or previous is signal.SIG_IGN:
+            return
+        self._previous = previous
+        signal.signal(signal.SIGTERM, self._handle)
+        self._installed = True
+
+    def uninstall(self) -> None:
+        """Give SIGTERM back, where nobody took it over after us."""
+        if (
+            self._installed
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) == self._handle
+        ):
+            signal.signal(signal.SIGTERM, self._previous)
+        self._installed = False
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._ready.is_set() or not self._tracker.feed.statements():
+            _restore(signum, self._previous)
+            signal.raise_signal(signum)
+        elif not self._asked:
+            self._asked = True
+            threading.Thread(target=self._end, args=(signum,), name="twophase-terminate", daemon=True).start()
+
+    def _end(self, signum: int) -> None:
+        """Cancel from a thread of its own: the main thread may be inside a call to the JVM."""
+        running = self._tracker.feed.statements()
+        log.warning("SIGTERM: cancelling %d statement(s) and rolling back before the process ends.", len(running))
+        cancel_statements(self._tracker, "the process was asked to end (SIGTERM)", lambda: _all_done(running), limit=GRACE_SECONDS)
+        self._ready.set()
+        os.kill(os.getpid(), signum)
+
+
+def _all_done(statements: list[Statement]) -> bool:
+    return all(statement.done.is_set() for statement in statements)

@@ -1,0 +1,153 @@
+"""Spark's listener bus, read on a queue of its own.
+
+Rules (each was learned the hard way): a listener copies a few primitive fields and returns; it makes no JVM call that
+can wait, holds no lock that a statement holds, runs no action and lets no exception out. Each crossing of Py4J makes a
+new Java proxy, so the one that was registered is kept on the Java side to be removable.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark import SparkContext
+
+from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
+from twophase.hooks.statement import Statement
+
+log = logging.getLogger("twophase.spark")
+
+_QUEUE = "twophase"
+_REMOVE_TIMEOUT = 5.0
+
+
+class _Listener:
+    """The Python side of a ``SparkListenerInterface``; events that we do not want fall through ``__getattr__``."""
+
+    class Java:
+        implements = ["org.apache.spark.scheduler.SparkListenerInterface"]
+
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on"):
+            raise AttributeError(name)
+        return _ignore
+
+    def onJobStart(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+        self._copy(self._job_start, event)
+
+    def onJobEnd(self, event: Any) -> None:  # noqa: N802
+        self._copy(self._job_end, event)
+
+    def onTaskEnd(self, event: Any) -> None:  # noqa: N802
+        self._copy(self._task_end, event)
+
+    def equals(self, other: Any) -> bool:
+        return self is other
+
+    def hashCode(self) -> int:  # noqa: N802
+        return id(self) & 0x7FFFFFFF
+
+    def toString(self) -> str:  # noqa: N802
+        return "twophase listener"
+
+    def _copy(self, copier: Callable[[Any], None], event: Any) -> None:
+        if not self._feed.is_watching:
+            return
+        try:
+            copier(event)
+        except Exception:
+            log.debug("A Spark event was not understood", exc_info=True)
+
+    def _job_start(self, event: Any) -> None:
+        tags = _tags(event.properties())
+        if not any(tag.startswith("twophase-") for tag in tags):
+            return
+        infos = event.stageInfos()
+        stages = tuple((infos.apply(i).stageId(), infos.apply(i).numTasks()) for i in range(infos.size()))
+        self._feed.queue.put(JobStarted(event.jobId(), tags, stages))
+
+    def _job_end(self, event: Any) -> None:
+        result = event.jobResult()
+        failed = result.getClass().getSimpleName() == "JobFailed"
+        self._feed.queue.put(JobEnded(event.jobId(), str(result.exception().getMessage()) if failed else None))
+
+    def _task_end(self, event: Any) -> None:
+        if event.taskInfo().successful():
+            self._feed.queue.put(TaskEnded(event.stageId()))
+
+
+def _ignore(*_: Any) -> None:
+    return None
+
+
+def _tags(properties: Any) -> tuple[str, ...]:
+    text = properties.getProperty("spark.job.tags") if properties is not None else None
+    return tuple(text.split(",")) if text else ()
+
+
+class JobTracker:
+    """Tags the jobs of statements and follows them through Spark's events.
+
+    Parameters
+    ----------
+    sc : pyspark.SparkContext
+        One tracker serves all attached sessions of a context.
+    """
+
+    def __init__(self, sc: SparkContext) -> None:
+        self._sc = sc
+        self.feed = EventFeed()
+        self._parked = sc._jvm.java.util.ArrayList()  # type: ignore[union-attr]
+        self._parked.add(_Listener(self.feed))
+        self._bus = sc._jsc.sc().listenerBus()
+        self._bus.addToQueue(self._parked.get(0), _QUEUE)
+
+    @contextmanager
+    def scope(self, statement: Statement) -> Iterator[None]:
+        """Around a statement's write: its jobs carry the statement's tag, and its status follows their events."""
+        self.feed.watch(statement)
+        self._sc.addJobTag(statement.job.tag)
+        try:
+            yield
+        finally:
+            try:
+                self._sc.removeJobTag(statement.job.tag)
+            finally:
+                self.feed.unwatch(statement)
+
+    def cancel(self, statement: Statement) -> None:
+        """Ask Spark to cancel the statement's jobs; harmless when it has none."""
+        self._sc.cancelJobsWithTag(statement.job.tag)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait, bounded, until past events have arrived: for tidy reports and tests only.
+
+        Parameters
+        ----------
+        seconds : float
+            The longest wait.
+        """
+        try:
+            self._bus.waitUntilEmpty(int(seconds * 1000))
+        except Exception:  # a TimeoutException of the JVM
+            return False
+        return True
+
+    def close(self) -> None:
+        """Remove the listener, from a helper thread and with a limit: ``spark.stop()`` must never wait for us."""
+        self.feed.close()
+        remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
+        remover.start()
+        remover.join(_REMOVE_TIMEOUT)
+
+    def _remove(self) -> None:
+        try:
+            self._bus.removeListener(self._parked.get(0))
+        except Exception:
+            log.debug("The listener could not be removed; the context is probably stopped", exc_info=True)
