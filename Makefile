@@ -1,0 +1,51 @@
+# The commands of a developer. Each sets up what it needs; the second time that costs nothing.
+
+PYTHON ?=
+SPARK40 := 4.0.5
+PYTEST_ARGS ?=
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-spark40 lint format bench clean java servers
+
+help: ## Show this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (two minutes)
+	@.venv/bin/python -m demo
+
+test: .venv/.installed java servers ## Run all tests (25 minutes)
+	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (6 minutes)
+	@.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
+	@.venv-spark40/bin/python -m pytest -m spark40 $(PYTEST_ARGS)
+
+lint: .venv/.installed ## Run ruff and mypy
+	@.venv/bin/python -m ruff check
+	@scripts/typecheck .venv/bin/python
+
+format: .venv/.installed ## Let ruff format the code
+	@.venv/bin/python -m ruff format
+
+bench: .venv/.installed java ## Measure CTAS against stock Spark; options: make bench ARGS="--rows 1,1000000"
+	@.venv/bin/python -m benchmarks.hive_ctas $(ARGS)
+
+clean: ## Remove the environments and everything built
+	rm -rf .venv .venv-spark40 build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+java:
+	@scripts/check-java
+
+servers:
+	@scripts/check-servers
+
+.venv/.installed: setup.cfg setup.py pyproject.toml constraints.txt scripts/venv
+	@scripts/venv .venv
+	@touch $@
+
+.venv-spark40/.installed: setup.cfg setup.py pyproject.toml constraints.txt scripts/venv
+	@scripts/venv .venv-spark40 $(SPARK40)
+	@touch $@
