@@ -19,7 +19,8 @@ class CtasJobStatusHook(JobStatusHook):
     ``on_failed``/``canceled`` ``participant.abort()``; with ``autocommit`` the transaction aborts
     ========================== =====================================================================
 
-    Unlike a user's hook its errors are the statement's errors: :class:`twophase.hooks.statement.Statement` lets them out.
+    Unlike a user's hook its errors are the statement's errors, and
+    :class:`twophase.hooks.statement.Statement` lets them out.
 
     Parameters
     ----------

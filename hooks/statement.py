@@ -23,6 +23,15 @@ log = logging.getLogger("twophase.hooks")
 
 JobScope = Callable[["Statement"], AbstractContextManager[Any]]
 
+_live: set[Statement] = set()
+_live_lock = threading.Lock()
+
+
+def live_statements() -> list[Statement]:
+    """The statements of this process that began and have not ended: what SIGTERM must wait for."""
+    with _live_lock:
+        return list(_live)
+
 
 class Statement:
     """Runs one participant through its hooks. Thread safe; the first terminal call wins.
@@ -72,6 +81,8 @@ class Statement:
         CatalogError
             It cannot be made; the transaction is rolled back.
         """
+        with _live_lock:
+            _live.add(self)
         try:
             self._driver.on_created(self.job)
         except BaseException as error:
@@ -139,8 +150,9 @@ class Statement:
             self._driver.on_failed(self.job, error)
 
     def _refused(self, error: BaseException) -> None:
-        """The commit itself ended badly; the coordinator has already done what there is to do for a single statement."""
-        if not self.autocommit or self.transaction.state not in (TransactionState.ROLLED_BACK, TransactionState.IN_DOUBT):
+        """The commit itself ended badly; of a single statement the coordinator has already taken care."""
+        ended = (TransactionState.ROLLED_BACK, TransactionState.IN_DOUBT)
+        if not self.autocommit or self.transaction.state not in ended:
             self.fail(error)
         elif self.job.failed(error):
             self.error = error
@@ -156,6 +168,8 @@ class Statement:
         try:
             self._tell(event, *arguments)
         finally:
+            with _live_lock:
+                _live.discard(self)
             self.done.set()
 
     def _tell(self, event: str, *arguments: Any) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from twophase.hooks.statement import Statement
+from twophase.hooks.statement import Statement, live_statements
 from twophase.spark.listener import JobTracker
 
 log = logging.getLogger("twophase.spark")
@@ -29,7 +29,9 @@ _INTERVAL = 0.2
 Handler = Callable[[int, FrameType | None], Any]
 
 
-def cancel_statements(tracker: JobTracker, reason: str, until: Callable[[], bool], *, limit: float | None = None) -> None:
+def cancel_statements(
+    tracker: JobTracker, reason: str, until: Callable[[], bool], *, limit: float | None = None
+) -> None:
     """Cancel the jobs of all statements that are writing, again and again until ``until()`` or the limit.
 
     Again and again, because a statement may be between two of its jobs, or before its first.
@@ -148,7 +150,7 @@ class Terminator:
         self._installed = False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._ready.is_set() or not self._tracker.feed.statements():
+        if self._ready.is_set() or not live_statements():
             _restore(signum, self._previous)
             signal.raise_signal(signum)
         elif not self._asked:
@@ -157,9 +159,10 @@ class Terminator:
 
     def _end(self, signum: int) -> None:
         """Cancel from a thread of its own: the main thread may be inside a call to the JVM."""
-        running = self._tracker.feed.statements()
+        running = live_statements()
         log.warning("SIGTERM: cancelling %d statement(s) and rolling back before the process ends.", len(running))
-        cancel_statements(self._tracker, "the process was asked to end (SIGTERM)", lambda: _all_done(running), limit=GRACE_SECONDS)
+        reason = "the process was asked to end (SIGTERM)"
+        cancel_statements(self._tracker, reason, lambda: _all_done(running), limit=GRACE_SECONDS)
         self._ready.set()
         os.kill(os.getpid(), signum)
 
