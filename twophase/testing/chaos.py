@@ -1,0 +1,327 @@
+"""A whole catalog in memory that fails on demand: to test a job, a hook or a coordinator against.
+
+It is found by its dotted path and registers no entry point::
+
+    spark.sql.catalog.chaos            twophase.testing.chaos:ChaosCatalog
+    spark.sql.catalog.chaos.faults     publish=lost_reply@1
+
+or made by hand: ``ChaosCatalog("chaos", {}, Environment())``. Being a test double, it collects the rows that it is
+given; a real catalog must never do that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from twophase import failpoints
+from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange
+from twophase.catalog import TwoPhaseCatalogTable as Participant
+from twophase.errors import (
+    CatalogError,
+    ConfigurationError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.testing import _alter, _rows
+from twophase.testing._files import as_files
+from twophase.testing._participant import ChaosTable
+from twophase.testing._store import Document, FileStore, MemoryStore, Store
+from twophase.testing.faults import ChaosError, Faults
+
+__all__ = ["ChaosCatalog", "ChaosError", "ChaosTable", "Faults"]
+
+STEPS = ("begin", "write", "prepare", "publish", "publish_group", "outcome", "abort", "finish", "compensate")
+DDL_STEPS = ("create_table", "drop_table", "rename_table", "alter_table", "remove_residue")
+
+failpoints.declare(*(f"chaos.{name}" for name in (*STEPS, *DDL_STEPS)))
+
+
+class ChaosCatalog(Catalog):
+    """An in-memory catalog with every capability that memory can have, and with faults.
+
+    Parameters
+    ----------
+    name : str
+        The name under which the session knows it.
+    options : mapping of str to str
+        See :attr:`known_options`.
+    environment : Environment, optional
+
+    Attributes
+    ----------
+    faults : Faults
+        What fails; add to it at any time. Steps: ``begin``, ``write``, ``prepare``, ``publish``, ``publish_group``,
+        ``outcome``, ``abort``, ``finish``, ``compensate``, ``create_table``, ``drop_table``, ``rename_table``,
+        ``alter_table``, ``remove_residue``. A fault of ``outcome`` makes it answer ``UNKNOWN``.
+    """
+
+    known_options: ClassVar[Mapping[str, str]] = {
+        "store": "name of the store inside this process, shared by all catalogs that name it (default: the catalog's)",
+        "file": "keep the store in this JSON file instead, so that another process sees it",
+        "directory": "write tables that Spark reads to Parquet files below this directory",
+        "faults": "script of faults: step=action[@n], separated by commas",
+        "seed": "a number: fail at random, repeatably",
+        "rate": "probability of a random fault (default 0.1)",
+        "purposes": "purposes on offer, separated by commas (default: all)",
+        "group_publish": "false: publish each table on its own",
+        "compensate": "false: a publish cannot be undone",
+        "password": "never used; a secret that must not leak",
+    }
+
+    def __init__(
+        self, name: str, options: Mapping[str, str] | None = None, environment: Environment | None = None
+    ) -> None:
+        super().__init__(name, options or {}, environment or Environment())
+        if unknown := sorted(set(self.options) - set(self.known_options)):
+            raise ConfigurationError(
+                f"Catalog {name} has no option {unknown[0]!r}.", hint="Known: " + ", ".join(self.known_options) + "."
+            )
+        self.store: Store = self._open_store()
+        self.directory = self.options.get("directory")
+        self.faults = self._faults()
+        self._capabilities = self._declared()
+
+    def _open_store(self) -> Store:
+        if file := self.options.get("file"):
+            return FileStore(file)
+        return MemoryStore.named(self.options.get("store", self.name))
+
+    def _faults(self) -> Faults:
+        seed = self.options.get("seed")
+        try:
+            return Faults(
+                self.options.get("faults", ""),
+                seed=None if seed is None else int(seed),
+                rate=float(self.options.get("rate", "0.1")),
+            )
+        except ValueError:
+            raise ConfigurationError(f"Catalog {self.name}: seed and rate are numbers.") from None
+
+    def _declared(self) -> Capabilities:
+        names = self.options.get("purposes")
+        try:
+            purposes = Purpose if names is None else [Purpose(n.strip()) for n in names.split(",") if n.strip()]
+        except ValueError as error:
+            raise ConfigurationError(f"Catalog {self.name}: {error}.") from None
+        return Capabilities(
+            purposes=frozenset(purposes),
+            partitioning=frozenset({"identity"}),
+            rename_table=True,
+            alter_table=True,
+            read=self.directory is not None,
+            group_publish=self.options.get("group_publish", "true") != "false",
+            compensate=self.options.get("compensate", "true") != "false",
+            max_level=Level.ATOMIC,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Run one step that may be armed, by a failpoint or by :attr:`faults`."""
+        with failpoints.step(f"chaos.{name}"), self.faults.step(name):
+            yield
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return sorted(self.store.read()["databases"])
+
+    def database_exists(self, database: str) -> bool:
+        return database in self.store.read()["databases"]
+
+    def create_database(
+        self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
+    ) -> None:
+        if not database:
+            raise CatalogError("A database needs a name.")
+        with self.store.change() as document:
+            if database in document["databases"]:
+                if ignore_if_exists:
+                    return
+                raise DatabaseAlreadyExistsError(f"Database {database} exists in catalog {self.name}.", path=database)
+            document["databases"][database] = {"properties": dict(properties or {}), "tables": {}}
+
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
+        with self.store.change() as document:
+            if ignore_if_not_exists and database not in document["databases"]:
+                return
+            if self._database(document, database)["tables"] and not cascade:
+                raise CatalogError(f"Database {database} is not empty.", path=database)
+            del document["databases"][database]
+
+    def load_database(self, database: str) -> dict[str, str]:
+        return dict(self._database(self.store.read(), database)["properties"])
+
+    def _database(self, document: Document, database: str) -> Document:
+        try:
+            found: Document = document["databases"][database]
+        except KeyError:
+            raise DatabaseNotExistError(
+                f"Database {database} does not exist in catalog {self.name}.", path=database
+            ) from None
+        return found
+
+    def tables_of(self, document: Document, path: ObjectPath) -> Document:
+        """The tables of the path's database, by name."""
+        if len(path.namespace) != 1:
+            raise CatalogError(f"A table of catalog {self.name} has a name of the form database.table.", path=path)
+        tables: Document = self._database(document, path.namespace[0])["tables"]
+        return tables
+
+    def _table(self, document: Document, path: ObjectPath) -> Document:
+        try:
+            found: Document = self.tables_of(document, path)[path.name]
+        except (KeyError, DatabaseNotExistError):
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path) from None
+        return found
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        return sorted(self._database(self.store.read(), database)["tables"])
+
+    def table_exists(self, path: ObjectPath) -> bool:
+        try:
+            return path.name in self.tables_of(self.store.read(), path)
+        except CatalogError:
+            return False
+
+    def load_table(self, path: ObjectPath) -> TableDefinition:
+        return TableDefinition.from_document(self._table(self.store.read(), path)["definition"])
+
+    def rows(self, path: ObjectPath) -> list[dict[str, Any]]:
+        """The rows of a published table, for a test to look at."""
+        rows: list[dict[str, Any]] = _rows.decode(self._table(self.store.read(), path)["rows"]).to_pylist()
+        return rows
+
+    def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
+        self._check(path, definition)
+        with self.step("create_table"), self.store.change() as document:
+            tables = self.tables_of(document, path)
+            if path.name in tables:
+                if ignore_if_exists:
+                    return
+                raise self._exists(path)
+            rows = _rows.encode(definition.schema.empty_table())
+            tables[path.name] = {"definition": definition.to_document(), "rows": rows, "version": uuid.uuid4().hex}
+
+    def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
+        with self.step("drop_table"), self.store.change() as document:
+            try:
+                self._table(document, path)
+            except TableNotExistError:
+                if ignore_if_not_exists:
+                    return
+                raise
+            del self.tables_of(document, path)[path.name]
+
+    def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        with self.step("rename_table"), self.store.change() as document:
+            table = self._table(document, path)
+            new_tables = self.tables_of(document, new_path)
+            if new_path.name in new_tables:
+                raise self._exists(new_path)
+            del self.tables_of(document, path)[path.name]
+            new_tables[new_path.name] = table
+
+    def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
+        with self.step("alter_table"), self.store.change() as document:
+            _alter.apply(self._table(document, path), list(changes), path)
+
+    def read_source(self, path: ObjectPath) -> ReadSource:
+        table = self._table(self.store.read(), path)
+        return as_files(self.directory, table) or super().read_source(path)
+
+    # -- the two-phase write -------------------------------------------------------------------------------------
+
+    def two_phase_create_table(
+        self,
+        path: ObjectPath,
+        definition: TableDefinition,
+        *,
+        purpose: Purpose,
+        ignore_if_exists: bool = False,
+        is_streaming_mode: bool = False,
+        context: WriteContext | None = None,
+    ) -> Participant | None:
+        if is_streaming_mode or purpose not in self.capabilities.purposes:
+            return None
+        self._check(path, definition)
+        context = context or WriteContext(f"chaos_{uuid.uuid4().hex}")
+        target = self._target(path, context)
+        if target is None and not purpose.creates:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        tolerant = purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS
+        if purpose is Purpose.CREATE_TABLE_AS:
+            tolerant = ignore_if_exists
+            if target is not None and not tolerant:
+                raise self._exists(path)
+        return ChaosTable.offer(self, path, definition, purpose, context, target, tolerant)
+
+    def _target(self, path: ObjectPath, context: WriteContext) -> TableDefinition | None:
+        """What the statement finds: what its own transaction staged before it, else what is published."""
+        if context.base is not None:
+            return TableDefinition.from_document(context.base["definition"])
+        published = self.tables_of(self.store.read(), path).get(path.name)
+        return TableDefinition.from_document(published["definition"]) if published else None
+
+    def restore(self, document: Mapping[str, Any]) -> Participant:
+        return ChaosTable(self, document)
+
+    def group_key(self, participant: Participant) -> str | None:
+        return self.store.identity if self.capabilities.group_publish else None
+
+    def publish_group(self, participants: list[Participant]) -> None:
+        if not self.capabilities.group_publish:
+            raise NotImplementedError(f"Catalog {self.name} publishes each table on its own.")
+        with self.step("publish_group"), self.store.change() as document:
+            for participant in participants:
+                assert isinstance(participant, ChaosTable)
+                participant.publish_into(document)
+
+    def _exists(self, path: ObjectPath) -> TableAlreadyExistsError:
+        return TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
+
+    def _check(self, path: ObjectPath, definition: TableDefinition) -> None:
+        """Refuse what this store cannot take, before anything happens."""
+        names = definition.schema.names
+        columns = definition.partition_columns
+        problem = None
+        if not names:
+            problem = "A table needs a column."
+        elif len(set(names)) != len(names) or "" in names:
+            problem = f"Column names must be there and differ: {', '.join(map(repr, names))}."
+        elif other := [t.name for t in definition.partitioning if t.name not in self.capabilities.partitioning]:
+            problem = f"Catalog {self.name} cannot partition by {other[0]}."
+        elif len(set(columns)) != len(columns) or set(columns) - set(names):
+            problem = f"Partition columns must be columns, each once: {', '.join(columns)}."
+        elif definition.bucketing:
+            problem = f"Catalog {self.name} has no buckets."
+        elif definition.location:
+            problem = f"Catalog {self.name} takes no LOCATION."
+        if problem:
+            raise CatalogError(problem, path=path)
+
+    # -- housekeeping --------------------------------------------------------------------------------------------
+
+    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+        return [
+            Residue("staging", key, len(staged["rows"] or ""), staged["transaction_id"], staged["since"])
+            for key, staged in self.store.read()["staged"].items()
+            if staged["transaction_id"] not in live_transactions
+        ]
+
+    def remove_residue(self, residue: Residue) -> None:
+        with self.step("remove_residue"), self.store.change() as document:
+            staged = document["staged"].get(residue.location)
+            if staged and staged["transaction_id"] == residue.transaction_id:
+                del document["staged"][residue.location]
