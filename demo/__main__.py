@@ -1,0 +1,218 @@
+"""Run both sides, kill their drivers, and print what was left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from demo import data
+from demo.scenes import SCENES, Scene
+
+TITLES = {"stock": "stock Spark", "twophase": "with twophase"}
+Result = dict[str, Any]
+
+
+class WorkerFailed(RuntimeError):
+    """A driver ended that nobody had killed."""
+
+
+class Side:
+    """One side of the demo: its drivers, one after the other, and their results.
+
+    Parameters
+    ----------
+    name : str
+        ``stock`` or ``twophase``.
+    directory : Path
+        Where data, warehouse and metastore lie.
+    progress : rich.progress.Progress
+    """
+
+    def __init__(self, name: str, directory: Path, progress: Progress) -> None:
+        self.name = name
+        self.directory = directory
+        self.results: list[Result] = []
+        self.recovered: list[str] = []
+        self._progress = progress
+        self._bar: TaskID = progress.add_task(TITLES[name], total=len(SCENES), what="starting Spark")
+        self._killed_with: dict[str, Any] | None = None
+
+    def run(self) -> None:
+        """Run all scenes; the last one kills the driver, and a second driver finds what it left."""
+        self._drive([])
+        self._progress.update(self._bar, what="the driver was killed; starting another")
+        self._drive(["--after-kill", json.dumps(self._killed_with)])
+        self._progress.update(self._bar, completed=len(SCENES), what="done")
+
+    def _drive(self, more: list[str]) -> None:
+        (self.directory / self.name).mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "demo.worker", self.name, str(self.directory), *more]
+        with open(self.log, "ab") as log:
+            # A session of its own: the kill must take Python and its JVM together, as a lost machine does.
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        try:
+            for message in self._messages(process):
+                self._handle(process, message)
+            if process.wait() and not (self._killed_with and not more):
+                raise WorkerFailed(f"A driver failed; see {self.log}")
+        finally:
+            _kill(process)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / f"{self.name}.log"
+
+    def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(b"{"):
+                yield json.loads(line)
+
+    def _handle(self, process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+        kind = message.pop("kind")
+        if kind == "scene":
+            number = message["number"]
+            self._progress.update(self._bar, completed=number, what=SCENES[number].title)
+        elif kind == "tasks":
+            done, total = message["done"], message["total"]
+            self._progress.update(self._bar, completed=len(self.results) + done / max(total, 1))
+        elif kind == "timeline":
+            self.recovered = message["states"]
+        elif kind == "result":
+            self.results.append(message)
+        elif kind == "armed":
+            self._killed_with = message["before"]
+            self._kill_in_the_middle(process)
+
+    def _kill_in_the_middle(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill the driver as soon as its job has written the first data file anywhere."""
+        warehouse = self.directory / self.name / "warehouse"
+        known = set(warehouse.rglob("part-*"))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if set(warehouse.rglob("part-*")) - known:
+                break
+            time.sleep(0.02)
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+# -- the table at the end --------------------------------------------------------------------------------------------
+
+
+def whole(scene: Scene, result: Result) -> bool:
+    """Whether the job happened wholly or not at all, and running it again made it whole."""
+    untouched = result["error"] is None or result["after"] == result["before"]
+    return bool(untouched and result["retry"] is None and result["end"] == dict(scene.complete))
+
+
+def describe(scene: Scene, result: Result) -> str:
+    """What a side's tables look like after the scene, in words."""
+    error, retry = result["error"], result["retry"]
+    lines = []
+    if error:
+        lines.append("[dim]driver killed while it wrote[/]" if error == "killed" else f"[dim]{error}[/]")
+    for table, after in result["after"].items():
+        lines.append(_state(table, result["before"][table], after, failed=bool(error)))
+    if result["stray"] and not whole(scene, result):
+        lines.append(f"[red]{result['stray']} stray data files[/]")
+    if error:
+        lines.append(f"run again: [red]{retry}[/]" if retry else f"run again: {_end(scene, result)}")
+    return "\n".join(lines)
+
+
+def _end(scene: Scene, result: Result) -> str:
+    wrong = [table for table, rows in scene.complete.items() if result["end"][table] != rows]
+    if not wrong:
+        return "[green]works[/]"
+    counts = ", ".join(
+        f"{table} has {result['end'][table]:,} rows instead of {scene.complete[table]:,}" for table in wrong
+    )
+    return f"[red]{counts}[/]"
+
+
+def _state(table: str, before: object, after: object, *, failed: bool) -> str:
+    if after is None:
+        lost = f", with its {before:,} rows" if isinstance(before, int) else ""
+        return f"{table}: [red]gone{lost}[/]" if lost else f"{table}: [red]not there[/]"
+    if not isinstance(after, int):
+        return f"{table}: [red]cannot be read ({after})[/]"
+    if not failed:
+        return f"{table}: [green]{after:,} rows[/]"
+    if after == before:
+        return f"{table}: [green]as before, {after:,} rows[/]"
+    return f"{table}: [red]{after:,} rows, {before:,} before[/]"
+
+
+def report(stock: Side, ours: Side) -> Table:
+    table = Table(title="One job, two drivers, the same faults", show_lines=True, title_style="bold")
+    table.add_column("what the job ran", ratio=2)
+    table.add_column(TITLES["stock"], ratio=2)
+    table.add_column(TITLES["twophase"], ratio=2)
+    for scene, left, right in zip(SCENES, stock.results, ours.results, strict=True):
+        table.add_row(scene.title.replace("[", "\\["), describe(scene, left), describe(scene, right))
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="work there and keep everything")
+    options = parser.parse_args()
+    directory = options.keep or Path(tempfile.mkdtemp(prefix="twophase-demo-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    started = time.monotonic()
+    try:
+        return show(directory.resolve(), console)
+    except WorkerFailed as error:
+        console.print(f"[red]{error}[/]")
+        options.keep = directory
+        return 1
+    finally:
+        console.print(f"[dim]{time.monotonic() - started:.0f} seconds.[/]")
+        if options.keep is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def show(directory: Path, console: Console) -> int:
+    """Run the demo below ``directory``; 0 when each of our scenes ended wholly or never happened."""
+    console.print("336,776 flights that left New York City in 2013. Two lines make the difference:\n")
+    console.print("    [bold]import twophase\n    twophase.attach(spark)[/]\n")
+    data.unpack(directory / "data")
+    columns = (SpinnerColumn(), TextColumn("{task.description:<14}"), BarColumn(24), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[what]}"), console=console) as progress:
+        sides = [Side(name, directory, progress) for name in ("stock", "twophase")]
+        with ThreadPoolExecutor() as pool:
+            # Each side is a process of its own; listing the results raises what went wrong in one.
+            list(pool.map(Side.run, sides))
+    stock, ours = sides
+    console.print(report(stock, ours))
+    states = ", ".join(f"{ours.recovered.count(state)} {state}" for state in sorted(set(ours.recovered)))
+    console.print(f"The timeline after the kill, when the next driver had attached: {states}.")
+    return 0 if all(map(whole, SCENES, ours.results)) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

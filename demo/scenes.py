@@ -1,0 +1,145 @@
+"""The scenes: what the job runs, and which fault it meets. Both sides run exactly this code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Fault = Literal["none", "fails", "killed"]
+
+#: Rows of the last evening of the year are broken: the job fails when other tasks have already written their files.
+_BROKEN = "IF(month = 12 AND day = 31 AND hour = 20, raise_error('a broken row'), distance)"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a scene's job.
+
+    Attributes
+    ----------
+    spark : SparkSession
+    faulty : bool
+        Whether it meets its fault; False for the retry.
+    transaction : callable
+        ``with job.transaction():`` is ``twophase.transaction(spark)`` on our side; stock Spark has nothing like it.
+    """
+
+    spark: SparkSession
+    faulty: bool
+    transaction: Callable[[], AbstractContextManager[object]]
+
+    @property
+    def distance(self) -> str:
+        """The column that fails in a faulty run."""
+        return _BROKEN if self.faulty else "distance"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene: a job that meets a fault or none.
+
+    Attributes
+    ----------
+    title : str
+        What the user ran.
+    job : callable
+    complete : mapping of str to int
+        The tables that it writes, and the rows that each has when it has happened wholly.
+    before : tuple of str
+        Statements that make the tables as they are before.
+    fault : {"none", "fails", "killed"}
+    """
+
+    title: str
+    job: Callable[[Job], None]
+    complete: Mapping[str, int]
+    before: tuple[str, ...] = ()
+    fault: Fault = "none"
+
+
+def create_by_carrier(job: Job) -> None:
+    job.spark.sql("""
+        CREATE TABLE by_carrier USING parquet PARTITIONED BY (carrier) COMMENT 'all flights of 2013' AS
+        SELECT month, day, origin, dest, tailnum, dep_delay, arr_delay, distance, carrier FROM flights""")
+
+
+def replace_delays(job: Job) -> None:
+    job.spark.sql("""
+        CREATE OR REPLACE TABLE delays USING parquet AS
+        SELECT origin, month, avg(dep_delay) AS delay, avg(visib) AS visibility
+        FROM flights JOIN weather USING (origin, year, month, day, hour) GROUP BY origin, month""")
+
+
+def overwrite_makers(job: Job) -> None:
+    rows = job.spark.sql(f"SELECT manufacturer, {job.distance} AS distance FROM flights JOIN planes USING (tailnum)")
+    rows.repartition(8).write.mode("overwrite").saveAsTable("makers")
+
+
+def overwrite_january(job: Job) -> None:
+    job.spark.sql(f"INSERT OVERWRITE TABLE january SELECT month, day, {job.distance} FROM flights")
+
+
+def insert_both(job: Job) -> None:
+    with job.transaction():
+        job.spark.sql("INSERT INTO departures SELECT origin, distance FROM flights")
+        job.spark.sql(f"INSERT INTO arrivals SELECT dest, {job.distance} FROM flights")
+
+
+def overwrite_history(job: Job) -> None:
+    rows: DataFrame = job.spark.table("flights")
+    if job.faulty:
+        # Many times the same rows, so that there is a middle in which the driver can be killed.
+        rows = rows.crossJoin(job.spark.range(30)).repartition(60)
+    rows.drop("id").write.mode("overwrite").saveAsTable("history")
+
+
+def _table(name: str, query: str) -> str:
+    return f"CREATE TABLE {name} USING parquet AS SELECT {query}"
+
+
+SCENES = (
+    Scene("CREATE TABLE by_carrier PARTITIONED BY (carrier) AS SELECT ...", create_by_carrier, {"by_carrier": 336_776}),
+    Scene(
+        "CREATE OR REPLACE TABLE delays AS SELECT ...",
+        replace_delays,
+        {"delays": 36},
+        (_table("delays", "origin, avg(dep_delay) AS delay FROM flights GROUP BY origin"),),
+    ),
+    Scene(
+        'df.write.mode("overwrite").saveAsTable("makers"), and a task fails',
+        overwrite_makers,
+        {"makers": 284_170},
+        (_table("makers", "manufacturer, seats AS distance FROM planes"),),
+        fault="fails",
+    ),
+    Scene(
+        "INSERT OVERWRITE TABLE january SELECT ..., and a task fails",
+        overwrite_january,
+        {"january": 336_776},
+        (_table("january", "month, day, distance FROM flights WHERE month = 1"),),
+        fault="fails",
+    ),
+    Scene(
+        "INSERT INTO departures, then INSERT INTO arrivals, which belong together; the second fails",
+        insert_both,
+        {"departures": 363_780, "arrivals": 363_780},
+        (
+            _table("departures", "origin, distance FROM flights WHERE month = 1"),
+            _table("arrivals", "dest, distance FROM flights WHERE month = 1"),
+        ),
+        fault="fails",
+    ),
+    # Last: the session does not survive it.
+    Scene(
+        'df.write.mode("overwrite").saveAsTable("history"), and the driver is killed (kill -9)',
+        overwrite_history,
+        {"history": 336_776},
+        (_table("history", "* FROM flights WHERE month = 1"),),
+        fault="killed",
+    ),
+)

@@ -1,0 +1,177 @@
+"""One side of the demo in a process of its own: a driver that can be killed.
+
+It prints one JSON document a line: ``scene`` when it begins one, ``tasks`` while tasks run, ``armed`` when it may now
+be killed, ``result`` when it is through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo import data
+from demo.scenes import SCENES, Job, Scene
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Transaction = Callable[[], AbstractContextManager[object]]
+
+
+def say(kind: str, **facts: Any) -> None:
+    print(json.dumps({"kind": kind, **facts}), flush=True)
+
+
+def session(directory: Path) -> SparkSession:
+    """A session with an embedded Hive metastore of its own, which survives the process."""
+    from pyspark.sql import SparkSession
+
+    metastore = f"jdbc:derby:;databaseName={directory / 'metastore_db'};create=true"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("flights")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.enableHiveSupport().getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def protect(spark: SparkSession) -> tuple[Transaction, list[str]]:
+    """The two lines. Returns what makes a transaction, and what recovery did with earlier ones."""
+    import twophase
+
+    handle = twophase.attach(spark)
+    return lambda: twophase.transaction(spark), [row.state.name for row in handle.timeline.transactions()]
+
+
+def run(spark: SparkSession, scene: Scene, transaction: Transaction) -> None:
+    """Run one scene: make what is there before, look, run the job with its fault, look again, and retry."""
+    for sql in scene.before:
+        spark.sql(sql)
+    before = look(spark, scene)
+    if scene.fault == "killed":
+        say("armed", before=before)
+    error = attempt(lambda: scene.job(Job(spark, scene.fault != "none", transaction)))
+    finish(spark, scene, transaction, before, error)
+
+
+def finish(
+    spark: SparkSession, scene: Scene, transaction: Transaction, before: dict[str, Any], error: str | None
+) -> None:
+    """Look at what a job left, and run it again without the fault."""
+    after, stray = look(spark, scene), stray_files(spark, scene)
+    retry = attempt(lambda: scene.job(Job(spark, False, transaction))) if error else None
+    say(
+        "result",
+        before=before,
+        error=error,
+        after=after,
+        stray=stray,
+        retry=retry,
+        end=look(spark, scene),
+    )
+
+
+def attempt(action: Callable[[], None]) -> str | None:
+    """Run it; the error's condition where Spark names one, else the name of its class."""
+    try:
+        action()
+    except Exception as error:
+        condition = getattr(error, "getCondition", lambda: None)() or getattr(error, "getErrorClass", lambda: None)()
+        return str(condition or type(error).__name__)
+    return None
+
+
+def look(spark: SparkSession, scene: Scene) -> dict[str, Any]:
+    """Rows of each table of the scene; None where the table is gone; a word where it cannot be read."""
+    return {table: rows(spark, table) for table in scene.complete}
+
+
+def rows(spark: SparkSession, table: str) -> int | str | None:
+    spark.catalog.clearCache()
+    if not spark.catalog.tableExists(table):
+        return None
+    spark.catalog.refreshTable(table)
+    counted: list[int] = []
+    error = attempt(lambda: counted.append(spark.table(table).count()))
+    return error or counted[0]
+
+
+def stray_files(spark: SparkSession, scene: Scene) -> int:
+    """Data files below the scene's directories that belong to no table."""
+    warehouse = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
+    found: set[str] = set()
+    for table in scene.complete:
+        for place in (warehouse / table, warehouse / ".twophase" / table):
+            found |= {str(file) for file in place.rglob("part-*")}
+    live: set[str] = set()
+    for table in scene.complete:
+        if spark.catalog.tableExists(table):
+            live |= {name.removeprefix("file://") for name in spark.table(table).inputFiles()}
+    return len(found - live)
+
+
+@contextlib.contextmanager
+def task_reports(spark: SparkSession) -> Iterator[None]:
+    """Tell the parent process about running tasks, from Spark's own status tracker."""
+    over = threading.Event()
+
+    def report() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not over.wait(0.25):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            if known:
+                say("tasks", done=sum(s.numCompletedTasks for s in known), total=sum(s.numTasks for s in known))
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("side", choices=("stock", "twophase"))
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--after-kill", metavar="BEFORE", help="what there was before the kill, as JSON")
+    options = parser.parse_args(arguments)
+
+    spark = session(options.directory / options.side)
+    say("started")
+    data.register(spark, options.directory / "data")
+    transaction: Transaction = contextlib.nullcontext
+    if options.side == "twophase":
+        transaction, states = protect(spark)
+        say("timeline", states=states)
+    with task_reports(spark):
+        if options.after_kill:
+            say("scene", number=len(SCENES) - 1)
+            finish(spark, SCENES[-1], transaction, json.loads(options.after_kill), "killed")
+        else:
+            for number, scene in enumerate(SCENES):
+                say("scene", number=number)
+                run(spark, scene, transaction)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
