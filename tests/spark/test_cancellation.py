@@ -1,0 +1,212 @@
+"""Cancelled statements: whoever cancels, the hook is told *cancelled*, the table is as it was, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from twophase.hooks import JobStatus, JobStatusHook
+
+SLOW_QUERY = "SELECT id, java_method('java.lang.Thread', 'sleep', 60000L) AS s FROM range(0, 4, 1, 2)"
+
+
+class Recorder(JobStatusHook):
+    """Notes the events and wakes whoever waits for the first running job."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.job: JobStatus | None = None
+        self.running = threading.Event()
+
+    def on_created(self, job: JobStatus) -> None:
+        self.events.append("created")
+        self.job = job
+
+    def on_finished(self, job: JobStatus) -> None:
+        self.events.append("finished")
+
+    def on_failed(self, job: JobStatus, error: BaseException) -> None:
+        self.events.append(f"failed: {error}")
+
+    def on_canceled(self, job: JobStatus) -> None:
+        self.events.append("canceled")
+
+    def on_progress(self, job: JobStatus) -> None:
+        if job.job_ids:
+            self.running.set()
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iterator[SparkSession]:
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "true")
+        .config("spark.ui.port", "0")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    twophase.attach(session, hooks=[recorder])
+    session.sql("CREATE TABLE kept AS SELECT 1 AS id, 'old' AS s")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def fresh(recorder: Recorder) -> None:
+    recorder.events.clear()
+    recorder.running.clear()
+
+
+def cancel_by_group(spark: SparkSession, recorder: Recorder) -> None:
+    spark.sparkContext.cancelJobGroup("users-group")
+
+
+def cancel_by_tag(spark: SparkSession, recorder: Recorder) -> None:
+    assert recorder.job is not None
+    spark.sparkContext.cancelJobsWithTag(recorder.job.tag)
+
+
+def cancel_all(spark: SparkSession, recorder: Recorder) -> None:
+    spark.sparkContext.cancelAllJobs()
+
+
+def cancel_from_ui(spark: SparkSession, recorder: Recorder) -> None:
+    assert recorder.job is not None
+    url = urllib.parse.urlsplit(str(spark.sparkContext.uiWebUrl))
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{url.port}/jobs/job/kill/?id={recorder.job.job_ids[0]}", method="POST"
+    )
+    urllib.request.urlopen(request).read()
+
+
+@pytest.mark.parametrize("cancel", [cancel_by_group, cancel_by_tag, cancel_all, cancel_from_ui])
+@pytest.mark.parametrize("statement", ["CREATE TABLE fresh AS ", "CREATE OR REPLACE TABLE kept AS ", "INSERT INTO kept "])
+def test_a_cancelled_statement_ends_in_on_canceled_and_leaves_the_table_as_it_was(
+    spark: SparkSession, recorder: Recorder, cancel: Callable[[SparkSession, Recorder], None], statement: str
+) -> None:
+    spark.sparkContext.setJobGroup("users-group", "a user's own group")
+
+    def run() -> None:
+        assert recorder.running.wait(60)
+        cancel(spark, recorder)
+
+    canceller = threading.Thread(target=run)
+    canceller.start()
+    with pytest.raises(Exception, match="(?i)cancel"):
+        spark.sql(statement + SLOW_QUERY)
+    canceller.join()
+    assert recorder.events == ["created", "canceled"]
+    assert not spark.catalog.tableExists("fresh")
+    assert [tuple(row) for row in spark.table("kept").collect()] == [(1, "old")]
+    assert_nothing_is_left(spark)
+
+
+def assert_nothing_is_left(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    assert [t.state.name for t in handle.timeline.transactions() if t.state.name not in ("COMPLETED", "ROLLED_BACK")] == []
+    staged = list(Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")).glob(".twophase/fresh/*"))
+    assert staged == []
+
+
+def test_lost_events_change_no_outcome(
+    spark: SparkSession, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = twophase.attach(spark)
+    monkeypatch.setattr(handle.tracker.feed, "handle", lambda event: None)
+    spark.sql("CREATE TABLE quiet AS SELECT 7 AS id")
+    assert [row.id for row in spark.table("quiet").collect()] == [7]
+    with pytest.raises(Exception, match="boom"):
+        spark.sql("CREATE OR REPLACE TABLE quiet AS SELECT raise_error('boom') AS id")
+    assert [row.id for row in spark.table("quiet").collect()] == [7]
+    assert recorder.events[:3] == ["created", "finished", "created"]
+    assert recorder.events[3].startswith("failed")
+
+
+def test_a_hook_that_throws_stops_neither_the_others_nor_the_statement(
+    spark: SparkSession, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(JobStatusHook):
+        def on_created(self, job: JobStatus) -> None:
+            raise ValueError("a user's mistake")
+
+    handle = twophase.attach(spark)
+    handle.hooks.insert(0, Broken())
+    try:
+        spark.sql("CREATE TABLE hooked AS SELECT 1 AS id")
+    finally:
+        handle.hooks.pop(0)
+    assert recorder.events == ["created", "finished"]
+    assert recorder.job is not None and [str(e) for e in recorder.job.hook_errors] == ["a user's mistake"]
+    assert "Broken failed in on_created" in caplog.text
+
+
+CHILD = """
+    import sys, threading
+    from pyspark.sql import SparkSession
+    import twophase
+    from twophase.hooks import JobStatusHook
+
+    class Tell(JobStatusHook):
+        def on_progress(self, job):
+            if job.job_ids and not self.told:
+                self.told = True
+                print("RUNNING", flush=True)
+        def on_canceled(self, job): print("CANCELED", flush=True)
+        def on_failed(self, job, error): print("FAILED", error, flush=True)
+        def on_finished(self, job): print("FINISHED", flush=True)
+        told = False
+
+    spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g").config("spark.sql.warehouse.dir", sys.argv[1]).getOrCreate())
+    twophase.attach(spark, hooks=[Tell()])
+    try:
+        {statement}
+    except KeyboardInterrupt:
+        print("INTERRUPTED", spark.range(3).count(), flush=True)
+"""
+
+SQL = f"""spark.sql("CREATE TABLE t AS {SLOW_QUERY}")"""
+WITHOUT_SQL = f"""twophase.create_table_as(spark.sql("{SLOW_QUERY}"), "hive", "default.t", provider="parquet")"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statement", [SQL, WITHOUT_SQL], ids=["spark.sql", "create_table_as"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_rolls_the_statement_back_before_it_takes_effect(
+    tmp_path: Path, number: signal.Signals, statement: str
+) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent(CHILD).format(statement=statement))
+    warehouse = tmp_path / "warehouse"
+    child = subprocess.Popen(
+        [sys.executable, str(script), str(warehouse)], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "RUNNING\n"
+    child.send_signal(number)
+    output, _ = child.communicate(timeout=60)
+    assert output.startswith("CANCELED\n")
+    if number == signal.SIGINT:
+        assert output == "CANCELED\nINTERRUPTED 3\n"
+        assert child.returncode == 0
+    else:
+        assert child.returncode == -signal.SIGTERM
+    assert [p for p in warehouse.glob("**/*.parquet")] == []
