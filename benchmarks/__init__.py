@@ -1,0 +1,1 @@
+"""Measurements; each is a module with a command line: ``python -m benchmarks.<name> --help``."""
