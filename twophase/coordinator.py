@@ -1,0 +1,175 @@
+"""The coordinator: begins transactions, keeps them alive, and recovers dead ones."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import weakref
+from collections.abc import Callable
+
+from twophase import liveness
+from twophase.catalog import Catalog
+from twophase.errors import ConfigurationError
+from twophase.heartbeat import Heartbeat
+from twophase.identifiers import coordinator_name, new_transaction_id
+from twophase.liveness import Lease, this_process
+from twophase.protocol import TransactionState
+from twophase.recovery import Recovered, Recovery
+from twophase.timeline import Timeline
+from twophase.transaction import Transaction
+
+__all__ = ["Coordinator", "Recovered"]
+
+_log = logging.getLogger("twophase")
+
+POLICIES = ("required", "preferred")
+
+
+class Coordinator:
+    """Runs transactions over catalogs, with one timeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    resolve : callable
+        From a catalog's name to the live :class:`~twophase.Catalog`; raises where the session has none of that name.
+    name : str
+        Whose transactions these are: part of every transaction id. Recovery without being asked touches only
+        transactions of this name.
+    policy : str
+        ``required``: a statement that cannot be made atomic is refused; ``preferred``: it is run without us.
+    lease_seconds : float
+        After so many seconds of silence others may take a transaction over.
+    wait_seconds : float
+        How long an INSERT INTO waits for another transaction that is publishing to the same table.
+    user, application : str, optional
+        For the timeline: who ran it, and what.
+
+    Raises
+    ------
+    ConfigurationError
+        A policy that does not exist.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        resolve: Callable[[str], Catalog],
+        *,
+        name: str,
+        policy: str = "required",
+        lease_seconds: float = 60.0,
+        wait_seconds: float = 30.0,
+        user: str | None = None,
+        application: str = "",
+    ) -> None:
+        if policy not in POLICIES:
+            raise ConfigurationError(
+                f"There is no atomicity policy {policy!r}.", hint=f"Set it to one of: {', '.join(POLICIES)}."
+            )
+        self.timeline = timeline
+        self.name = coordinator_name(name)
+        self.policy = policy
+        self.wait_seconds = wait_seconds
+        self._lease_seconds = lease_seconds
+        self._user = _user() if user is None else user
+        self._application = application
+        self._heartbeat = Heartbeat(timeline, lease_seconds / 4)
+        self._recovery = Recovery(timeline, resolve, self._heartbeat, lease_seconds)
+        self._live: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
+
+    def __repr__(self) -> str:
+        return f"<Coordinator {self.name} on {self.timeline!r}>"
+
+    def begin(self) -> Transaction:
+        """A new transaction. Nothing is recorded before its first participant is staged."""
+        transaction = Transaction(self, new_transaction_id(self.name))
+        self._live[transaction.id] = transaction
+        return transaction
+
+    def find(self, transaction_id: str) -> Transaction | None:
+        """A transaction that was begun here and is still referred to."""
+        return self._live.get(transaction_id)
+
+    def recover(
+        self, *, own_only: bool = True, transaction_id: str | None = None, assume: TransactionState | None = None
+    ) -> list[Recovered]:
+        """Carry dead transactions to their end. Live ones are never touched; two recoveries at once are safe.
+
+        Parameters
+        ----------
+        own_only : bool
+            Leave transactions of other coordinators alone.
+        transaction_id : str, optional
+            Only this one, whosever it is.
+        assume : TransactionState, optional
+            An operator's decision for that one, where the stores cannot answer: ``COMPLETED`` or ``ROLLED_BACK``.
+
+        Returns
+        -------
+        list of Recovered
+            What became of each dead transaction; errors stand in it and are not raised.
+
+        Raises
+        ------
+        ConfigurationError
+            The transaction does not exist, or there is nothing to assume.
+        TimelineError
+            The timeline cannot be read.
+        """
+        if transaction_id is not None:
+            return [self._recovery.one(transaction_id, assume)]
+        if assume is not None:
+            raise ConfigurationError("Assuming an outcome needs the id of one transaction.")
+        return self._recovery.all_dead(self.name if own_only else None)
+
+    def close(self) -> None:
+        """Stop the heartbeat and release the timeline. Live transactions become recoverable. Idempotent."""
+        for transaction_id in list(self._live):
+            liveness.release(transaction_id)
+        self._heartbeat.stop()
+        self.timeline.close()
+
+    # -- for transactions ---------------------------------------------------------------------------------------------
+
+    def request(self, transaction_id: str) -> Lease:
+        """Record a transaction and keep its lease alive."""
+        liveness.hold(transaction_id)
+        try:
+            lease = self.timeline.request(
+                transaction_id,
+                coordinator=self.name,
+                owner=this_process(),
+                user=self._user,
+                application=self._application,
+                seconds=self._lease_seconds,
+            )
+        except BaseException:
+            liveness.release(transaction_id)
+            raise
+        self._heartbeat.add(lease)
+        return lease
+
+    def ended(self, transaction_id: str) -> None:
+        """Nobody works on a transaction any more. Idempotent."""
+        self._heartbeat.remove(transaction_id)
+        liveness.release(transaction_id)
+
+    def clear(self, holder: str) -> bool:
+        """End a dead transaction of ours that holds a reservation; True when it holds none any more."""
+        record = self.timeline.transaction(holder)
+        if record is None or not record.is_open:
+            return True
+        if record.coordinator != self.name or not record.is_dead(self.timeline.now()):
+            return False
+        recovered = self._recovery.one(holder)
+        _log.info("Recovered transaction %s: %s", holder, recovered.state.name)
+        after = self.timeline.transaction(holder)
+        return after is None or not after.is_open
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # A container's number without a name.

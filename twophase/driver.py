@@ -1,0 +1,321 @@
+"""The one that performs the protocol's actions, for a live transaction and for a recovery alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any, TypeVar
+
+from twophase import protocol
+from twophase.catalog import Catalog, TwoPhaseCatalogTable
+from twophase.errors import TimelineError, TransactionAborted, WriteConflictError
+from twophase.failpoints import declare, step
+from twophase.liveness import Lease, clock
+from twophase.model import Level, Outcome, Purpose
+from twophase.protocol import ParticipantState, Plan, Reply, TransactionState, Unit
+from twophase.records import ParticipantRecord
+from twophase.timeline import Timeline
+
+_log = logging.getLogger("twophase")
+_T = TypeVar("_T")
+
+declare(
+    "core.prepare",
+    "core.publish",
+    "core.outcome",
+    "core.compensate",
+    "core.abort",
+    "core.finish",
+)
+
+SEVERAL_PUBLISHES = "several publishes, one after the other"
+
+
+@dataclass
+class Enlisted:
+    """A participant inside its transaction.
+
+    Parameters
+    ----------
+    ordinal : int
+    catalog : Catalog
+    participant : TwoPhaseCatalogTable
+    state : ParticipantState
+    supersedes : int, optional
+        The earlier participant of the same table.
+    """
+
+    ordinal: int
+    catalog: Catalog
+    participant: TwoPhaseCatalogTable
+    state: ParticipantState = ParticipantState.STAGED
+    supersedes: int | None = None
+    saved: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        """Catalog and table, as a user writes it."""
+        return f"{self.catalog.name}.{self.participant.path}"
+
+    def to_record(self) -> ParticipantRecord:
+        """What the timeline keeps of it."""
+        participant = self.participant
+        return ParticipantRecord(
+            ordinal=self.ordinal,
+            catalog=self.catalog.name,
+            path=participant.path,
+            purpose=participant.purpose,
+            state=self.state,
+            document=participant.document,
+        )
+
+    def to_member(self) -> protocol.Member:
+        """What the protocol knows of it."""
+        grouping = self.catalog.capabilities.group_publish
+        return protocol.Member(
+            ordinal=self.ordinal,
+            catalog=self.catalog.name,
+            path=tuple(self.participant.path.to_document()),
+            state=self.state,
+            group=self.catalog.group_key(self.participant) if grouping else None,
+        )
+
+    def changed(self) -> bool:
+        """Whether the document differs from what the timeline has; remembers it as saved."""
+        text = json.dumps(self.participant.document, sort_keys=True)
+        changed, self.saved = text != self.saved, text
+        return changed
+
+
+class Driver:
+    """Performs actions on the stores and on the timeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    lease : Lease
+    enlisted : iterable of Enlisted
+    clear : callable, optional
+        Called with the id of a transaction that holds a reservation; True when it was found dead and ended.
+    wait_seconds : float
+        How long an INSERT INTO waits for the reservation of its table.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        lease: Lease,
+        enlisted: Iterable[Enlisted],
+        *,
+        clear: Callable[[str], bool] = lambda _: False,
+        wait_seconds: float = 0.0,
+    ) -> None:
+        self._timeline = timeline
+        self._lease = lease
+        self._enlisted = {member.ordinal: member for member in enlisted}
+        self._clear = clear
+        self._wait_seconds = wait_seconds
+        #: A KeyboardInterrupt or SystemExit that came while something was to be carried through first.
+        self.interrupt: BaseException | None = None
+
+    def plan(self) -> Plan:
+        """What is published, in the fixed order."""
+        return protocol.arrange(member.to_member() for member in self._enlisted.values())
+
+    def names(self, units: Iterable[Unit]) -> tuple[str, ...]:
+        """The tables of some units, for people."""
+        return tuple(self._enlisted[ordinal].name for unit in units for ordinal in unit.ordinals)
+
+    def level(self) -> Level:
+        """What the whole transaction guarantees: the least of its participants; several publishes are not one step."""
+        plan = self.plan()
+        levels = [self._enlisted[ordinal].participant.level for unit in plan.units for ordinal in unit.ordinals]
+        if len(plan.units) > 1:
+            levels.append(Level.UNDONE)
+        return min(levels, default=Level.ATOMIC)
+
+    def level_reasons(self) -> list[str]:
+        """Why the level is below 3: a sentence for each cause."""
+        plan = self.plan()
+        going = [self._enlisted[ordinal] for unit in plan.units for ordinal in unit.ordinals]
+        reasons = [f"{m.name}: {m.participant.level_reason}" for m in going if m.participant.level_reason]
+        return reasons if len(plan.units) < 2 else [*reasons, SEVERAL_PUBLISHES]
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, steps: protocol.Step | protocol.Protocol) -> Any:
+        """Run a protocol to its end and return its verdict; what it does not handle comes out."""
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                action = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            reply = error = None
+            try:
+                reply = self.perform(action)
+            except BaseException as raised:  # The protocol decides what an error means, an interrupt too.
+                error = raised
+
+    @singledispatchmethod
+    def perform(self, action: protocol.Action) -> Any:
+        """Perform one action and return its answer."""
+        raise TypeError(f"no way to perform {action!r}")
+
+    @perform.register
+    def _(self, action: protocol.Record) -> None:
+        level = self.level() if action.state is TransactionState.COMMITTING else None
+        self._timeline.record(
+            self._lease, action.state, level=level, error=action.error, left_behind=action.left_behind
+        )
+
+    @perform.register
+    def _(self, action: protocol.Close) -> None:
+        self._timeline.finish(self._lease, action.left_behind)
+
+    @perform.register
+    def _(self, action: protocol.MarkRefused) -> None:
+        for ordinal in action.unit.ordinals:
+            self._enlisted[ordinal].state = ParticipantState.REFUSED
+            self._timeline.save_participant(self._lease, ordinal, state=ParticipantState.REFUSED)
+
+    @perform.register
+    def _(self, action: protocol.Fence) -> None:
+        if not self._lease.surely_held():
+            self._timeline.renew(self._lease)
+
+    @perform.register
+    def _(self, action: protocol.Reserve) -> None:
+        member = self._enlisted[action.ordinal]
+        path = member.participant.path
+        # Appends of several writers can all succeed, one after the other; of other writers only the first can.
+        patience = self._wait_seconds if member.participant.purpose is Purpose.INSERT_INTO else 0.0
+        deadline = clock() + patience
+        while holder := self._timeline.reserve(self._lease, member.catalog.name, path):
+            if self._clear(holder):
+                continue
+            if clock() >= deadline:
+                raise conflict(member.name, holder, self._lease.transaction_id)
+            time.sleep(0.05)
+
+    @perform.register
+    def _(self, action: protocol.Prepare) -> None:
+        member = self._enlisted[action.ordinal]
+        with step("core.prepare"):
+            member.participant.prepare()
+        member.changed()
+        participant = member.participant
+        self._timeline.save_participant(
+            self._lease,
+            member.ordinal,
+            document=participant.document,
+            state=ParticipantState.PREPARED,
+            level=participant.level,
+        )
+        member.state = ParticipantState.PREPARED
+
+    @perform.register
+    def _(self, action: protocol.Publish) -> Reply:
+        members = self._members(action.unit)
+        reply = self._guarded("core.publish", lambda: _publish(members))
+        for member in members:
+            self.save_if_changed(member, quietly=True)
+        return reply
+
+    @perform.register
+    def _(self, action: protocol.AskOutcome) -> Outcome:
+        try:
+            with step("core.outcome"):
+                answers = {member.participant.outcome() for member in self._members(action.unit)}
+        except Exception as error:
+            _log.warning("Could not learn the outcome of %s: %s", ", ".join(self.names([action.unit])), error)
+            return Outcome.UNKNOWN
+        except BaseException as interrupt:
+            self.interrupt = interrupt
+            return Outcome.UNKNOWN
+        # Members of one group are published in one step: different answers are no answer.
+        return answers.pop() if len(answers) == 1 else Outcome.UNKNOWN
+
+    @perform.register
+    def _(self, action: protocol.Compensate) -> Reply:
+        members = self._members(action.unit)
+        done: list[bool] = []
+        reply = self._guarded("core.compensate", lambda: done.extend([m.participant.compensate() for m in members]))
+        return Reply(reply.error, undone=reply.error is None and all(done))
+
+    @perform.register
+    def _(self, action: protocol.Abort) -> Reply:
+        member = self._enlisted[action.ordinal]
+        reply = self._guarded("core.abort", member.participant.abort)
+        if reply.error is None:
+            return reply
+        return Reply(reply.error, left_behind=_left_behind(member))
+
+    @perform.register
+    def _(self, action: protocol.Tidy) -> Reply:
+        member = self._enlisted[action.ordinal]
+        reply = self._guarded("core.finish", member.participant.finish)
+        if reply.error is None:
+            return reply
+        return Reply(reply.error, left_behind=_left_behind(member))
+
+    @perform.register
+    def _(self, action: protocol.Wait) -> None:
+        time.sleep(0.1 * 2**action.attempt)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def save_if_changed(self, member: Enlisted, *, quietly: bool = False) -> None:
+        """Bring a participant's document on the timeline up to date."""
+        if not member.changed():
+            return
+        try:
+            self._timeline.save_participant(self._lease, member.ordinal, document=member.participant.document)
+        except (TimelineError, TransactionAborted):
+            if not quietly:
+                raise
+
+    def _members(self, unit: Unit) -> list[Enlisted]:
+        return [self._enlisted[ordinal] for ordinal in unit.ordinals]
+
+    def _guarded(self, name: str, effect: Callable[[], object]) -> Reply:
+        """Errors become part of the answer. An interrupt is kept for later: half a publish helps nobody."""
+        try:
+            with step(name):
+                effect()
+        except Exception as error:
+            return Reply(error)
+        except BaseException as interrupt:
+            self.interrupt = interrupt
+            return Reply(interrupt)
+        return Reply()
+
+
+def conflict(name: str, holder: str, transaction_id: str) -> WriteConflictError:
+    """The error for a table that another transaction holds."""
+    return WriteConflictError(
+        f"Table {name} is being written by transaction {holder}.",
+        path=name,
+        transaction_id=transaction_id,
+        hint=f"Run the statement again when that one has ended; see it with: twophase show {holder}",
+    )
+
+
+def _publish(members: list[Enlisted]) -> None:
+    if len(members) == 1:
+        members[0].participant.commit()
+    else:
+        members[0].catalog.publish_group([member.participant for member in members])
+
+
+def _left_behind(member: Enlisted) -> tuple[str, ...]:
+    try:
+        found = tuple(member.participant.left_behind())
+    except Exception:
+        found = ()
+    return found or (f"staging of {member.name}",)

@@ -1,0 +1,131 @@
+"""Database engines for the timeline: durable, and safe for many processes."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from twophase.errors import TimelineError
+
+_BUSY_MILLISECONDS = 30_000
+
+
+def create(url: str, *, create: bool = True) -> sa.Engine:
+    """An engine for a timeline's URL.
+
+    Raises
+    ------
+    TimelineError
+        The URL is wrong, its driver is not installed, or it names nothing durable.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _engine(parsed, pool_pre_ping=True)
+    _check_file(parsed, create)
+    engine = _engine(parsed, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
+    sa.event.listen(engine, "connect", _configure_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _parse(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError:
+        # The text may hold a password: it is not repeated.
+        raise TimelineError(
+            "The timeline's URL cannot be read.",
+            hint="Write it as SQLAlchemy does: sqlite:////directory/timeline.db or postgresql+psycopg://user@host/db",
+        ) from None
+
+
+def _engine(url: URL, **options: Any) -> sa.Engine:
+    try:
+        # Statement parameters hold whole documents: they stay out of error messages.
+        return sa.create_engine(url, hide_parameters=True, **options)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise TimelineError(
+            f"The timeline's database {url.drivername} needs a driver that is not installed: {error}",
+            hint="Install it with pip, for instance: pip install 'psycopg[binary]'",
+        ) from error
+
+
+def _check_file(url: URL, create: bool) -> None:
+    file = url.database
+    if not file or file == ":memory:" or "mode=memory" in str(url.query):
+        raise TimelineError(
+            "A timeline in memory would forget its transactions with the process.",
+            hint="Name a file: sqlite:////directory/timeline.db",
+        )
+    if create:
+        try:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TimelineError(f"Cannot make the directory of the timeline {file}: {error.strerror}.") from error
+    elif not Path(file).exists():
+        raise TimelineError(
+            f"There is no timeline at {file}: nothing was ever recorded there.",
+            hint="Give the right place with --timeline, or spark.twophase.timeline.",
+        )
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # BEGIN is ours, see below.
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+    # FULL: a recorded decision survives a power failure, in WAL mode, too.
+    connection.execute("PRAGMA synchronous = FULL")
+    _switch_to_wal(connection)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """The switch needs the file for itself, and SQLite does not wait for that by its own."""
+    deadline = time.monotonic() + _BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    read_only = connection.get_execution_options().get("twophase_read_only")
+    # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def now(connection: sa.Connection) -> float:
+    """Seconds since the epoch by the clock that all users of this timeline share."""
+    if connection.dialect.name == "postgresql":
+        return float(connection.scalar(sa.text("SELECT extract(epoch FROM clock_timestamp())")))
+    return time.time()
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may work a moment later."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error, sa.exc.IntegrityError):
+        return True  # Two inserted the same key; the loser sees the winner's row at the next attempt.
+    text = str(error.orig).lower()
+    return error.connection_invalidated or "locked" in text or "deadlock" in text or "serialize" in text
+
+
+def reason(error: BaseException) -> str:
+    """What a database said, in one line."""
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    text = str(origin).strip() or type(error).__name__
+    line = text.splitlines()[0].rstrip(".")
+    if "not a database" in line or "malformed" in line:
+        return f"the file is damaged or no SQLite database ({line})"
+    if isinstance(error, SQLAlchemyError) and "no such column" in line:
+        return f"its tables are not those of a twophase timeline ({line})"
+    return line

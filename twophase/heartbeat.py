@@ -1,0 +1,75 @@
+"""Keeps the leases of a coordinator's live transactions alive, with one thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from twophase.errors import LeaseLostError, TimelineError
+from twophase.liveness import Lease
+from twophase.timeline import Timeline
+
+_log = logging.getLogger("twophase")
+
+
+class Heartbeat:
+    """Renews leases until they are removed or lost; the thread runs only while there are any.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    seconds : float
+        Between two renewals.
+    """
+
+    def __init__(self, timeline: Timeline, seconds: float) -> None:
+        self._timeline = timeline
+        self._seconds = seconds
+        self._leases: dict[str, Lease] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, lease: Lease) -> None:
+        """Begin to renew a lease."""
+        with self._changed:
+            self._leases[lease.transaction_id] = lease
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="twophase-heartbeat", daemon=True)
+                self._thread.start()
+
+    def remove(self, transaction_id: str) -> None:
+        """Stop renewing a lease. Idempotent."""
+        with self._changed:
+            self._leases.pop(transaction_id, None)
+            if not self._leases:
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Stop renewing at all."""
+        with self._changed:
+            self._leases.clear()
+            self._changed.notify_all()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while leases := self._wait():
+            for lease in leases:
+                self._renew(lease)
+
+    def _wait(self) -> list[Lease]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._leases, timeout=self._seconds)
+            if not self._leases and self._thread is threading.current_thread():
+                self._thread = None
+            return list(self._leases.values())
+
+    def _renew(self, lease: Lease) -> None:
+        try:
+            self._timeline.renew(lease)
+        except LeaseLostError:
+            # Also when it has just been finished. The lease knows; its transaction's next step tells the user.
+            self.remove(lease.transaction_id)
+        except TimelineError as error:
+            _log.warning("Could not renew the lease of %s: %s", lease.transaction_id, error)

@@ -1,0 +1,32 @@
+"""Transaction ids: ``<coordinator>-<UTC second>-<8 random hex digits>``.
+
+The coordinator's name is part of the id, so that whoever meets a stamp in a store can tell whose it is without asking
+a timeline; the time makes ids sort; the random part makes them unique.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import UTC, datetime
+
+_MAX_COORDINATOR = 24
+_PATTERN = re.compile(r"(?P<coordinator>[a-z0-9_]{1,24})-(?P<second>\d{8}t\d{6})-(?P<random>[0-9a-f]{8})")
+
+
+def coordinator_name(text: str) -> str:
+    """Any text as a coordinator's name: ``[a-z0-9_]``, at most 24 characters, never empty."""
+    name = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")[:_MAX_COORDINATOR]
+    return name or "twophase"
+
+
+def new_transaction_id(coordinator: str) -> str:
+    """A fresh id; its characters are safe in a directory, a table name and a URL."""
+    second = datetime.now(UTC).strftime("%Y%m%dt%H%M%S")
+    return f"{coordinator_name(coordinator)}-{second}-{secrets.token_hex(4)}"
+
+
+def coordinator_of(transaction_id: str) -> str | None:
+    """The coordinator that made an id; None when the text is no id of ours."""
+    match = _PATTERN.fullmatch(transaction_id)
+    return match["coordinator"] if match else None

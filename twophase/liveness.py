@@ -1,0 +1,156 @@
+"""Who owns a transaction, and whether that owner is certainly gone.
+
+Two questions are kept apart. *Certainly gone* can only be answered on the owner's own machine, by looking at the
+process. Everywhere else only the lease speaks, and a lease that ran out proves silence, not death: the owner may have
+been paused and may come back (the fencing number stops it then).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+_held: set[str] = set()
+_held_lock = threading.RLock()  # A finalizer may run inside of it.
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other one that had its number.
+
+    Attributes
+    ----------
+    host : str
+        Name of the machine, for people.
+    boot_id : str
+        One start of one kernel and one namespace of process numbers: numbers compare within it only.
+    pid : int
+        Process number.
+    pid_started : str
+        When that process started, in a form that clock changes do not move.
+    """
+
+    host: str
+    boot_id: str
+    pid: int
+    pid_started: str
+
+    def is_gone(self) -> bool:
+        """Whether this process has certainly ended. False where that cannot be seen from here."""
+        here = this_process()
+        if (self.host, self.boot_id) != (here.host, here.boot_id):
+            return False
+        return _process_ended(self.pid, self.pid_started)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def this_process() -> Owner:
+    """The process that calls."""
+    pid = os.getpid()  # Not cached: a forked child is another owner.
+    return Owner(socket.gethostname(), _boot_id(), pid, _started(pid) or "")
+
+
+def hold(transaction_id: str) -> None:
+    """Note that this very process works on a transaction."""
+    with _held_lock:
+        _held.add(transaction_id)
+
+
+def release(transaction_id: str) -> None:
+    """Note that this process no longer works on a transaction. Idempotent."""
+    with _held_lock:
+        _held.discard(transaction_id)
+
+
+def is_abandoned(owner: Owner, transaction_id: str) -> bool:
+    """Whether nobody works on the transaction any more, for certain.
+
+    A transaction of this very process that nobody here holds was given up, although the process lives on.
+    """
+    if owner == this_process():
+        with _held_lock:
+            return transaction_id not in _held
+    return owner.is_gone()
+
+
+@lru_cache(maxsize=1)
+def _boot_id() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        # Containers may share the machine's name and kernel, but not its process numbers.
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{psutil.boot_time():.0f}"
+
+
+def _process_ended(pid: int, started: str) -> bool:
+    try:
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return True  # Killed, but its parent has not fetched the exit code yet.
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+    now = _started(pid)
+    return now is not None and now != started
+
+
+def _started(pid: int) -> str | None:
+    """Start time of a process: kernel ticks since boot where there are some, else seconds."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
+        return f"ticks:{fields[19]}"
+    except (OSError, IndexError):
+        pass
+    try:
+        return f"seconds:{psutil.Process(pid).create_time():.0f}"
+    except psutil.Error:
+        return None
+
+
+class Lease:
+    """The right to work on one transaction, for a while.
+
+    Parameters
+    ----------
+    transaction_id : str
+    fencing : int
+        The number that every write must bear.
+    seconds : float
+        How long the lease runs from each renewal.
+    """
+
+    def __init__(self, transaction_id: str, fencing: int, seconds: float) -> None:
+        self.transaction_id = transaction_id
+        self.fencing = fencing
+        self.seconds = seconds
+        self.lost = False
+        self._until = clock() + seconds
+
+    def renewed(self, asked_at: float) -> None:
+        """Count from the moment the renewal was asked for, not from its answer: the timeline's lease is no shorter."""
+        self._until = max(self._until, asked_at + self.seconds)
+
+    def surely_held(self) -> bool:
+        """Whether no other process can have taken the transaction over yet. False: ask the timeline."""
+        return not self.lost and clock() < self._until
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.transaction_id} #{self.fencing}>"
+
+
+def clock() -> float:
+    """Seconds that go on while the machine sleeps: a lease runs out then, too."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

@@ -1,0 +1,541 @@
+"""The protocol: what to record, whom to publish, what to do after a fault. No I/O in here.
+
+Each function is a generator. It yields *actions* and is sent their results, so that a test can step it, fail any
+step, interleave two of it and replay it; the same generators run a live commit and a recovery. The one that performs
+actions (:mod:`twophase.driver`) keeps this contract:
+
+- ``Publish``, ``Compensate``, ``Abort`` and ``Tidy`` are answered with a :class:`Reply`, an error inside it;
+- ``AskOutcome`` is answered with an :class:`~twophase.model.Outcome`;
+- ``Record``, ``Reserve``, ``Prepare``, ``Fence``, ``MarkRefused`` and ``Close`` are answered with None or throw:
+  :class:`~twophase.errors.TimelineError` when it is not known whether the record is durable,
+  :class:`~twophase.errors.LeaseLostError` when another process has taken the transaction over.
+
+The rules
+---------
+- *Presumed abort*: before ``COMMITTING`` is durable nothing is published, and recovery rolls back.
+- With **one** publish in all, that publish is the decision: a transaction found in ``COMMITTING`` is completed when the
+  store says that it was published, and rolled back when not, so that a killed statement can be run again at once.
+- With **several**, ``COMMITTING`` binds: recovery rolls forward. A refusal while nothing is published rolls back; a
+  later one compensates what was published, or ends ``IN_DOUBT``.
+- ``IN_DOUBT`` touches nothing; a later recovery asks again.
+- The outcome is recorded before anything is removed, so that nobody publishes what another removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from twophase.errors import LeaseLostError, TimelineError, TransactionAborted
+from twophase.model import Outcome
+
+#: How often a publish that must go through is tried, and how often a store that cannot be reached is asked.
+ATTEMPTS = 3
+
+
+class TransactionState(Enum):
+    """States on the timeline."""
+
+    REQUESTED = "REQUESTED"
+    INFLIGHT = "INFLIGHT"
+    COMMITTING = "COMMITTING"
+    COMPLETED = "COMPLETED"
+    ROLLED_BACK = "ROLLED_BACK"
+    IN_DOUBT = "IN_DOUBT"
+
+    @property
+    def is_undecided(self) -> bool:
+        """Before the decision: recovery rolls back."""
+        return self in (TransactionState.REQUESTED, TransactionState.INFLIGHT)
+
+    @property
+    def is_final(self) -> bool:
+        """The outcome is known and will not change."""
+        return self in (TransactionState.COMPLETED, TransactionState.ROLLED_BACK)
+
+
+class ParticipantState(Enum):
+    """What the coordinator knows of one participant."""
+
+    STAGED = "staged"
+    PREPARED = "prepared"
+    #: Not to be published (a later statement replaced it, or it failed); aborted when the transaction has ended.
+    SUPERSEDED = "superseded"
+    #: Aborted on its own, inside a bigger transaction.
+    DISCARDED = "discarded"
+    #: The store refused it after others had been published.
+    REFUSED = "refused"
+    PUBLISHED = "published"
+    ABORTED = "aborted"
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it is published when the transaction commits."""
+        return self not in (ParticipantState.SUPERSEDED, ParticipantState.DISCARDED)
+
+
+# -- what is to be published ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the protocol knows of a participant.
+
+    Parameters
+    ----------
+    ordinal : int
+    catalog : str
+    path : tuple of str
+    state : ParticipantState
+    group : str, optional
+        Members of one catalog with one group are published in one step.
+    """
+
+    ordinal: int
+    catalog: str
+    path: tuple[str, ...]
+    state: ParticipantState
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One publish: a participant, or several that their catalog publishes in one step."""
+
+    ordinals: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a transaction publishes, in order, and what it only removes.
+
+    Parameters
+    ----------
+    units : tuple of Unit
+    spare : tuple of int
+        Ordinals that are never published.
+    refused : bool
+        A store has refused one after others were published: only undoing is left.
+    """
+
+    units: tuple[Unit, ...]
+    spare: tuple[int, ...] = ()
+    refused: bool = False
+
+    @property
+    def ordinals(self) -> list[int]:
+        """All participants, the last statement first: the order of undoing."""
+        published = [ordinal for unit in self.units for ordinal in unit.ordinals]
+        return sorted([*published, *self.spare], reverse=True)
+
+
+def arrange(members: Iterable[Member]) -> Plan:
+    """The fixed order of publishing: by catalog, path and ordinal; a group stands where its first member would."""
+    ordered = sorted(members, key=lambda m: (m.catalog, m.path, m.ordinal))
+    units: dict[tuple[object, ...], list[int]] = {}
+    for member in ordered:
+        if member.state.takes_part:
+            key = (member.catalog, member.ordinal) if member.group is None else (member.catalog, "group", member.group)
+            units.setdefault(key, []).append(member.ordinal)
+    return Plan(
+        units=tuple(Unit(tuple(ordinals)) for ordinals in units.values()),
+        spare=tuple(m.ordinal for m in ordered if m.state is ParticipantState.SUPERSEDED),
+        refused=any(m.state is ParticipantState.REFUSED for m in ordered),
+    )
+
+
+# -- actions and replies ----------------------------------------------------------------------------------------------
+
+
+class Action:
+    """Something to do outside."""
+
+
+@dataclass(frozen=True)
+class Record(Action):
+    """Make a state durable, if the transaction is still ours."""
+
+    state: TransactionState
+    error: BaseException | None = None
+    left_behind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MarkRefused(Action):
+    """Make durable that a store refused a unit after others were published."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Close(Action):
+    """Record that nothing is left to do: give the reservations back."""
+
+    left_behind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reserve(Action):
+    """Reserve the participant's table on the timeline."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Prepare(Action):
+    """Prepare the participant and save its document."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Fence(Action):
+    """Make sure that the transaction is still ours."""
+
+
+@dataclass(frozen=True)
+class Publish(Action):
+    """Publish a unit."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class AskOutcome(Action):
+    """Ask the store whether a unit was published."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Compensate(Action):
+    """Undo a publish."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Abort(Action):
+    """Remove what a participant staged."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Tidy(Action):
+    """Tidy up after a publish."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Wait(Action):
+    """Wait a little before another attempt."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to an action whose error is part of the protocol.
+
+    Parameters
+    ----------
+    error : BaseException, optional
+    left_behind : tuple of str
+        What the error left in the store.
+    undone : bool
+        Of ``Compensate``: the table is again as it was.
+    """
+
+    error: BaseException | None = None
+    left_behind: tuple[str, ...] = ()
+    undone: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How it ended.
+
+    Parameters
+    ----------
+    state : TransactionState
+        ``COMPLETED``, ``ROLLED_BACK`` or ``IN_DOUBT``.
+    error : BaseException, optional
+        Why it did not complete.
+    left_behind : tuple of str
+        What remains in the stores.
+    doubtful : tuple of Unit
+        Units whose outcome is not known, or that could not be undone.
+    problems : tuple of BaseException
+        What went wrong on the way without changing the outcome.
+    """
+
+    state: TransactionState
+    error: BaseException | None = None
+    left_behind: tuple[str, ...] = ()
+    doubtful: tuple[Unit, ...] = ()
+    problems: tuple[BaseException, ...] = ()
+
+
+Protocol = Generator[Action, Any, Verdict]
+Step = Generator[Action, Any, None]
+
+
+# -- live -------------------------------------------------------------------------------------------------------------
+
+
+def prepare(ordinal: int) -> Step:
+    """Prepare one participant. Reserved first, so that what ``prepare()`` finds stays true until the publish."""
+    yield Reserve(ordinal)
+    yield Prepare(ordinal)
+
+
+def commit(plan: Plan) -> Protocol:
+    """Decide and publish; every participant is prepared."""
+    try:
+        yield Record(TransactionState.COMMITTING)
+    except TimelineError as problem:
+        return (yield from _withdraw_decision(plan, problem))
+    # ------------------------------------------ the decision is durable ------------------------------------------
+    return (yield from _publish_rest(plan, [], certainly_alone=True))
+
+
+def rollback(plan: Plan, error: BaseException | None = None) -> Protocol:
+    """Give an undecided transaction up."""
+    problems: list[BaseException] = []
+    try:
+        yield Record(TransactionState.ROLLED_BACK, error)
+    except (TimelineError, LeaseLostError) as problem:
+        # Nobody can have decided to commit: recovery does the same as we, so removing is safe without the record.
+        problems.append(problem)
+    return (yield from _remove_staged(plan, error, problems))
+
+
+def _withdraw_decision(plan: Plan, problem: BaseException) -> Protocol:
+    """It is not known whether the decision is durable. Nothing may be removed before its withdrawal is."""
+    try:
+        yield Record(TransactionState.ROLLED_BACK, problem)
+    except TimelineError as second:
+        return Verdict(TransactionState.IN_DOUBT, problem, doubtful=plan.units, problems=(second,))
+    return (yield from _remove_staged(plan, problem, []))
+
+
+# -- recovery ---------------------------------------------------------------------------------------------------------
+
+
+def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool) -> Protocol:
+    """Carry a transaction that was taken over to its end.
+
+    Parameters
+    ----------
+    state : TransactionState
+        As found on the timeline.
+    plan : Plan
+    certainly_dead : bool
+        Nobody works on it any more. False when only its lease ran out: its owner may wake up in the middle of the
+        publish, so a decided transaction is then rolled forward (two that publish do no harm) and never back.
+    """
+    if state.is_undecided:
+        return (yield from rollback(plan))
+    if state is TransactionState.ROLLED_BACK:
+        return (yield from _remove_staged(plan, None, []))
+    if state is TransactionState.COMPLETED:
+        return (yield from _tidy_up(plan, []))
+    return (yield from _resolve(plan, certainly_dead))
+
+
+def _resolve(plan: Plan, certainly_dead: bool) -> Protocol:
+    published, doubtful = [], []
+    for unit in plan.units:
+        outcome = yield from _ask(unit)
+        if outcome is Outcome.UNKNOWN:
+            doubtful.append(unit)
+        elif outcome is Outcome.PUBLISHED:
+            published.append(unit)
+    if doubtful:
+        return (yield from _leave_in_doubt(None, doubtful))
+    if plan.refused:
+        return (yield from _undo(plan, published, None))
+    if len(plan.units) == 1 and not published and certainly_dead:
+        return (yield from _roll_decided_back(plan, None))
+    return (yield from _publish_rest(plan, published, certainly_alone=certainly_dead))
+
+
+def assume(plan: Plan, state: TransactionState) -> Protocol:
+    """End a transaction in doubt as an operator says; what the stores do know stays true.
+
+    Parameters
+    ----------
+    plan : Plan
+    state : TransactionState
+        ``COMPLETED`` or ``ROLLED_BACK``: the answer wherever a store has none.
+    """
+    if state is TransactionState.COMPLETED:
+        return (yield from _assume_committed(plan))
+    return (yield from _assume_rolled_back(plan))
+
+
+def _assume_committed(plan: Plan) -> Protocol:
+    missing: list[Unit] = []
+    for unit in plan.units:
+        if (yield from _ask(unit)) is Outcome.NOT_PUBLISHED:
+            outcome, _ = yield from _publish(unit, attempts=1)
+            if outcome is Outcome.NOT_PUBLISHED:
+                missing.append(unit)
+    verdict = yield from _complete(plan)
+    return Verdict(verdict.state, None, verdict.left_behind, tuple(missing), verdict.problems)
+
+
+def _assume_rolled_back(plan: Plan) -> Protocol:
+    standing: list[Unit] = []
+    for unit in reversed(plan.units):
+        outcome = yield from _ask(unit)
+        if outcome is Outcome.UNKNOWN or (outcome is Outcome.PUBLISHED and not (yield from _compensated(unit))):
+            standing.append(unit)
+    yield Record(TransactionState.ROLLED_BACK)
+    # What may still be published keeps its files, whatever the operator says.
+    kept = {ordinal for unit in standing for ordinal in unit.ordinals}
+    verdict = yield from _remove_staged(plan, None, [], keep=kept)
+    return Verdict(verdict.state, None, verdict.left_behind, tuple(standing), verdict.problems)
+
+
+# -- publishing -------------------------------------------------------------------------------------------------------
+
+
+def _publish_rest(plan: Plan, published: Sequence[Unit], *, certainly_alone: bool) -> Protocol:
+    done = list(published)
+    for unit in plan.units:
+        if unit in done:
+            continue
+        outcome, error = yield from _publish(unit, attempts=ATTEMPTS if done else 1)
+        if outcome is Outcome.UNKNOWN:
+            return (yield from _leave_in_doubt(error, [unit]))
+        if outcome is Outcome.NOT_PUBLISHED:
+            return (yield from _refused(plan, done, unit, error, certainly_alone))
+        done.append(unit)
+    return (yield from _complete(plan))
+
+
+def _publish(unit: Unit, *, attempts: int) -> Generator[Action, Any, tuple[Outcome, BaseException | None]]:
+    """Publish one unit. Whatever an error says, the store is asked what happened."""
+    attempt = 1
+    while True:
+        yield Fence()
+        reply = yield Publish(unit)
+        if reply.error is None:
+            return Outcome.PUBLISHED, None
+        outcome = yield from _ask(unit)
+        refused = isinstance(reply.error, TransactionAborted)
+        if outcome is not Outcome.NOT_PUBLISHED or refused or attempt >= attempts:
+            return outcome, reply.error
+        yield Wait(attempt)
+        attempt += 1
+
+
+def _ask(unit: Unit) -> Generator[Action, Any, Outcome]:
+    for attempt in range(1, ATTEMPTS + 1):
+        outcome: Outcome = yield AskOutcome(unit)
+        if outcome is not Outcome.UNKNOWN:
+            return outcome
+        if attempt < ATTEMPTS:
+            yield Wait(attempt)
+    return Outcome.UNKNOWN
+
+
+def _refused(
+    plan: Plan, published: list[Unit], unit: Unit, error: BaseException | None, certainly_alone: bool
+) -> Protocol:
+    if not published:
+        if certainly_alone or isinstance(error, TransactionAborted):
+            return (yield from _roll_decided_back(plan, error))
+        # The silent owner may still be publishing: try again at the next recovery.
+        return (yield from _leave_in_doubt(error, [unit]))
+    yield MarkRefused(unit)
+    return (yield from _undo(plan, published, error))
+
+
+def _undo(plan: Plan, published: Sequence[Unit], error: BaseException | None) -> Protocol:
+    standing = []
+    for unit in reversed(published):
+        if not (yield from _compensated(unit)):
+            standing.append(unit)
+    if standing:
+        return (yield from _leave_in_doubt(error, standing))
+    return (yield from _roll_decided_back(plan, error))
+
+
+def _compensated(unit: Unit) -> Generator[Action, Any, bool]:
+    reply = yield Compensate(unit)
+    if reply.undone:
+        return True
+    # The undoing itself may have lost only its reply.
+    return reply.error is not None and (yield from _ask(unit)) is Outcome.NOT_PUBLISHED
+
+
+# -- endings ----------------------------------------------------------------------------------------------------------
+
+
+def _complete(plan: Plan) -> Protocol:
+    problems: list[BaseException] = []
+    try:
+        yield Record(TransactionState.COMPLETED)
+    except (TimelineError, LeaseLostError) as problem:
+        # All is published, and a recovery will find just that.
+        return Verdict(TransactionState.COMPLETED, problems=(problem,))
+    return (yield from _tidy_up(plan, problems))
+
+
+def _tidy_up(plan: Plan, problems: list[BaseException]) -> Protocol:
+    left: list[str] = []
+    tidying: list[Action] = [Tidy(ordinal) for unit in plan.units for ordinal in unit.ordinals]
+    for action in [*tidying, *(Abort(ordinal) for ordinal in sorted(plan.spare, reverse=True))]:
+        yield from _collect(action, left, problems)
+    yield from _close(left, problems)
+    return Verdict(TransactionState.COMPLETED, None, tuple(left), problems=tuple(problems))
+
+
+def _roll_decided_back(plan: Plan, error: BaseException | None) -> Protocol:
+    try:
+        yield Record(TransactionState.ROLLED_BACK, error)
+    except TimelineError as problem:
+        # The decision stands until its withdrawal is durable; recovery asks the stores again.
+        return Verdict(TransactionState.IN_DOUBT, error, doubtful=plan.units, problems=(problem,))
+    return (yield from _remove_staged(plan, error, []))
+
+
+def _remove_staged(
+    plan: Plan, error: BaseException | None, problems: list[BaseException], *, keep: set[int] | None = None
+) -> Protocol:
+    left: list[str] = []
+    for ordinal in plan.ordinals:
+        if ordinal not in (keep or ()):
+            yield from _collect(Abort(ordinal), left, problems)
+    yield from _close(left, problems)
+    return Verdict(TransactionState.ROLLED_BACK, error, tuple(left), problems=tuple(problems))
+
+
+def _leave_in_doubt(error: BaseException | None, doubtful: Sequence[Unit]) -> Protocol:
+    problems: tuple[BaseException, ...] = ()
+    try:
+        yield Record(TransactionState.IN_DOUBT, error)
+    except TimelineError as problem:
+        problems = (problem,)  # It stays COMMITTING there, which recovery treats alike.
+    return Verdict(TransactionState.IN_DOUBT, error, doubtful=tuple(doubtful), problems=problems)
+
+
+def _collect(action: Action, left: list[str], problems: list[BaseException]) -> Step:
+    """An error while cleaning up changes no outcome: it is remembered."""
+    reply = yield action
+    if reply.error is not None:
+        problems.append(reply.error)
+        left.extend(reply.left_behind)
+
+
+def _close(left: Sequence[str], problems: list[BaseException]) -> Step:
+    try:
+        yield Close(tuple(left))
+    except (TimelineError, LeaseLostError) as problem:
+        problems.append(problem)

@@ -1,0 +1,141 @@
+"""What stands on the timeline, as plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from twophase.liveness import Owner, is_abandoned
+from twophase.model import Level, ObjectPath, Purpose
+from twophase.protocol import ParticipantState, TransactionState
+
+_USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+_SECRET = re.compile(
+    r"""(?ix) ( (?:password|passwd|pwd|secret|token|credentials?|(?:api|access|secret)[-_.]?key)["']?\s*[=:]\s* ) \S+"""
+)
+_LONGEST_ERROR = 500
+
+
+def describe_error(error: BaseException | str | None) -> str | None:
+    """An error for the timeline: its kind and first line, with everything that looks like a secret left out."""
+    if error is None:
+        return None
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    first = _USERINFO.sub(r"\1:***@", first)
+    return _SECRET.sub(r"\1***", first)[:_LONGEST_ERROR]
+
+
+@dataclass(frozen=True)
+class ParticipantRecord:
+    """One participant of a transaction.
+
+    Attributes
+    ----------
+    ordinal : int
+    catalog : str
+        The catalog's name; its options come from the session at recovery.
+    path : ObjectPath
+    purpose : Purpose
+    state : ParticipantState
+    level : Level or None
+        Known once it is prepared.
+    document : mapping or None
+        What :meth:`twophase.Catalog.restore` needs; dropped when the transaction is finished and left nothing.
+    """
+
+    ordinal: int
+    catalog: str
+    path: ObjectPath
+    purpose: Purpose
+    state: ParticipantState
+    level: Level | None = None
+    document: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Catalog and table, as a user writes it."""
+        return f"{self.catalog}.{self.path}"
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON output; without the participant's own document."""
+        return {
+            "ordinal": self.ordinal,
+            "catalog": self.catalog,
+            "path": self.path.to_document(),
+            "purpose": self.purpose.value,
+            "state": self.state.value,
+            "level": None if self.level is None else int(self.level),
+        }
+
+
+@dataclass(frozen=True)
+class TransactionRecord:
+    """One transaction: who, what, when, and how it ended.
+
+    Attributes
+    ----------
+    id, coordinator, user, application : str
+    owner : Owner
+        The process that worked on it last.
+    state : TransactionState
+    fencing : int
+        Grows with every take-over; only the bearer of the latest number may write.
+    lease_until : float
+        Seconds since the epoch; 0 when the owner gave the transaction up.
+    created, decided, finished : float or None
+        When it was requested, when its outcome was decided, when nothing was left to do.
+    level : Level or None
+    error : str or None
+    left_behind : tuple of str
+    participants : tuple of ParticipantRecord
+    """
+
+    id: str
+    coordinator: str
+    user: str
+    application: str
+    owner: Owner
+    state: TransactionState
+    fencing: int
+    lease_until: float
+    created: float
+    decided: float | None = None
+    finished: float | None = None
+    level: Level | None = None
+    error: str | None = None
+    left_behind: tuple[str, ...] = ()
+    participants: tuple[ParticipantRecord, ...] = field(default=())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is left to do."""
+        return self.finished is None
+
+    def is_certainly_dead(self) -> bool:
+        """Whether nobody can be working on it: it is finished, its process is gone, or gave it up."""
+        return not self.is_open or self.lease_until == 0 or is_abandoned(self.owner, self.id)
+
+    def is_dead(self, now: float) -> bool:
+        """Whether it may be taken over: certainly dead, or its lease ran out at ``now`` (the timeline's clock)."""
+        return self.is_certainly_dead() or self.lease_until < now
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON output."""
+        return {
+            "id": self.id,
+            "state": self.state.value,
+            "level": None if self.level is None else int(self.level),
+            "coordinator": self.coordinator,
+            "user": self.user,
+            "application": self.application,
+            "owner": asdict(self.owner),
+            "created": self.created,
+            "decided": self.decided,
+            "finished": self.finished,
+            "error": self.error,
+            "left_behind": list(self.left_behind),
+            "participants": [participant.to_document() for participant in self.participants],
+        }

@@ -1,0 +1,189 @@
+"""Carrying dead transactions to their end; two at once are safe, and it may be killed and repeated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from twophase import liveness, protocol
+from twophase.catalog import Catalog
+from twophase.driver import Driver, Enlisted
+from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
+from twophase.heartbeat import Heartbeat
+from twophase.liveness import Lease, this_process
+from twophase.protocol import ParticipantState, TransactionState, Verdict
+from twophase.records import TransactionRecord, describe_error
+from twophase.timeline import Timeline
+
+_log = logging.getLogger("twophase")
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What became of one transaction that recovery looked at.
+
+    Attributes
+    ----------
+    transaction_id : str
+    found : TransactionState
+        Its state before.
+    state : TransactionState
+        Its state now.
+    level : int or None
+    left_behind : tuple of str
+        What could not be removed.
+    doubtful : tuple of str
+        Tables whose outcome is not known, or that are not as the outcome says.
+    note : str or None
+        Why nothing was done, or what went wrong.
+    """
+
+    transaction_id: str
+    found: TransactionState
+    state: TransactionState
+    left_behind: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    note: str | None = None
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the outcome is known now."""
+        return self.state.is_final
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON output."""
+        return {
+            "id": self.transaction_id,
+            "found": self.found.value,
+            "state": self.state.value,
+            "left_behind": list(self.left_behind),
+            "doubtful": list(self.doubtful),
+            "note": self.note,
+        }
+
+
+class Recovery:
+    """Recovers transactions of one timeline.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    resolve : callable
+        From a catalog's name to the catalog.
+    heartbeat : Heartbeat
+    lease_seconds : float
+    """
+
+    def __init__(
+        self, timeline: Timeline, resolve: Callable[[str], Catalog], heartbeat: Heartbeat, lease_seconds: float
+    ) -> None:
+        self._timeline = timeline
+        self._resolve = resolve
+        self._heartbeat = heartbeat
+        self._lease_seconds = lease_seconds
+
+    def all_dead(self, coordinator: str | None) -> list[Recovered]:
+        """Recover every dead transaction, the oldest first; of one coordinator only, where one is given."""
+        records = self._timeline.transactions(open_only=True, coordinator=coordinator)
+        now = self._timeline.now() if records else 0.0
+        return [self._attempt(record) for record in reversed(records) if record.is_dead(now)]
+
+    def one(self, transaction_id: str, assumed: TransactionState | None = None) -> Recovered:
+        """Recover one transaction, whosever it is; a finished one that left something behind is cleaned up again.
+
+        Raises
+        ------
+        ConfigurationError
+            The timeline does not know it, or there is nothing to assume.
+        """
+        record = self._timeline.transaction(transaction_id)
+        if record is None:
+            raise ConfigurationError(
+                f"There is no transaction {transaction_id} on the timeline {self._timeline.display_url}.",
+                hint="List them with: twophase timeline",
+            )
+        if not record.is_open and not record.left_behind:
+            return _untouched(record, "It has ended; nothing is left to do.")
+        if not record.is_dead(self._timeline.now()):
+            return _untouched(record, f"It is alive, in {record.owner}: it was left alone.")
+        if assumed is not None and record.state not in (TransactionState.COMMITTING, TransactionState.IN_DOUBT):
+            raise ConfigurationError(
+                f"Transaction {transaction_id} is {record.state.name}: there is nothing to assume.",
+                hint=f"Run: twophase recover {transaction_id}",
+            )
+        return self._attempt(record, assumed)
+
+    def _attempt(self, record: TransactionRecord, assumed: TransactionState | None = None) -> Recovered:
+        """Errors of one transaction do not keep the others from being recovered."""
+        try:
+            return self._recover(record, assumed)
+        except Exception as error:
+            _log.warning("Could not recover transaction %s: %s", record.id, error)
+            return _untouched(record, describe_error(error) or "")
+
+    def _recover(self, record: TransactionRecord, assumed: TransactionState | None) -> Recovered:
+        certainly_dead = record.is_certainly_dead()
+        self._restore(record)  # Before it is taken over: a catalog that is not configured here leaves all as it is.
+        lease = self._timeline.take_over(record, this_process(), self._lease_seconds)
+        if lease is None:
+            return _untouched(record, "Another process is recovering it.")
+        with self._working(lease):
+            taken = self._timeline.transaction(record.id)
+            assert taken is not None
+            driver = Driver(self._timeline, lease, self._restore(taken))
+            verdict = self._run(driver, taken, certainly_dead, assumed)
+        if driver.interrupt is not None:
+            raise driver.interrupt
+        return self._report(record, driver, verdict)
+
+    def _run(
+        self, driver: Driver, record: TransactionRecord, certainly_dead: bool, assumed: TransactionState | None
+    ) -> Verdict:
+        plan = driver.plan()
+        if assumed is not None:
+            verdict: Verdict = driver.run(protocol.assume(plan, assumed))
+        else:
+            verdict = driver.run(protocol.recover(record.state, plan, certainly_dead=certainly_dead))
+        return verdict
+
+    def _restore(self, record: TransactionRecord) -> list[Enlisted]:
+        """The participants that still matter, over the catalogs of this session."""
+        members = []
+        for found in record.participants:
+            if found.document is None or found.state is ParticipantState.DISCARDED:
+                continue
+            catalog = self._resolve(found.catalog)
+            members.append(Enlisted(found.ordinal, catalog, catalog.restore(found.document), found.state))
+        return members
+
+    @contextmanager
+    def _working(self, lease: Lease) -> Iterator[None]:
+        liveness.hold(lease.transaction_id)
+        self._heartbeat.add(lease)
+        try:
+            yield
+        finally:
+            self._heartbeat.remove(lease.transaction_id)
+            liveness.release(lease.transaction_id)
+            with suppress(LeaseLostError, TimelineError):  # It is finished, or its lease will run out.
+                self._timeline.give_up(lease)
+
+    def _report(self, record: TransactionRecord, driver: Driver, verdict: Verdict) -> Recovered:
+        problems = [text for problem in verdict.problems if (text := describe_error(problem))]
+        if verdict.error is not None:
+            problems.insert(0, describe_error(verdict.error) or "")
+        return Recovered(
+            transaction_id=record.id,
+            found=record.state,
+            state=verdict.state,
+            left_behind=verdict.left_behind,
+            doubtful=driver.names(verdict.doubtful),
+            note="; ".join(problems) or None,
+        )
+
+
+def _untouched(record: TransactionRecord, note: str) -> Recovered:
+    return Recovered(record.id, record.state, record.state, record.left_behind, note=note)

@@ -1,0 +1,129 @@
+"""The timeline's tables and their version.
+
+No SQL text of the user's and no option stands in them: they hold no secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from twophase.errors import TimelineError
+from twophase.model import ObjectPath
+
+#: Version of the tables below. A change of them gets a new number and an entry in :data:`UPGRADES`.
+VERSION = 1
+
+#: From a version to the next one; each runs inside the transaction that raises the version.
+UPGRADES: dict[int, Callable[[sa.Connection], None]] = {}
+
+_ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
+
+metadata = sa.MetaData()
+
+schema_version = sa.Table(
+    "twophase_schema_version",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+)
+
+transactions = sa.Table(
+    "twophase_transactions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("coordinator", sa.String(24), nullable=False),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("boot_id", sa.String(128), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("pid_started", sa.String(40), nullable=False),
+    sa.Column("user", sa.String(255), nullable=False),
+    sa.Column("application", sa.String(255), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("fencing", sa.Integer, nullable=False),
+    sa.Column("lease_until", sa.Double, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("decided", sa.Double),
+    sa.Column("finished", sa.Double),
+    sa.Column("level", sa.Integer),
+    sa.Column("error", sa.Text),
+    sa.Column("left_behind", sa.Text),
+    sa.Index("twophase_transactions_finished", "finished", "created"),
+)
+
+participants = sa.Table(
+    "twophase_participants",
+    metadata,
+    sa.Column("transaction_id", sa.String(64), primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("catalog", sa.String(255), nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("purpose", sa.String(40), nullable=False),
+    sa.Column("document", sa.Text),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("level", sa.Integer),
+)
+
+reservations = sa.Table(
+    "twophase_reservations",
+    metadata,
+    # A hash of catalog and path: names may be longer than a store allows in a key.
+    sa.Column("target", sa.String(64), primary_key=True),
+    sa.Column("catalog", sa.String(255), nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("transaction_id", sa.String(64), nullable=False, index=True),
+)
+
+
+def path_text(path: ObjectPath) -> str:
+    """A path as it stands in a row."""
+    return json.dumps(path.to_document(), ensure_ascii=False)
+
+
+def target_key(catalog: str, path: ObjectPath) -> str:
+    """The key of a reservation."""
+    return hashlib.sha256(json.dumps([catalog, *path.to_document()]).encode()).hexdigest()
+
+
+def ensure_tables(connection: sa.Connection, *, create: bool) -> None:
+    """Create or upgrade the tables, inside one transaction that other processes wait for.
+
+    Raises
+    ------
+    TimelineError
+        The tables are newer than this code, too old for it, or not there and not to be made.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+    if not sa.inspect(connection).has_table(schema_version.name):
+        _create(connection, create)
+        return
+    found = connection.scalar(sa.select(sa.func.max(schema_version.c.version)))
+    if found is None:
+        raise TimelineError("it has a version table without a version; it was not written by twophase")
+    _upgrade(connection, found)
+
+
+def _create(connection: sa.Connection, create: bool) -> None:
+    if not create:
+        raise TimelineError("there is no timeline yet: nothing was ever recorded there")
+    metadata.create_all(connection)
+    connection.execute(schema_version.insert().values(version=VERSION))
+
+
+def _upgrade(connection: sa.Connection, found: int) -> None:
+    if found > VERSION:
+        raise TimelineError(
+            f"it was written by a newer twophase (version {found} of its tables, this one knows {VERSION}); "
+            "upgrade twophase here"
+        )
+    for version in range(found, VERSION):
+        if version not in UPGRADES:
+            raise TimelineError(
+                f"it was written by a twophase too old for this one (version {version} of its tables, "
+                f"this one knows {VERSION}); give spark.twophase.timeline another place, or open it with that release"
+            )
+        UPGRADES[version](connection)
+        connection.execute(schema_version.update().values(version=version + 1))

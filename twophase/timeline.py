@@ -1,0 +1,493 @@
+"""The timeline: the durable record of transactions, on SQLAlchemy.
+
+SQLite is the default, safe for many processes on one machine; PostgreSQL where drivers run on many. Each write of an
+owner bears its fencing number and has no effect once another process has taken the transaction over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from twophase import engines
+from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
+from twophase.failpoints import declare, step
+from twophase.liveness import Lease, Owner, clock
+from twophase.model import Level, ObjectPath, Purpose
+from twophase.protocol import ParticipantState, TransactionState
+from twophase.records import ParticipantRecord, TransactionRecord, describe_error
+from twophase.tables import ensure_tables, participants, path_text, reservations, target_key, transactions
+
+__all__ = ["Timeline"]
+
+_T = TypeVar("_T")
+
+declare(
+    "core.record_requested",
+    "core.record_inflight",
+    "core.save_participant",
+    "core.reserve",
+    "core.record_committing",
+    "core.record_completed",
+    "core.record_rolled_back",
+    "core.record_in_doubt",
+    "core.record_finished",
+    "core.heartbeat",
+    "core.take_over",
+)
+
+_RECORD_STEPS = {
+    TransactionState.COMMITTING: "core.record_committing",
+    TransactionState.COMPLETED: "core.record_completed",
+    TransactionState.ROLLED_BACK: "core.record_rolled_back",
+    TransactionState.IN_DOUBT: "core.record_in_doubt",
+}
+
+#: What a participant that was to be published has become.
+_PARTICIPANT_END = {
+    TransactionState.COMPLETED: ParticipantState.PUBLISHED,
+    TransactionState.ROLLED_BACK: ParticipantState.ABORTED,
+}
+
+
+class Timeline:
+    """The record of transactions in one database.
+
+    Parameters
+    ----------
+    url : str
+        Any SQLAlchemy URL of a durable database; the parent directory of an SQLite file is made.
+    create : bool
+        Make the tables where there are none.
+
+    Raises
+    ------
+    TimelineError
+        It cannot be reached or read, is not a timeline, or was written by a newer or too old twophase.
+
+    Notes
+    -----
+    Source of the idea: the database timeline of Hudi's RFC-73.
+    """
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        self._engine = engines.create(url, create=create)
+        #: The URL with its password hidden: for messages.
+        self.display_url: str = self._engine.url.render_as_string(hide_password=True)
+        self._pid = os.getpid()
+        with self._translated("open"):
+            self._retrying(lambda: self._transact(lambda connection: ensure_tables(connection, create=create)))
+
+    def __repr__(self) -> str:
+        return f"<Timeline {self.display_url}>"
+
+    def close(self) -> None:
+        """Release the connections. Idempotent."""
+        self._engine.dispose()
+
+    # -- the owner's writes -------------------------------------------------------------------------------------------
+
+    def request(
+        self, transaction_id: str, *, coordinator: str, owner: Owner, user: str, application: str, seconds: float
+    ) -> Lease:
+        """Record a new transaction as ``REQUESTED``, and get its lease."""
+
+        def insert(connection: sa.Connection) -> None:
+            now = engines.now(connection)
+            connection.execute(transactions.delete().where(transactions.c.id == transaction_id))
+            connection.execute(
+                transactions.insert().values(
+                    id=transaction_id,
+                    coordinator=coordinator,
+                    user=user[:255],
+                    application=application[:255],
+                    state=TransactionState.REQUESTED.value,
+                    fencing=1,
+                    created=now,
+                    lease_until=now + seconds,
+                    **_owner_columns(owner),
+                )
+            )
+
+        lease = Lease(transaction_id, 1, seconds)
+        self._write("core.record_requested", insert)
+        return lease
+
+    def enlist(self, lease: Lease, record: ParticipantRecord, *, supersedes: int | None = None) -> None:
+        """Record a participant with its document, and the transaction as ``INFLIGHT``."""
+
+        def insert(connection: sa.Connection) -> None:
+            self._own(connection, lease, state=TransactionState.INFLIGHT.value)
+            connection.execute(participants.delete().where(_participant(lease, record.ordinal)))
+            connection.execute(
+                participants.insert().values(
+                    transaction_id=lease.transaction_id,
+                    ordinal=record.ordinal,
+                    catalog=record.catalog,
+                    path=path_text(record.path),
+                    purpose=record.purpose.value,
+                    document=_json(record.document),
+                    state=record.state.value,
+                )
+            )
+            if supersedes is not None:
+                self._set_participant(connection, lease, supersedes, state=ParticipantState.SUPERSEDED.value)
+
+        self._owned_write("core.record_inflight", lease, insert)
+
+    def save_participant(
+        self,
+        lease: Lease,
+        ordinal: int,
+        *,
+        document: Mapping[str, Any] | None = None,
+        state: ParticipantState | None = None,
+        level: Level | None = None,
+    ) -> None:
+        """Record what changed of a participant."""
+        values: dict[str, Any] = {}
+        if document is not None:
+            values["document"] = _json(document)
+        if state is not None:
+            values["state"] = state.value
+        if level is not None:
+            values["level"] = int(level)
+
+        def update(connection: sa.Connection) -> None:
+            self._own(connection, lease)
+            self._set_participant(connection, lease, ordinal, **values)
+
+        self._owned_write("core.save_participant", lease, update)
+
+    def discard_participant(self, lease: Lease, record: ParticipantRecord, *, restores: int | None) -> None:
+        """Record a participant's end inside a transaction that goes on.
+
+        Parameters
+        ----------
+        restores : int, optional
+            The earlier participant of the same table that it had superseded.
+        """
+
+        def update(connection: sa.Connection) -> None:
+            self._own(connection, lease)
+            self._set_participant(connection, lease, record.ordinal, state=record.state.value)
+            if restores is not None:
+                self._set_participant(connection, lease, restores, state=ParticipantState.PREPARED.value)
+            else:
+                connection.execute(
+                    reservations.delete().where(
+                        reservations.c.target == target_key(record.catalog, record.path),
+                        reservations.c.transaction_id == lease.transaction_id,
+                    )
+                )
+
+        self._owned_write("core.save_participant", lease, update)
+
+    def record(
+        self,
+        lease: Lease,
+        state: TransactionState,
+        *,
+        level: Level | None = None,
+        error: BaseException | str | None = None,
+        left_behind: tuple[str, ...] = (),
+    ) -> None:
+        """Make a state durable.
+
+        Raises
+        ------
+        LeaseLostError
+            Another process has taken the transaction over, or its outcome is recorded already.
+        TimelineError
+            It is not known whether the state is durable.
+        """
+
+        def update(connection: sa.Connection) -> None:
+            now = engines.now(connection)
+            values: dict[str, Any] = {"state": state.value}
+            if state in (TransactionState.COMMITTING, TransactionState.ROLLED_BACK):
+                values["decided"] = now
+            if level is not None:
+                values["level"] = int(level)
+            if error is not None:
+                values["error"] = describe_error(error)
+            values["left_behind"] = json.dumps(left_behind)
+            self._own(connection, lease, **values)
+            if state in _PARTICIPANT_END:
+                self._end_participants(connection, lease, _PARTICIPANT_END[state])
+
+        self._owned_write(_RECORD_STEPS[state], lease, update)
+
+    def finish(self, lease: Lease, left_behind: tuple[str, ...] = ()) -> None:
+        """Record that nothing is left to do, give the reservations back, and drop documents that nobody needs."""
+
+        def update(connection: sa.Connection) -> None:
+            self._own(connection, lease, finished=engines.now(connection), left_behind=json.dumps(left_behind))
+            mine = reservations.c.transaction_id == lease.transaction_id
+            connection.execute(reservations.delete().where(mine))
+            if not left_behind:
+                done = participants.c.transaction_id == lease.transaction_id
+                connection.execute(participants.update().where(done).values(document=None))
+
+        self._owned_write("core.record_finished", lease, update)
+
+    def reserve(self, lease: Lease, catalog: str, path: ObjectPath) -> str | None:
+        """Reserve a table for the transaction. Idempotent.
+
+        Returns
+        -------
+        str or None
+            None when it is reserved; else the id of the transaction that holds it.
+        """
+
+        def insert(connection: sa.Connection) -> str | None:
+            self._own(connection, lease)
+            key = target_key(catalog, path)
+            holder = _holder(connection, key)
+            if holder is None:
+                connection.execute(reservations.delete().where(reservations.c.target == key))  # of a finished one
+                connection.execute(
+                    reservations.insert().values(
+                        target=key, catalog=catalog, path=path_text(path), transaction_id=lease.transaction_id
+                    )
+                )
+                return None
+            return None if holder == lease.transaction_id else holder
+
+        return self._owned_write("core.reserve", lease, insert)
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def renew(self, lease: Lease) -> None:
+        """Prolong a lease, and make sure that it is still ours.
+
+        Raises
+        ------
+        LeaseLostError
+            Another process has taken the transaction over.
+        """
+        self._owned_write("core.heartbeat", lease, lambda connection: self._own(connection, lease))
+
+    def give_up(self, lease: Lease) -> None:
+        """Let others take the transaction over at once."""
+        self._owned_write("core.heartbeat", lease, lambda connection: self._own(connection, lease, lease_until=0.0))
+
+    def take_over(self, record: TransactionRecord, owner: Owner, seconds: float) -> Lease | None:
+        """Take a transaction over from a dead owner, by compare-and-swap on its fencing number.
+
+        A finished one is opened again: something that it left behind shall be removed.
+
+        Returns
+        -------
+        Lease or None
+            None when another process was faster, or the owner has just shown that it lives.
+        """
+
+        def swap(connection: sa.Connection) -> bool:
+            now = engines.now(connection)
+            c = transactions.c
+            unchanged = (c.id == record.id) & (c.fencing == record.fencing) & (c.state == record.state.value)
+            if not record.is_certainly_dead():
+                unchanged &= c.lease_until < now
+            values = {"fencing": record.fencing + 1, "lease_until": now + seconds, "finished": None}
+            values |= _owner_columns(owner)
+            return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
+
+        lease = Lease(record.id, record.fencing + 1, seconds)
+        # Not retried: after a lost reply it would look as if somebody else had taken it.
+        return lease if self._write("core.take_over", swap, retry=False) else None
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The clock that leases on this timeline go by, in seconds since the epoch."""
+        return self._read(engines.now)
+
+    def transaction(self, transaction_id: str) -> TransactionRecord | None:
+        """One transaction with its participants; None when the timeline does not know it."""
+        found = self._read(lambda connection: _load(connection, transactions.c.id == transaction_id))
+        return found[0] if found else None
+
+    def transactions(
+        self, *, open_only: bool = False, coordinator: str | None = None, limit: int | None = None
+    ) -> list[TransactionRecord]:
+        """Transactions with their participants, the newest first.
+
+        Parameters
+        ----------
+        open_only : bool
+            Only those with something left to do.
+        coordinator : str, optional
+            Only those of one coordinator.
+        limit : int, optional
+            At most so many.
+        """
+        condition: sa.ColumnElement[bool] = sa.true()
+        if open_only:
+            condition &= transactions.c.finished.is_(None)
+        if coordinator is not None:
+            condition &= transactions.c.coordinator == coordinator
+        return self._read(lambda connection: _load(connection, condition, limit))
+
+    def holder(self, catalog: str, path: ObjectPath) -> str | None:
+        """The transaction that holds the reservation of a table."""
+        return self._read(lambda connection: _holder(connection, target_key(catalog, path)))
+
+    # -- inside a database transaction --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _own(connection: sa.Connection, lease: Lease, **values: Any) -> None:
+        """Write to our row and prolong the lease, if the transaction is still ours; a finished one is nobody's."""
+        c = transactions.c
+        values.setdefault("lease_until", engines.now(connection) + lease.seconds)
+        if values.get("state") == TransactionState.IN_DOUBT.value:
+            values["lease_until"] = 0.0  # Nobody works on it until somebody asks again.
+        ours = (c.id == lease.transaction_id) & (c.fencing == lease.fencing) & c.finished.is_(None)
+        if state := values.get("state"):
+            ours &= c.state.not_in([final.value for final in _PARTICIPANT_END if final.value != state])
+        if connection.execute(transactions.update().where(ours).values(values)).rowcount != 1:
+            raise LeaseLostError(
+                f"Transaction {lease.transaction_id} was taken over by another process.",
+                transaction_id=lease.transaction_id,
+                hint=f"See what became of it: twophase show {lease.transaction_id}",
+            )
+
+    @staticmethod
+    def _set_participant(connection: sa.Connection, lease: Lease, ordinal: int, **values: Any) -> None:
+        connection.execute(participants.update().where(_participant(lease, ordinal)).values(values))
+
+    @staticmethod
+    def _end_participants(connection: sa.Connection, lease: Lease, end: ParticipantState) -> None:
+        c = participants.c
+        going = [ParticipantState.STAGED.value, ParticipantState.PREPARED.value, ParticipantState.REFUSED.value]
+        of_it = (c.transaction_id == lease.transaction_id) & c.state.in_(going)
+        connection.execute(participants.update().where(of_it).values(state=end.value))
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _owned_write(self, name: str, lease: Lease, operation: Callable[[sa.Connection], _T]) -> _T:
+        asked_at = clock()
+        try:
+            result = self._write(name, operation)
+        except LeaseLostError:
+            lease.lost = True
+            raise
+        lease.renewed(asked_at)
+        return result
+
+    def _write(self, name: str, operation: Callable[[sa.Connection], _T], *, retry: bool = True) -> _T:
+        with self._translated("write"), step(name):
+            if retry:
+                return self._retrying(lambda: self._transact(operation))
+            return self._transact(operation)
+
+    def _read(self, operation: Callable[[sa.Connection], _T]) -> _T:
+        with self._translated("read"):
+            return self._retrying(lambda: self._transact(operation, read_only=True))
+
+    def _transact(self, operation: Callable[[sa.Connection], _T], *, read_only: bool = False) -> _T:
+        if self._pid != os.getpid():
+            # Connections do not survive a fork; they stay the parent's.
+            self._engine.dispose(close=False)
+            self._pid = os.getpid()
+        with self._engine.connect() as connection:
+            if read_only:
+                connection = connection.execution_options(twophase_read_only=True)
+            with connection.begin():
+                return operation(connection)
+
+    @staticmethod
+    def _retrying(operation: Callable[[], _T]) -> _T:
+        """Every write but a take-over may be repeated: it is conditional, or replaces what it wrote."""
+        retrying = Retrying(
+            retry=retry_if_exception(engines.is_transient),
+            stop=stop_after_attempt(4),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            reraise=True,
+        )
+        return retrying(operation)
+
+    @contextmanager
+    def _translated(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except TimelineError as error:
+            raise TimelineError(f"Cannot {verb} the timeline {self.display_url}: {error.message}.") from None
+        except TwoPhaseError:
+            raise
+        except Exception as error:
+            raise TimelineError(
+                f"Cannot {verb} the timeline {self.display_url}: {engines.reason(error)}.",
+                hint="Check spark.twophase.timeline, and that its place can be written.",
+            ) from error
+
+
+def _participant(lease: Lease, ordinal: int) -> sa.ColumnElement[bool]:
+    return (participants.c.transaction_id == lease.transaction_id) & (participants.c.ordinal == ordinal)
+
+
+def _owner_columns(owner: Owner) -> dict[str, Any]:
+    return {"host": owner.host, "boot_id": owner.boot_id, "pid": owner.pid, "pid_started": owner.pid_started}
+
+
+def _holder(connection: sa.Connection, key: str) -> str | None:
+    r, t = reservations.c, transactions.c
+    joined = reservations.join(transactions, t.id == r.transaction_id)
+    open_holder = sa.select(r.transaction_id).select_from(joined).where(r.target == key, t.finished.is_(None))
+    return connection.scalar(open_holder)
+
+
+def _json(document: Mapping[str, Any] | None) -> str | None:
+    return None if document is None else json.dumps(document, ensure_ascii=False, sort_keys=True)
+
+
+def _load(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
+) -> list[TransactionRecord]:
+    newest = sa.select(transactions).where(condition).order_by(transactions.c.created.desc(), transactions.c.id.desc())
+    rows = connection.execute(newest.limit(limit)).mappings().all()
+    ids = [row["id"] for row in rows]
+    found: dict[str, list[ParticipantRecord]] = {transaction_id: [] for transaction_id in ids}
+    for start in range(0, len(ids), 500):
+        some = participants.c.transaction_id.in_(ids[start : start + 500])
+        for row in connection.execute(sa.select(participants).where(some).order_by(participants.c.ordinal)).mappings():
+            found[row["transaction_id"]].append(_participant_record(dict(row)))
+    return [_transaction_record(dict(row), tuple(found[row["id"]])) for row in rows]
+
+
+def _participant_record(row: Mapping[str, Any]) -> ParticipantRecord:
+    return ParticipantRecord(
+        ordinal=row["ordinal"],
+        catalog=row["catalog"],
+        path=ObjectPath.from_document(json.loads(row["path"])),
+        purpose=Purpose(row["purpose"]),
+        state=ParticipantState(row["state"]),
+        level=None if row["level"] is None else Level(row["level"]),
+        document=None if row["document"] is None else json.loads(row["document"]),
+    )
+
+
+def _transaction_record(row: Mapping[str, Any], found: tuple[ParticipantRecord, ...]) -> TransactionRecord:
+    return TransactionRecord(
+        id=row["id"],
+        coordinator=row["coordinator"],
+        user=row["user"],
+        application=row["application"],
+        owner=Owner(row["host"], row["boot_id"], row["pid"], row["pid_started"]),
+        state=TransactionState(row["state"]),
+        fencing=row["fencing"],
+        lease_until=row["lease_until"],
+        created=row["created"],
+        decided=row["decided"],
+        finished=row["finished"],
+        level=None if row["level"] is None else Level(row["level"]),
+        error=row["error"],
+        left_behind=tuple(json.loads(row["left_behind"] or "[]")),
+        participants=found,
+    )

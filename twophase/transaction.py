@@ -1,0 +1,418 @@
+"""A live transaction: one or more participants with one outcome."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from twophase import protocol
+from twophase.catalog import Catalog, TwoPhaseCatalogTable
+from twophase.driver import Driver, Enlisted, conflict
+from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDoubt, TwoPhaseError
+from twophase.failpoints import declare, step
+from twophase.liveness import Lease
+from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.protocol import ParticipantState, TransactionState, Verdict
+
+if TYPE_CHECKING:
+    from twophase.coordinator import Coordinator
+
+__all__ = ["Transaction", "TransactionState"]
+
+_log = logging.getLogger("twophase")
+
+declare("core.begin", "core.write")
+
+
+class Transaction:
+    """One or more participants with one outcome. Made by :meth:`twophase.coordinator.Coordinator.begin`.
+
+    Each table is reserved on the timeline when its participant is prepared: the first writer that gets so far wins,
+    the others are refused before they have touched anything of it. A statement whose table is already reserved by
+    another transaction is refused at once, before its job starts; an INSERT INTO waits for a while instead.
+
+    Notes
+    -----
+    ``commit`` and ``abort`` may be called from any thread; the first one decides.
+    """
+
+    def __init__(self, coordinator: Coordinator, transaction_id: str) -> None:
+        self._coordinator = coordinator
+        self._id = transaction_id
+        self._lock = threading.RLock()
+        self._state = TransactionState.REQUESTED
+        self._enlisted: dict[int, Enlisted] = {}
+        self._lease: Lease | None = None
+        self._broken: BaseException | None = None
+        self._left_behind: tuple[str, ...] = ()
+        self._doubt: TransactionInDoubt | None = None
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self._id} {self._state.name}>"
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The transaction's id: the owner stamp of all that it makes."""
+        return self._id
+
+    @property
+    def state(self) -> TransactionState:
+        """Its state, as on the timeline."""
+        return self._state
+
+    @property
+    def participants(self) -> list[TwoPhaseCatalogTable]:
+        """The participants that are (to be) published, in the order of their statements."""
+        return [m.participant for m in self._enlisted.values() if m.state.takes_part]
+
+    @property
+    def level(self) -> Level:
+        """What the transaction guarantees; final once every participant is prepared."""
+        return self._driver().level() if self._lease else Level.ATOMIC
+
+    @property
+    def level_reasons(self) -> list[str]:
+        """Why the level is below 3: a sentence for each cause."""
+        return self._driver().level_reasons() if self._lease else []
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """What could not be removed: paths and tables."""
+        return self._left_behind
+
+    def find(self, catalog: str, path: ObjectPath) -> TwoPhaseCatalogTable | None:
+        """The participant by which this transaction writes a table, so that a later statement can read it."""
+        member = self._find(catalog, path)
+        return member.participant if member else None
+
+    # -- one statement ------------------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        catalog: Catalog,
+        path: ObjectPath,
+        definition: TableDefinition,
+        *,
+        purpose: Purpose,
+        ignore_if_exists: bool = False,
+        is_streaming_mode: bool = False,
+        overwrite: OverwriteScope | None = None,
+    ) -> TwoPhaseCatalogTable | None:
+        """Ask a catalog for a participant, and record it before anything is staged.
+
+        Parameters
+        ----------
+        catalog : Catalog
+        path, definition, purpose, ignore_if_exists, is_streaming_mode
+            As in :meth:`twophase.Catalog.two_phase_create_table`.
+        overwrite : OverwriteScope, optional
+            For INSERT_OVERWRITE.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            None where the catalog offers nothing for this; then nothing was recorded, and the policy decides.
+
+        Raises
+        ------
+        WriteConflictError
+            Another transaction is about to publish this table.
+        CatalogError
+            What the catalog refuses; nothing was recorded.
+        TimelineError
+            It cannot be recorded; nothing was staged.
+        TransactionAborted
+            This transaction has ended.
+        """
+        with self._lock:
+            self._require_open()
+            self._refuse_reserved(catalog.name, path, purpose)
+            earlier = self._find(catalog.name, path)
+            context = WriteContext(
+                transaction_id=self._id,
+                ordinal=len(self._enlisted),
+                overwrite=overwrite,
+                base=earlier.participant.document if earlier else None,
+            )
+            participant = catalog.two_phase_create_table(
+                path,
+                definition,
+                purpose=purpose,
+                ignore_if_exists=ignore_if_exists,
+                is_streaming_mode=is_streaming_mode,
+                context=context,
+            )
+            if participant is not None:
+                self._enlist(catalog, participant)
+            return participant
+
+    def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
+        """Make the staging area of a participant."""
+        member = self._member(participant)
+        with step("core.begin"):
+            participant.begin()
+        self._driver().save_if_changed(member)
+
+    def write(self, participant: TwoPhaseCatalogTable, df: Any) -> None:
+        """Write the rows of ``df`` to the staging area; the user's own error comes out unchanged."""
+        member = self._member(participant)
+        with step("core.write"):
+            participant.write(df)
+        self._driver().save_if_changed(member)
+
+    def prepare_participant(self, participant: TwoPhaseCatalogTable) -> None:
+        """Reserve the table and prepare the participant; idempotent.
+
+        Raises
+        ------
+        WriteConflictError
+            Another transaction holds the table, or changed it.
+        """
+        member = self._member(participant)
+        if member.state is ParticipantState.STAGED:
+            self._driver().run(protocol.prepare(member.ordinal))
+
+    def discard(self, participant: TwoPhaseCatalogTable) -> None:
+        """Give one participant up while the transaction goes on: what one failed statement staged is removed.
+
+        A participant of the same table that it had superseded counts again. Idempotent; never raises for what cannot
+        be removed now: that is tried again when the transaction ends.
+        """
+        with self._lock:
+            member = self._member(participant)
+            if not member.state.takes_part or self._state.is_final or self._lease is None:
+                return
+            reply = self._driver().perform(protocol.Abort(member.ordinal))
+            member.state = ParticipantState.DISCARDED if reply.error is None else ParticipantState.SUPERSEDED
+            if member.supersedes is not None:
+                self._enlisted[member.supersedes].state = ParticipantState.PREPARED
+            try:
+                self._coordinator.timeline.discard_participant(
+                    self._lease, member.to_record(), restores=member.supersedes
+                )
+            except TwoPhaseError as error:
+                self._broken = error  # A recovery would publish it: only aborting is left.
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Publish all participants, or none. Idempotent once completed.
+
+        Raises
+        ------
+        TransactionAborted
+            It was rolled back: nothing happened. A refusing store's own error, where it is of this kind
+            (:class:`~twophase.errors.WriteConflictError`).
+        TransactionInDoubt
+            The outcome could not be learned; the message names the command that resolves it.
+        """
+        with self._lock:
+            if self._state is TransactionState.COMPLETED:
+                return
+            if self._doubt is not None:
+                raise self._doubt
+            self._require_open()
+            if self._lease is None:
+                self._state = TransactionState.COMPLETED
+                return
+            self._prepare_all()
+            driver = self._driver()
+            self._conclude(driver, self._run_commit(driver))
+
+    def abort(self, error: BaseException | None = None) -> None:
+        """Remove everything that was staged. Idempotent, and nothing once the outcome is known or in doubt.
+
+        Parameters
+        ----------
+        error : BaseException, optional
+            Why: it stays the one that is raised. What goes wrong in here is attached to it as a note.
+        """
+        with self._lock:
+            if self._state.is_final or self._state is TransactionState.IN_DOUBT:
+                return
+            self._state = TransactionState.ROLLED_BACK
+            if self._lease is None:
+                return
+            driver = self._driver()
+            problems: tuple[BaseException, ...]
+            try:
+                verdict: Verdict = driver.run(protocol.rollback(driver.plan(), error))
+                problems, self._left_behind = verdict.problems, verdict.left_behind
+            except BaseException as interrupt:
+                # Undecided on the timeline: recovery removes the rest.
+                problems, driver.interrupt = (interrupt,), interrupt
+            self._end()
+            self._report(problems, error)
+            if error is None and driver.interrupt is not None:
+                raise driver.interrupt
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _driver(self) -> Driver:
+        assert self._lease is not None
+        coordinator = self._coordinator
+        return Driver(
+            coordinator.timeline,
+            self._lease,
+            self._enlisted.values(),
+            clear=coordinator.clear,
+            wait_seconds=coordinator.wait_seconds,
+        )
+
+    def _require_open(self) -> None:
+        if self._state in (TransactionState.REQUESTED, TransactionState.INFLIGHT):
+            return
+        raise TransactionAborted(
+            f"Transaction {self._id} has ended ({self._state.name}).", transaction_id=self._id, hint="Begin a new one."
+        )
+
+    def _find(self, catalog: str, path: ObjectPath) -> Enlisted | None:
+        for member in reversed(self._enlisted.values()):
+            if member.state.takes_part and member.catalog.name == catalog and member.participant.path == path:
+                return member
+        return None
+
+    def _member(self, participant: TwoPhaseCatalogTable) -> Enlisted:
+        for member in self._enlisted.values():
+            if member.participant is participant:
+                return member
+        raise ValueError(f"{participant!r} does not belong to transaction {self._id}")
+
+    def _refuse_reserved(self, catalog: str, path: ObjectPath, purpose: Purpose) -> None:
+        """Fail before the job starts, not after it; and let a dead transaction's table go first."""
+        if purpose is Purpose.INSERT_INTO:
+            return
+        holder = self._coordinator.timeline.holder(catalog, path)
+        if holder not in (None, self._id) and not self._coordinator.clear(holder):
+            raise conflict(f"{catalog}.{path}", holder, self._id)
+
+    def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable) -> None:
+        if self._lease is None:
+            self._lease = self._coordinator.request(self._id)
+            # A transaction that nobody holds any more is not kept alive: recovery may have it.
+            weakref.finalize(self, self._coordinator.ended, self._id).atexit = False
+        earlier = self._find(catalog.name, participant.path)
+        member = Enlisted(
+            ordinal=len(self._enlisted),
+            catalog=catalog,
+            participant=participant,
+            supersedes=earlier.ordinal if earlier else None,
+        )
+        self._enlisted[member.ordinal] = member
+        member.changed()
+        try:
+            self._coordinator.timeline.enlist(self._lease, member.to_record(), supersedes=member.supersedes)
+        except BaseException as error:
+            self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
+            raise
+        self._state = TransactionState.INFLIGHT
+        if earlier is not None:
+            earlier.state = ParticipantState.SUPERSEDED
+
+    def _prepare_all(self) -> None:
+        try:
+            if self._broken is not None:
+                raise self._broken
+            for member in list(self._enlisted.values()):
+                if member.state.takes_part:
+                    self.prepare_participant(member.participant)
+        except BaseException as error:
+            self.abort(error)
+            raise
+
+    def _run_commit(self, driver: Driver) -> Verdict:
+        self._state = TransactionState.COMMITTING
+        plan = driver.plan()
+        try:
+            return driver.run(protocol.commit(plan))  # type: ignore[no-any-return]
+        except LeaseLostError as error:
+            return self._fate(error)
+        except BaseException as error:
+            driver.interrupt = error
+            return self._run_recovery(driver, error)
+
+    def _run_recovery(self, driver: Driver, error: BaseException) -> Verdict:
+        """Something came in between two steps (Ctrl-C): the timeline and the stores know how far we got."""
+        try:
+            record = self._coordinator.timeline.transaction(self._id)
+            state = record.state if record else TransactionState.INFLIGHT
+            verdict: Verdict = driver.run(protocol.recover(state, driver.plan(), certainly_dead=True))
+            return verdict
+        except LeaseLostError as lost:
+            return self._fate(lost)
+        except BaseException as second:
+            return Verdict(TransactionState.IN_DOUBT, error, problems=(second,))
+
+    def _fate(self, error: LeaseLostError) -> Verdict:
+        """Another process took the transaction over; it may have carried it to an end."""
+        try:
+            record = self._coordinator.timeline.transaction(self._id)
+        except TwoPhaseError as problem:
+            return Verdict(TransactionState.IN_DOUBT, error, problems=(problem,))
+        if record is not None and record.state.is_final:
+            return Verdict(record.state, error, record.left_behind)
+        return Verdict(TransactionState.IN_DOUBT, error)
+
+    def _conclude(self, driver: Driver, verdict: Verdict) -> None:
+        self._state, self._left_behind = verdict.state, verdict.left_behind
+        self._end()
+        error = verdict.error if verdict.state is not TransactionState.COMPLETED else driver.interrupt
+        self._report(verdict.problems, error)
+        if verdict.state is TransactionState.IN_DOUBT:
+            self._doubt = self._in_doubt(driver.names(verdict.doubtful), verdict.error)
+            raise self._doubt from verdict.error
+        if driver.interrupt is not None:
+            driver.interrupt.add_note(f"Transaction {self._id} ended as {self._state.name}.")
+            raise driver.interrupt
+        if verdict.state is TransactionState.ROLLED_BACK:
+            raise self._aborted(verdict.error)
+
+    def _aborted(self, error: BaseException | None) -> BaseException:
+        if isinstance(error, TransactionAborted):
+            error.transaction_id = error.transaction_id or self._id
+            error.left_behind = error.left_behind or self._left_behind
+            return error
+        aborted = TransactionAborted(
+            f"Transaction {self._id} was rolled back, nothing was published: {error}",
+            transaction_id=self._id,
+            left_behind=self._left_behind,
+        )
+        aborted.__cause__ = error
+        return aborted
+
+    def _in_doubt(self, names: tuple[str, ...], error: BaseException | None) -> TransactionInDoubt:
+        tables = names or tuple(m.name for m in self._enlisted.values() if m.state.takes_part)
+        why = f" ({type(error).__name__}: {error})" if error else ""
+        return TransactionInDoubt(
+            f"It is not known whether transaction {self._id} was published{why}; nothing was cleaned up. "
+            f"In doubt: {', '.join(tables)}.",
+            transaction_id=self._id,
+            left_behind=self._left_behind,
+            hint=resolving_hint(self._id),
+        )
+
+    def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
+        """Attach what went wrong on the way to the error that the user gets; else tell it in the log."""
+        for problem in problems:
+            text = f"While ending transaction {self._id}: {type(problem).__name__}: {problem}"
+            if error is None:
+                _log.warning(text)
+            elif problem is not error:
+                error.add_note(text)
+        if error is not None and self._left_behind:
+            error.add_note(f"Left behind by transaction {self._id}: {', '.join(self._left_behind)}.")
+
+    def _end(self) -> None:
+        self._coordinator.ended(self._id)
+
+
+def resolving_hint(transaction_id: str) -> str:
+    """The commands that end a transaction in doubt."""
+    return (
+        f"Ask the stores again with: twophase recover {transaction_id}. Where they cannot answer, look yourself and "
+        f"decide: twophase recover {transaction_id} --assume committed|rolled-back"
+    )
