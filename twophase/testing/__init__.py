@@ -19,9 +19,11 @@ _HOMES = {
     "Faults": "twophase.testing.faults",
 }
 
+_ASSERTING = ("_suite_base", "_suite_store", "_suite_purposes", "_suite_contract", "_suite_transactions")
+
 if "pytest" in sys.modules:
     # The suite's bare asserts shall tell their values in a plugin author's project too.
-    sys.modules["pytest"].register_assert_rewrite("twophase.testing.conformance")
+    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,298 @@
+"""Catalogs that break one promise each; the suite must find every one of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from twophase.catalog import Residue, TwoPhaseCatalogTable
+from twophase.errors import TableAlreadyExistsError
+from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.testing._participant import ChaosTable
+from twophase.testing._store import Document
+from twophase.testing.chaos import ChaosCatalog
+
+
+class Mutant(ChaosCatalog):
+    """A chaos catalog with another participant."""
+
+    participant: type[ChaosTable] = ChaosTable
+
+    def two_phase_create_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        made = super().two_phase_create_table(*args, **facts)
+        return made and self._changed(made)
+
+    def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
+        return self._changed(super().restore(document))
+
+    def _changed(self, made: TwoPhaseCatalogTable) -> TwoPhaseCatalogTable:
+        made.__class__ = self.participant
+        return made
+
+
+# -- abort ------------------------------------------------------------------------------------------------------------
+
+
+class DropsTheTargetOnAbort(ChaosTable):
+    def abort(self) -> None:
+        super().abort()
+        self._home.drop_table(self.path, ignore_if_not_exists=True)
+
+
+class DropsItsPublishedTableOnAbort(ChaosTable):
+    def abort(self) -> None:
+        super().abort()
+        if self.outcome() is Outcome.PUBLISHED:
+            self._home.drop_table(self.path, ignore_if_not_exists=True)
+
+
+class RemovesAllStagingOnAbort(ChaosTable):
+    def abort(self) -> None:
+        with self._home.store.change() as store:
+            store["staged"].clear()
+
+
+class LeavesItsStagingOnAbort(ChaosTable):
+    def abort(self) -> None:
+        pass
+
+
+class AbortsOnlyOnce(ChaosTable):
+    def abort(self) -> None:
+        with self._home.store.change() as store:
+            if self.key not in store["published"]:
+                del store["staged"][self.key]
+
+
+# -- commit -----------------------------------------------------------------------------------------------------------
+
+
+class CommitsOnlyOnce(ChaosTable):
+    def commit(self) -> None:
+        assert not self._is_published(self._home.store.read())
+        super().commit()
+
+
+class CommitsAgain(ChaosTable):
+    """A second commit publishes a second time."""
+
+    kept = ""
+
+    def commit(self) -> None:
+        with self._home.store.change() as store:
+            staged = store["staged"].get(self.key)
+            if staged:
+                store["kept"] = {**store.get("kept", {}), self.key: staged}
+            elif self._is_published(store):
+                store["staged"][self.key] = {**store["kept"][self.key], "seen": self._version(store)}
+                del store["published"][self.key]
+            self.publish_into(store)
+
+    def _version(self, store: Document) -> Any:
+        table = self._home.tables_of(store, self.path).get(self.path.name)
+        return table and table["version"]
+
+
+class IsVisibleBeforeCommit(ChaosTable):
+    def prepare(self) -> None:
+        super().prepare()
+        self.commit()
+
+
+class OverwritesWhatOthersMade(ChaosTable):
+    def _check_unchanged(self, staged: Document, table: Document | None) -> None:
+        pass
+
+    def _applied(self, staged: Document, table: Document | None) -> Document:
+        return super()._applied(staged, table if self.purpose.inserts else None)
+
+
+class ReplacesOnInsert(ChaosTable):
+    def _inserted(self, old: Any, new: Any) -> Any:
+        return new
+
+
+class LosesAnEmptyResult(ChaosTable):
+    def commit(self) -> None:
+        with self._home.store.change() as store:
+            staged = store["staged"].get(self.key)
+            if staged and staged["rows"] == _empty_rows(self):
+                store["published"][self.key] = {"version": uuid.uuid4().hex}
+                del store["staged"][self.key]
+                return
+            self.publish_into(store)
+
+
+def _empty_rows(participant: ChaosTable) -> str:
+    from twophase.testing import _rows
+
+    return _rows.encode(_rows.to_arrow(participant.definition.schema.empty_table(), participant.definition.schema))
+
+
+# -- outcome ----------------------------------------------------------------------------------------------------------
+
+
+class SaysAlwaysPublished(ChaosTable):
+    def outcome(self) -> Outcome:
+        return Outcome.PUBLISHED
+
+
+class SaysNeverPublished(ChaosTable):
+    def outcome(self) -> Outcome:
+        return Outcome.NOT_PUBLISHED
+
+
+class JudgesByTheNameOnly(ChaosTable):
+    """Whoever published: the table is there."""
+
+    def outcome(self) -> Outcome:
+        return Outcome.PUBLISHED if self._home.table_exists(self.path) else Outcome.NOT_PUBLISHED
+
+
+class JudgesByTheLastStampOnly(ChaosTable):
+    """A later writer's stamp hides this one's."""
+
+    def outcome(self) -> Outcome:
+        table = self._home.tables_of(self._home.store.read(), self.path).get(self.path.name)
+        mine = table is not None and table["version"].startswith(f"{self.key}-")
+        return Outcome.PUBLISHED if mine else Outcome.NOT_PUBLISHED
+
+
+class RemembersInMemoryOnly(ChaosTable):
+    done = False
+
+    def commit(self) -> None:
+        super().commit()
+        self.done = True
+
+    def outcome(self) -> Outcome:
+        return Outcome.PUBLISHED if self.done else Outcome.NOT_PUBLISHED
+
+
+# -- secrets and pickles ----------------------------------------------------------------------------------------------
+
+
+class KeepsOptionsInItsDocument(ChaosTable):
+    def begin(self) -> None:
+        self.document["options"] = dict(self._options)
+        super().begin()
+
+
+class KeepsTheCatalogsPasswordInItsDocument(ChaosTable):
+    def prepare(self) -> None:
+        super().prepare()
+        self.document["login"] = self._home.options.get("password")
+
+
+class TellsSecretsInItsRepr(ChaosTable):
+    def __repr__(self) -> str:
+        return f"<{self.path} of {self._home.options if self._catalog else ''}>"
+
+
+class KeepsStateOutsideItsDocument(ChaosTable):
+    """What it staged is known to the live object only."""
+
+    begun = False
+
+    def begin(self) -> None:
+        super().begin()
+        self.begun = True
+
+    def commit(self) -> None:
+        assert self.begun, "commit before begin"
+        super().commit()
+
+
+# -- levels and undoing -----------------------------------------------------------------------------------------------
+
+
+class HasALevelWithoutAReason(ChaosTable):
+    def prepare(self) -> None:
+        super().prepare()
+        self.document["level"] = 2
+
+
+class UndoesUnderALaterWriter(ChaosTable):
+    def _undo(self, store: Document) -> bool:
+        tables = self._home.tables_of(store, self.path)
+        if self._is_published(store) and self.path.name in tables:
+            store["published"][self.key]["version"] = tables[self.path.name]["version"]
+            store["published"][self.key].setdefault("before", None)
+        return super()._undo(store)
+
+
+class ClaimsToHaveUndone(ChaosTable):
+    def compensate(self) -> bool:
+        return True
+
+
+# -- the catalog ------------------------------------------------------------------------------------------------------
+
+
+class StagesOnOffer(Mutant):
+    def two_phase_create_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        made = super().two_phase_create_table(*args, **facts)
+        if made:
+            made.begin()
+        return made
+
+
+class OffersForStreams(Mutant):
+    def two_phase_create_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        return super().two_phase_create_table(*args, **{**facts, "is_streaming_mode": False})
+
+
+class CreatesOverAnExistingTable(Mutant):
+    def two_phase_create_table(self, path: ObjectPath, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        if facts["purpose"] is Purpose.CREATE_TABLE_AS:
+            facts["purpose"] = Purpose.CREATE_OR_REPLACE_TABLE_AS
+        return super().two_phase_create_table(path, *args, **facts)
+
+
+class TellsAWrongErrorForAnExistingTable(Mutant):
+    def two_phase_create_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        try:
+            return super().two_phase_create_table(*args, **facts)
+        except TableAlreadyExistsError as error:
+            raise ValueError(str(error)) from None
+
+
+class FindsNoResidue(Mutant):
+    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+        return []
+
+
+class FindsWhatTheLivingStage(Mutant):
+    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+        return super().residues()
+
+
+class TakesBadDefinitions(Mutant):
+    def _check(self, path: ObjectPath, definition: TableDefinition) -> None:
+        pass
+
+
+class MangledNames(Mutant):
+    """Dots become underscores, and two tables one."""
+
+    def tables_of(self, document: Document, path: ObjectPath) -> Document:
+        tables = super().tables_of(document, path)
+        if "." in path.name and path.name in tables:
+            tables["neighbour"] = tables.pop(path.name)
+        return tables
+
+
+class PublishesAGroupHalf(Mutant):
+    def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
+        super().publish_group(participants[:1])
+
+
+class IgnoresTheScopeOfAnOverwrite(ChaosTable):
+    def _inserted(self, old: Any, new: Any) -> Any:
+        return new if self.purpose is Purpose.INSERT_OVERWRITE else super()._inserted(old, new)
+
+
+class TellsItsPasswordInItsRepr(Mutant):
+    def __repr__(self) -> str:
+        return f"<chaos {self.options}>"

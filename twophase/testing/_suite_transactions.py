@@ -1,0 +1,231 @@
+"""Chapter four of the conformance suite: under a real coordinator, and what dead transactions leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twophase.catalog import Catalog
+from twophase.coordinator import Coordinator
+from twophase.errors import CatalogError, TwoPhaseError
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.testing._suite_base import NEW, OLD, SCHEMA, SECRET, Driver, Rows, SuiteBase, after, transaction_id
+from twophase.testing._suite_purposes import each_purpose
+from twophase.timeline import Timeline
+from twophase.transaction import Transaction, TransactionState
+
+
+class TransactionChapter(SuiteBase):
+    """Two participants of this catalog in one transaction."""
+
+    @pytest.fixture
+    def timeline_file(self, tmp_path: Path) -> Path:
+        return tmp_path / "timeline.db"
+
+    @pytest.fixture
+    def coordinator(self, catalog: Catalog, timeline_file: Path) -> Iterator[Coordinator]:
+        coordinator = Coordinator(Timeline(f"sqlite:///{timeline_file}"), lambda _: catalog, name="conformance")
+        yield coordinator
+        coordinator.close()
+
+    @each_purpose
+    def test_two_tables_appear_together(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose, coordinator: Coordinator
+    ) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        other = ObjectPath.of(path.database, "other")
+        old = [driver.ready(target, purpose) for target in (path, other)]
+        before = [driver.state(target) for target in (path, other)]
+        transaction = coordinator.begin()
+        for target in (path, other):
+            self._write(driver, transaction, target, purpose)
+        assert [driver.state(target) for target in (path, other)] == before
+        transaction.commit()
+        assert transaction.state is TransactionState.COMPLETED
+        assert [driver.state(target) for target in (path, other)] == [after(purpose, rows, NEW) for rows in old]
+        assert driver.left_in_store(transaction.id) == []
+        grouped = self.capabilities.group_publish and self.capabilities.max_level is Level.ATOMIC
+        assert (transaction.level is Level.ATOMIC) == grouped
+
+    @each_purpose
+    def test_two_tables_are_given_up_together(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose, coordinator: Coordinator
+    ) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        other = ObjectPath.of(path.database, "other")
+        for target in (path, other):
+            driver.ready(target, purpose)
+        before = [driver.state(target) for target in (path, other)]
+        transaction = coordinator.begin()
+        for target in (path, other):
+            self._write(driver, transaction, target, purpose)
+        transaction.abort()
+        assert transaction.state is TransactionState.ROLLED_BACK
+        assert [driver.state(target) for target in (path, other)] == before
+        assert driver.left_in_store(transaction.id) == []
+
+    def test_the_timeline_holds_no_secret(
+        self, driver: Driver, path: ObjectPath, coordinator: Coordinator, timeline_file: Path, secrets: list[str]
+    ) -> None:
+        if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
+            return
+        transaction = coordinator.begin()
+        definition = TableDefinition(SCHEMA, options={"password": SECRET})
+        try:
+            self._write(driver, transaction, path, Purpose.CREATE_TABLE_AS, definition)
+            transaction.commit()
+        except CatalogError:
+            transaction.abort()  # It refuses options that it does not know: as good.
+        held = b"".join(file.read_bytes() for file in timeline_file.parent.glob("timeline.db*"))
+        assert held
+        assert not [secret for secret in [*secrets, SECRET] if secret.encode() in held]
+
+    def test_a_second_statement_builds_on_the_first_or_is_refused(
+        self, driver: Driver, path: ObjectPath, coordinator: Coordinator
+    ) -> None:
+        both = (Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO)
+        if not all([self.declares(driver, ObjectPath.of(path.database, f"t_{p.value}"), p) for p in both]):  # noqa: C419
+            return
+        transaction = coordinator.begin()
+        self._write(driver, transaction, path, Purpose.CREATE_TABLE_AS, rows=OLD)
+        try:
+            self._write(driver, transaction, path, Purpose.INSERT_INTO, rows=NEW)
+        except (TwoPhaseError, AssertionError):
+            transaction.abort()
+            assert driver.state(path) is None
+            return
+        transaction.commit()
+        assert driver.state(path) == sorted([*OLD, *NEW])
+        assert driver.left_in_store(transaction.id) == []
+
+    def test_several_are_published_in_one_step_only_where_that_is_declared(
+        self, driver: Driver, path: ObjectPath
+    ) -> None:
+        if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
+            return
+        identity = transaction_id()
+        targets = [path, ObjectPath.of(path.database, "other")]
+        members = [
+            driver.staged(target, Purpose.CREATE_TABLE_AS, context=WriteContext(identity, ordinal))
+            for ordinal, target in enumerate(targets)
+        ]
+        keys = {driver.catalog.group_key(member) for member in members}
+        if not self.capabilities.group_publish:
+            assert keys == {None}
+            with pytest.raises((NotImplementedError, TwoPhaseError)):
+                driver.catalog.publish_group(members)
+            assert [driver.state(target) for target in targets] == [None, None]
+            return
+        assert len(keys) == 1
+        assert keys != {None}
+        driver.catalog.publish_group(members)
+        driver.catalog.publish_group(members)
+        assert [driver.state(target) for target in targets] == [NEW, NEW]
+        assert [member.outcome() for member in members] == [Outcome.PUBLISHED] * 2
+
+    @each_purpose
+    def test_a_publish_is_undone_only_where_that_is_declared(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose
+    ) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        old = driver.ready(path, purpose)
+        before = driver.state(path)
+        participant = driver.staged(path, purpose)
+        participant.commit()
+        undone = participant.compensate()
+        if undone:
+            assert self.capabilities.compensate, "It undoes what it does not declare."
+            assert participant.compensate()
+            assert driver.state(path) == before
+            assert participant.outcome() is Outcome.NOT_PUBLISHED
+            participant.abort()
+            assert driver.left_in_store(participant.transaction_id) == []
+        else:
+            assert driver.state(path) == after(purpose, old, NEW)
+            assert participant.outcome() is Outcome.PUBLISHED
+
+    def test_a_publish_is_not_undone_under_a_later_writer(self, driver: Driver, path: ObjectPath) -> None:
+        if not self.declares(driver, path, Purpose.INSERT_INTO):
+            return
+        old = driver.existing(path)
+        first = driver.staged(path, Purpose.INSERT_INTO, [(6, "six")])
+        first.commit()
+        driver.published(path, Purpose.INSERT_INTO, [(7, "seven")])
+        expected = sorted([*old, (6, "six"), (7, "seven")], key=repr)
+        if first.compensate():  # Taking out just its own rows is as good as refusing.
+            expected.remove((6, "six"))
+        assert driver.state(path) == expected
+
+    def _write(
+        self,
+        driver: Driver,
+        transaction: Transaction,
+        path: ObjectPath,
+        purpose: Purpose,
+        definition: TableDefinition | None = None,
+        rows: Rows = NEW,
+    ) -> None:
+        participant = transaction.stage(
+            driver.catalog,
+            path,
+            definition or TableDefinition(SCHEMA),
+            purpose=purpose,
+            overwrite=OverwriteScope() if purpose is Purpose.INSERT_OVERWRITE else None,
+        )
+        assert participant is not None
+        transaction.begin_participant(participant)
+        transaction.write(participant, driver.make_frame(rows, SCHEMA))
+        transaction.prepare_participant(participant)
+
+
+class ResiduesChapter(SuiteBase):
+    """What dead transactions leave is found, and only that is removed."""
+
+    @each_purpose
+    def test_what_the_dead_left_is_found_and_removed(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        driver.ready(path, purpose)
+        before = driver.state(path)
+        dead = driver.staged(path, purpose)
+        assert dead.left_behind(), "Something is staged, and the participant does not tell it."
+        fresh = driver.fresh()
+        found = [r for r in fresh.residues() if r.transaction_id == dead.transaction_id]
+        assert found, "What a dead transaction left is not found."
+        assert all(r.kind in ("staging", "version", "metadata") and r.location and r.size >= -1 for r in found)
+        for residue in found:
+            fresh.remove_residue(residue)
+            fresh.remove_residue(residue)
+        assert [r for r in fresh.residues() if r.transaction_id == dead.transaction_id] == []
+        assert driver.state(path) == before
+
+    def test_what_the_living_stage_is_no_residue(self, driver: Driver, path: ObjectPath) -> None:
+        if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
+            return
+        living = driver.staged(path, Purpose.CREATE_TABLE_AS)
+        names = frozenset({living.transaction_id})
+        found: list[Any] = driver.fresh().residues(live_transactions=names)
+        assert living.transaction_id not in {r.transaction_id for r in found}
+        living.commit()
+        living.finish()
+        assert driver.state(path) == NEW
+
+    def test_removing_an_old_finding_does_not_touch_what_was_published_since(
+        self, driver: Driver, path: ObjectPath
+    ) -> None:
+        if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
+            return
+        participant = driver.staged(path, Purpose.CREATE_TABLE_AS)
+        found = [r for r in driver.catalog.residues() if r.transaction_id == participant.transaction_id]
+        participant.commit()
+        for residue in found:
+            with suppress(CatalogError):  # Refused with words: as good.
+                driver.catalog.remove_residue(residue)
+        assert driver.state(path) == NEW
