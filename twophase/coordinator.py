@@ -13,8 +13,8 @@ from twophase.errors import ConfigurationError
 from twophase.heartbeat import Heartbeat
 from twophase.identifiers import coordinator_name, new_transaction_id
 from twophase.liveness import Lease, this_process
-from twophase.protocol import TransactionState
 from twophase.recovery import Recovered, Recovery
+from twophase.states import TransactionState
 from twophase.timeline import Timeline
 from twophase.transaction import Transaction
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any, TypeVar
 
-from twophase import protocol
+from twophase import actions, protocol
+from twophase.actions import Plan, Reply, Unit
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import TimelineError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, clock
 from twophase.model import Level, Outcome, Purpose
-from twophase.protocol import ParticipantState, Plan, Reply, TransactionState, Unit
 from twophase.records import ParticipantRecord
+from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
 
 _log = logging.getLogger("twophase")
@@ -73,10 +74,10 @@ class Enlisted:
             document=participant.document,
         )
 
-    def to_member(self) -> protocol.Member:
+    def to_member(self) -> actions.Member:
         """What the protocol knows of it."""
         grouping = self.catalog.capabilities.group_publish
-        return protocol.Member(
+        return actions.Member(
             ordinal=self.ordinal,
             catalog=self.catalog.name,
             path=tuple(self.participant.path.to_document()),
@@ -163,34 +164,34 @@ class Driver:
                 error = raised
 
     @singledispatchmethod
-    def perform(self, action: protocol.Action) -> Any:
+    def perform(self, action: actions.Action) -> Any:
         """Perform one action and return its answer."""
         raise TypeError(f"no way to perform {action!r}")
 
     @perform.register
-    def _(self, action: protocol.Record) -> None:
+    def _(self, action: actions.Record) -> None:
         level = self.level() if action.state is TransactionState.COMMITTING else None
         self._timeline.record(
             self._lease, action.state, level=level, error=action.error, left_behind=action.left_behind
         )
 
     @perform.register
-    def _(self, action: protocol.Close) -> None:
+    def _(self, action: actions.Close) -> None:
         self._timeline.finish(self._lease, action.left_behind)
 
     @perform.register
-    def _(self, action: protocol.MarkRefused) -> None:
+    def _(self, action: actions.MarkRefused) -> None:
         for ordinal in action.unit.ordinals:
             self._enlisted[ordinal].state = ParticipantState.REFUSED
             self._timeline.save_participant(self._lease, ordinal, state=ParticipantState.REFUSED)
 
     @perform.register
-    def _(self, action: protocol.Fence) -> None:
+    def _(self, action: actions.Fence) -> None:
         if not self._lease.surely_held():
             self._timeline.renew(self._lease)
 
     @perform.register
-    def _(self, action: protocol.Reserve) -> None:
+    def _(self, action: actions.Reserve) -> None:
         member = self._enlisted[action.ordinal]
         path = member.participant.path
         # Appends of several writers can all succeed, one after the other; of other writers only the first can.
@@ -204,7 +205,7 @@ class Driver:
             time.sleep(0.05)
 
     @perform.register
-    def _(self, action: protocol.Prepare) -> None:
+    def _(self, action: actions.Prepare) -> None:
         member = self._enlisted[action.ordinal]
         with step("core.prepare"):
             member.participant.prepare()
@@ -220,7 +221,7 @@ class Driver:
         member.state = ParticipantState.PREPARED
 
     @perform.register
-    def _(self, action: protocol.Publish) -> Reply:
+    def _(self, action: actions.Publish) -> Reply:
         members = self._members(action.unit)
         reply = self._guarded("core.publish", lambda: _publish(members))
         for member in members:
@@ -228,7 +229,7 @@ class Driver:
         return reply
 
     @perform.register
-    def _(self, action: protocol.AskOutcome) -> Outcome:
+    def _(self, action: actions.AskOutcome) -> Outcome:
         try:
             with step("core.outcome"):
                 answers = {member.participant.outcome() for member in self._members(action.unit)}
@@ -242,14 +243,14 @@ class Driver:
         return answers.pop() if len(answers) == 1 else Outcome.UNKNOWN
 
     @perform.register
-    def _(self, action: protocol.Compensate) -> Reply:
+    def _(self, action: actions.Compensate) -> Reply:
         members = self._members(action.unit)
         done: list[bool] = []
         reply = self._guarded("core.compensate", lambda: done.extend([m.participant.compensate() for m in members]))
         return Reply(reply.error, undone=reply.error is None and all(done))
 
     @perform.register
-    def _(self, action: protocol.Abort) -> Reply:
+    def _(self, action: actions.Abort) -> Reply:
         member = self._enlisted[action.ordinal]
         reply = self._guarded("core.abort", member.participant.abort)
         if reply.error is None:
@@ -257,7 +258,7 @@ class Driver:
         return Reply(reply.error, left_behind=_left_behind(member))
 
     @perform.register
-    def _(self, action: protocol.Tidy) -> Reply:
+    def _(self, action: actions.Tidy) -> Reply:
         member = self._enlisted[action.ordinal]
         reply = self._guarded("core.finish", member.participant.finish)
         if reply.error is None:
@@ -265,7 +266,7 @@ class Driver:
         return Reply(reply.error, left_behind=_left_behind(member))
 
     @perform.register
-    def _(self, action: protocol.Wait) -> None:
+    def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
 
     # -- helpers ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from twophase.liveness import Owner, is_abandoned
 from twophase.model import Level, ObjectPath, Purpose
-from twophase.protocol import ParticipantState, TransactionState
+from twophase.states import ParticipantState, TransactionState
 
 _USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 _SECRET = re.compile(

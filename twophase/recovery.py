@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from twophase import liveness, protocol
+from twophase.actions import Verdict
 from twophase.catalog import Catalog
 from twophase.driver import Driver, Enlisted
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.heartbeat import Heartbeat
 from twophase.liveness import Lease, this_process
-from twophase.protocol import ParticipantState, TransactionState, Verdict
 from twophase.records import TransactionRecord, describe_error
+from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
 
 _log = logging.getLogger("twophase")

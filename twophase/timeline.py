@@ -20,8 +20,8 @@ from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, Owner, clock
 from twophase.model import Level, ObjectPath, Purpose
-from twophase.protocol import ParticipantState, TransactionState
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
+from twophase.states import ParticipantState, TransactionState
 from twophase.tables import ensure_tables, participants, path_text, reservations, target_key, transactions
 
 __all__ = ["Timeline"]

@@ -7,14 +7,15 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from twophase import protocol
+from twophase import actions, protocol
+from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.driver import Driver, Enlisted, conflict
 from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.protocol import ParticipantState, TransactionState, Verdict
+from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
     from twophase.coordinator import Coordinator
@@ -186,7 +187,7 @@ class Transaction:
             member = self._member(participant)
             if not member.state.takes_part or self._state.is_final or self._lease is None:
                 return
-            reply = self._driver().perform(protocol.Abort(member.ordinal))
+            reply = self._driver().perform(actions.Abort(member.ordinal))
             member.state = ParticipantState.DISCARDED if reply.error is None else ParticipantState.SUPERSEDED
             if member.supersedes is not None:
                 self._enlisted[member.supersedes].state = ParticipantState.PREPARED
