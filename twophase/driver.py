@@ -125,7 +125,7 @@ class Driver:
 
     def plan(self) -> Plan:
         """What is published, in the fixed order."""
-        return protocol.arrange(member.to_member() for member in self._enlisted.values())
+        return actions.arrange(member.to_member() for member in self._enlisted.values())
 
     def names(self, units: Iterable[Unit]) -> tuple[str, ...]:
         """The tables of some units, for people."""
