@@ -1,0 +1,56 @@
+"""The README as data: its code blocks and its tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.project import source
+
+
+def text() -> str:
+    return (source.ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced code blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Lines of the bash blocks, comments left out."""
+    lines = [line.split("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of the same or a higher level."""
+    level, _, _ = title.partition(" ")
+    _, _, after = text().partition(f"\n{title}\n")
+    assert after, f"The README has no heading {title!r}."
+    return re.split(rf"^#{{1,{len(level)}}} ", after, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(title: str) -> list[list[str]]:
+    """Cells of the table rows below a heading, header rows left out."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    rules = [number for number, row in enumerate(cells) if all(set(cell) <= set(":-") for cell in row)]
+    return [row for number, row in enumerate(cells) if number not in rules and number + 1 not in rules]
+
+
+def named_tests(cell: str) -> Iterator[tuple[str, str]]:
+    """``(file, function)`` of each test that a cell names, written as ``folder/test_file.py::test_function``."""
+    for name in re.findall(r"`([^`]+::[^`]+)`", cell):
+        file, _, function = name.partition("::")
+        yield file, function
+
+
+def test_functions(file: str) -> set[str]:
+    """Names of the test functions of a file below ``tests/``, those of classes included."""
+    path = source.ROOT / "tests" / file
+    if not path.is_file():
+        return set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}

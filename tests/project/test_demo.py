@@ -1,0 +1,46 @@
+"""The demo and the benchmark run, and show what they claim."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import source
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "demo", "--keep", str(tmp_path / "demo")],
+        cwd=source.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "gone, with its" in run.stdout
+    assert "LOCATION_ALREADY_EXISTS" in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_benchmark_of_hive_ctas_measures_both_sides_and_the_publish_step(tmp_path: Path) -> None:
+    out = tmp_path / "numbers.json"
+    options = ["--rows", "1,1000", "--partitions", "0,3", "--pairs", "1", "--files", "1,20", "--json", str(out)]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.hive_ctas", *options],
+        cwd=source.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    document = json.loads(out.read_text())
+    assert [(row["rows"], row["partitions"]) for row in document["ctas"]] == [(1, 0), (1, 3), (1000, 0), (1000, 3)]
+    assert all(row["ratio"] > 0 for row in document["ctas"])
+    assert [row["files"] for row in document["publish"]] == [1, 20]

@@ -1,0 +1,87 @@
+"""What the README says is run, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import twophase.errors
+from tests.project import readme, source
+from twophase.spark import options
+
+#: Code that may stand in the README and is not meant for the session of the other blocks.
+_SESSION = """
+import warnings
+warnings.simplefilter("error")
+from pyspark.sql import SparkSession
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.sql.warehouse.dir", {warehouse!r}).config("spark.sql.shuffle.partitions", "2")
+    .config("spark.driver.memory", "1g").getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+"""
+_CHECKS = """
+assert spark.table("daily").count() == 1001
+assert spark.sql("SELECT sum(flights) FROM weekly").first()[0] == 1001
+assert spark.table("numbers").count() == 5
+assert spark.table("three").count() == 3
+assert tx.state.name == "COMPLETED", tx.state
+print("all blocks ran")
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark40
+def test_the_python_blocks_run_in_order(tmp_path: Path) -> None:
+    script = tmp_path / "blocks.py"
+    script.write_text(
+        "\n".join([_SESSION.format(warehouse=str(tmp_path / "warehouse")), *readme.blocks("python"), _CHECKS])
+    )
+    run = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
+    assert "all blocks ran" in run.stdout
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (source.ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", readme.text(), re.MULTILINE))
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_every_guarantee_names_a_test_that_exists() -> None:
+    rows = readme.rows("## What is guaranteed, and where")
+    assert len(rows) >= 12
+    for row in rows:
+        named = list(readme.named_tests(row[-1]))
+        assert named, f"no test is named by: {row}"
+        for file, function in named:
+            assert function in readme.test_functions(file), f"{file}::{function} does not exist; named by: {row}"
+
+
+def test_every_error_that_is_named_exists() -> None:
+    named = {name for row in readme.rows("## Errors and what to do") for name in re.findall(r"`(\w+)`", row[0])}
+    assert named
+    assert all(hasattr(twophase.errors, name) for name in named)
+    public = {name for name, value in vars(twophase.errors).items() if isinstance(value, type)}
+    assert public - {"Any", "Iterable", "TwoPhaseError", "CatalogError"} <= named
+
+
+def test_every_option_is_described_and_every_described_option_exists() -> None:
+    named = {row[0].strip("`").removeprefix("spark.twophase.") for row in readme.rows("## Configuration")}
+    assert {name for name in named if "." not in name or name == "session.catalog"} >= set(options.KNOWN)
+    for name in re.findall(r"spark\.twophase\.([a-z.]*[a-z])", readme.text()):
+        assert name in options.KNOWN, name
+
+
+def test_every_folder_of_the_layout_exists() -> None:
+    for name in re.findall(r"^([\w./-]+)  +", readme.section("## Layout"), re.MULTILINE):
+        assert (source.ROOT / name).exists(), name
