@@ -1,0 +1,64 @@
+"""What an attached Spark session lends its catalogs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from twophase.catalog import Environment
+from twophase.spark.jvm import Jvm
+
+
+class SessionConfiguration(Mapping[str, str]):
+    """The session's configuration as it is at each look, read only."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def __getitem__(self, key: str) -> str:
+        value = self._spark.conf.get(key, None)
+        if value is None:
+            raise KeyError(key)
+        return str(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spark.conf.getAll)
+
+    def __len__(self) -> int:
+        return len(self._spark.conf.getAll)
+
+    def __repr__(self) -> str:
+        # Values may be secrets.
+        return f"<{type(self).__name__}>"
+
+
+class SessionEnvironment(Environment):
+    """The environment of the catalogs of one session.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    retention : float
+        Seconds.
+    """
+
+    def __init__(self, jvm: Jvm, retention: float) -> None:
+        self._spark = jvm.spark
+        self.retention = retention
+        self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
+        self.conf = SessionConfiguration(jvm.spark)
+
+    @cached_property
+    def session_metastore(self) -> Any:
+        """The session's own metastore; connected at its first use."""
+        from twophase.spark.metastore import SessionMetastore
+
+        return SessionMetastore(self._spark)
+
+    @cached_property
+    def table_writer(self) -> Any:
+        """Spark's own writer of session tables."""
+        from twophase.spark.writer import SessionTableWriter
+
+        return SessionTableWriter(self._spark)

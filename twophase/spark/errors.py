@@ -1,0 +1,177 @@
+"""Errors across Py4J: ours and the user's own reach the user's ``except`` as what they are.
+
+A callback can only throw a Java exception. So an error of ours is remembered under a token, a Java exception carries the
+token through Spark, and PySpark's own hook for results (``py4j.java_gateway.get_return_value``, which PySpark wraps too) is
+wrapped once more to raise the remembered error. Spark's own errors travel as the Java exceptions that they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from twophase.errors import (
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.spark.jvm import Jvm
+
+_TOKEN = re.compile(r"\[twophase:([0-9a-f]{32})\]")
+_KEPT = 256
+_UNDECLARED = "java.lang.reflect.UndeclaredThrowableException"
+
+_remembered: OrderedDict[str, BaseException] = OrderedDict()
+_lock = threading.Lock()
+
+
+def remember(error: BaseException) -> str:
+    """Keep an error for the user's thread; the answer is the text that finds it again."""
+    token = uuid.uuid4().hex
+    with _lock:
+        _remembered[token] = error
+        # More than once an error is asked for, and some never: keep the latest only.
+        while len(_remembered) > _KEPT:
+            _remembered.popitem(last=False)
+    return f"[twophase:{token}]"
+
+
+def recall(text: str) -> BaseException | None:
+    """The remembered error whose token stands in a text."""
+    found = _TOKEN.search(text)
+    with _lock:
+        return _remembered.get(found.group(1)) if found else None
+
+
+@contextmanager
+def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> Iterator[None]:
+    """Inside a callback: turn Python errors into the Java exceptions that Spark expects.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    identifier : Java Identifier, optional
+        For not-found and already-exists errors of a table.
+    namespace : Java String[], optional
+        For those of a database; taken from the identifier when None.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except BaseException as error:
+        if namespace is None and identifier is not None:
+            namespace = identifier.namespace()
+        raise Py4JJavaError("", java_exception(jvm, error, identifier, namespace)) from error
+
+
+def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, namespace: Any = None) -> Any:
+    """The Java exception for a Python error: Spark's own where there is one, else one that carries a token."""
+    origin = getattr(error, "_origin", None)  # a PySpark error that came from the JVM
+    if origin is not None:
+        return origin
+    if isinstance(error, TableAlreadyExistsError) and identifier is not None:
+        return jvm.exception("TableAlreadyExistsException", identifier)
+    if isinstance(error, TableNotExistError) and identifier is not None:
+        return jvm.exception("NoSuchTableException", identifier)
+    if isinstance(error, DatabaseNotExistError) and namespace is not None:
+        return jvm.exception("NoSuchNamespaceException", namespace)
+    if isinstance(error, DatabaseAlreadyExistsError) and namespace is not None:
+        return jvm.exception("NamespaceAlreadyExistsException", namespace)
+    return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
+
+
+# -- the user's side ---------------------------------------------------------------------------------------------------
+
+
+def _java_throwable(error: BaseException) -> Any:
+    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+
+
+def _causes(throwable: Any) -> Iterator[Any]:
+    for _ in range(20):
+        if throwable is None:
+            return
+        yield throwable
+        throwable = throwable.getCause()
+
+
+def unmasked(error: BaseException) -> BaseException | None:
+    """The error that the user should see in place of what Py4J raised; None where that is already right."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+    for throwable in _causes(_java_throwable(error)):
+        if remembered := recall(str(throwable.getMessage() or "")):
+            return remembered
+        if str(throwable.getClass().getName()) == _UNDECLARED and throwable.getCause() is not None:
+            # A checked exception that came through one of our proxies: show it as Spark threw it.
+            cause = throwable.getCause()
+            if (nested := recall(str(cause.getMessage() or ""))) is not None:
+                return nested
+            converted = convert_exception(Py4JJavaError("", cause).java_exception)
+            if isinstance(converted, UnknownException):
+                return Py4JJavaError("An error occurred while running a statement.\n", cause)
+            return converted
+    return None
+
+
+def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.base import PySparkException
+
+    @functools.wraps(original)
+    def get_return_value(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return original(*arguments, **keywords)
+        except (Py4JJavaError, PySparkException) as error:
+            better = _guarded(error)
+            if better is None:
+                raise
+        # Raised outside the handler, so that Py4J's error is not its context and its own cause stays.
+        raise better
+
+    get_return_value.__twophase_original__ = original  # type: ignore[attr-defined]
+    return get_return_value
+
+
+_looking = threading.local()
+
+
+def _guarded(error: BaseException) -> BaseException | None:
+    # Looking at the exception calls the JVM, and so this function again.
+    if getattr(_looking, "busy", False):
+        return None
+    _looking.busy = True
+    try:
+        return unmasked(error)
+    except Exception:  # whatever goes wrong in here, the user gets at least what Py4J raised
+        return None
+    finally:
+        _looking.busy = False
+
+
+def install() -> None:
+    """Wrap Py4J's result function. Idempotent."""
+    import py4j.java_gateway
+
+    if not hasattr(py4j.java_gateway.get_return_value, "__twophase_original__"):
+        py4j.java_gateway.get_return_value = _wrap(py4j.java_gateway.get_return_value)
+
+
+def uninstall() -> None:
+    """Give Py4J its result function back, where nobody wrapped it after us. Idempotent."""
+    import py4j.java_gateway
+
+    original = getattr(py4j.java_gateway.get_return_value, "__twophase_original__", None)
+    if original is not None:
+        py4j.java_gateway.get_return_value = original

@@ -1,0 +1,379 @@
+"""Every private or version-dependent name of Spark's JVM side, in one place.
+
+Nothing else in the project names a Spark class or method that Spark does not promise to keep. Where a name is missing,
+:class:`twophase.errors.ConfigurationError` says which one and on which Spark version, before anything happens.
+
+Values cross Py4J as follows: Java arrays, sets and maps are made here; schemas cross as Spark's own JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from twophase.errors import ConfigurationError
+
+CATALOG = "org.apache.spark.sql.connector.catalog."
+WRITE = "org.apache.spark.sql.connector.write."
+
+#: Local properties that carry a statement's context through the JVM's thread.
+TRANSACTION_PROPERTY = "twophase.transaction"
+INTENT_PROPERTY = "twophase.intent"
+
+
+@contextmanager
+def private_name(name: str, spark: Any) -> Iterator[None]:
+    """Turn the failure to find a private name of Spark into a :class:`ConfigurationError`."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError:
+        raise  # the name is there; Spark itself refused
+    except (Py4JError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f"Spark {spark.version} has no usable {name}, which twophase needs.",
+            hint="Use PySpark 4.0 to 4.3 with a local (not a Connect) session.",
+        ) from error
+
+
+class Jvm:
+    """The JVM of one Spark session.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session.
+
+    Raises
+    ------
+    ConfigurationError
+        A Spark Connect session, or a Spark version without the private names that are needed.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        if not hasattr(spark, "_jsparkSession"):
+            raise ConfigurationError(
+                "twophase.attach needs a classic Spark session; this one is a Spark Connect client.",
+                hint="Over Spark Connect use twophase.create_table_as(df, catalog, path).",
+            )
+        self.spark = spark
+        self.session = spark._jsparkSession
+        self.gateway = spark.sparkContext._gateway
+        self.jvm = spark.sparkContext._jvm
+        self._connector = self.jvm.org.apache.spark.sql.connector
+
+    # -- callbacks -----------------------------------------------------------------------------------------------
+
+    def start_callbacks(self) -> None:
+        """Let the JVM call Python objects, with PySpark's own callback server (shared with others, never shut down)."""
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        with private_name("Py4J callback server", self.spark):
+            ensure_callback_server_started(self.gateway)
+            # Java exceptions raised by a callback then reach Spark as they are.
+            self.gateway.python_parameters.propagate_java_exceptions = True
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def is_alive(self) -> bool:
+        """Whether the application still runs."""
+        context = self.spark.sparkContext
+        return context._jsc is not None and not context._jsc.sc().isStopped()
+
+    def session_id(self) -> str:
+        """What tells this JVM session from others."""
+        with private_name("SparkSession.sessionUUID", self.spark):
+            return str(self.session.sessionUUID())
+
+    def catalogs(self) -> Any:
+        """The catalog manager's private map from catalog name to plugin: a mutable Scala map."""
+        with private_name("CatalogManager.catalogs", self.spark):
+            manager = self.session.sessionState().catalogManager()
+            fields = [f for f in manager.getClass().getDeclaredFields() if str(f.getName()).endswith("catalogs")]
+            if not fields:
+                raise AttributeError("catalogs")
+            fields[0].setAccessible(True)
+            return fields[0].get(manager)
+
+    def current_catalog(self) -> str:
+        """Name of the session's current catalog."""
+        with private_name("CatalogManager.currentCatalog", self.spark):
+            return str(self.session.sessionState().catalogManager().currentCatalog().name())
+
+    def use_session_catalog(self) -> None:
+        """Make ``spark_catalog`` the current catalog."""
+        with private_name("CatalogManager.setCurrentCatalog", self.spark):
+            self.session.sessionState().catalogManager().setCurrentCatalog("spark_catalog")
+
+    def local_property(self, name: str) -> str | None:
+        """A local property of the statement's thread; in a callback that is the thread of the user's call."""
+        value = self.spark.sparkContext.getLocalProperty(name)
+        return None if value is None else str(value)
+
+    # -- collections ---------------------------------------------------------------------------------------------
+
+    def array(self, class_name: str, items: Sequence[Any] = ()) -> Any:
+        """A Java array of a class named from the root (``java.lang.String``)."""
+        kind = self.jvm
+        for part in class_name.split("."):
+            kind = getattr(kind, part)
+        array = self.gateway.new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def strings(self, items: Sequence[str]) -> Any:
+        """A ``String[]``."""
+        return self.array("java.lang.String", items)
+
+    def string_arrays(self, rows: Sequence[Sequence[str]]) -> Any:
+        """A ``String[][]``."""
+        array = self.gateway.new_array(self.jvm.java.lang.String, len(rows), 1)
+        for index, row in enumerate(rows):
+            array[index] = self.strings(row)
+        return array
+
+    def map(self, entries: Mapping[str, str]) -> Any:
+        """A ``java.util.Map``."""
+        result = self.jvm.java.util.HashMap()
+        for key, value in entries.items():
+            result.put(key, value)
+        return result
+
+    def set(self, items: Iterable[Any] = ()) -> Any:
+        """A ``java.util.Set``."""
+        result = self.jvm.java.util.HashSet()
+        for item in items:
+            result.add(item)
+        return result
+
+    def case_insensitive_map(self, entries: Mapping[str, str]) -> Any:
+        """A ``CaseInsensitiveStringMap``."""
+        return self.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(self.map(entries))
+
+    # -- schemas and tables --------------------------------------------------------------------------------------
+
+    def struct(self, json: str) -> Any:
+        """Spark's ``StructType`` from its JSON."""
+        return self.jvm.org.apache.spark.sql.types.DataType.fromJson(json)
+
+    def columns(self, struct: Any) -> Any:
+        """``Column[]`` of a ``StructType``."""
+        util = self._connector.catalog.CatalogV2Util
+        with private_name("CatalogV2Util.structTypeToV2Columns", self.spark):
+            try:
+                # Spark 4.1 added an argument; its own default is the meaning of the older form.
+                return util.structTypeToV2Columns(struct, getattr(util, "structTypeToV2Columns$default$2")())
+            except (TypeError, AttributeError, *_py4j_errors()):
+                return util.structTypeToV2Columns(struct)
+
+    def columns_json(self, columns: Any) -> str:
+        """JSON of the ``StructType`` that ``Column[]`` (or already a ``StructType``) stands for."""
+        if self.is_a(columns, "org.apache.spark.sql.types.StructType"):
+            return str(columns.json())
+        with private_name("CatalogV2Util.v2ColumnsToStructType", self.spark):
+            return str(self._connector.catalog.CatalogV2Util.v2ColumnsToStructType(columns).json())
+
+    def identifier(self, namespace: Sequence[str], name: str) -> Any:
+        """A v2 ``Identifier``."""
+        return self._connector.catalog.Identifier.of(self.strings(namespace), name)
+
+    def is_a(self, value: Any, class_name: str) -> bool:
+        """Whether a Java object is an instance of a class (False for Java arrays)."""
+        from py4j.java_collections import JavaArray
+        from py4j.java_gateway import is_instance_of
+
+        return not isinstance(value, JavaArray) and bool(is_instance_of(self.gateway, value, class_name))
+
+    def capabilities(self, *names: str) -> Any:
+        """A set of ``TableCapability``."""
+        kind = self._connector.catalog.TableCapability
+        return self.set(kind.valueOf(name) for name in names)
+
+    def catalog_capabilities(self, *names: str) -> Any:
+        """A set of ``TableCatalogCapability``."""
+        kind = self._connector.catalog.TableCatalogCapability
+        return self.set(kind.valueOf(name) for name in names)
+
+    def transforms(self, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
+        """A ``Transform[]`` from (name, columns, arguments)."""
+        make = self._connector.expressions.Expressions
+        result = [self._transform(make, *transform) for transform in transforms]
+        return self.array("org.apache.spark.sql.connector.expressions.Transform", result)
+
+    def _transform(self, make: Any, name: str, columns: Sequence[str], arguments: Sequence[Any]) -> Any:
+        if name == "identity":
+            return make.identity(columns[0])
+        if name == "bucket":
+            return make.bucket(int(arguments[0]), self.strings(columns))
+        if name in ("years", "months", "days", "hours"):
+            return getattr(make, name)(columns[0])
+        parts = [make.literal(argument) for argument in arguments] + [make.column(column) for column in columns]
+        return make.apply(name, self.array("org.apache.spark.sql.connector.expressions.Expression", parts))
+
+    def session_table(self, database: str, name: str) -> Any:
+        """``CatalogTable`` of a table of Spark's own session catalog."""
+        with private_name("SessionCatalog.getTableMetadata", self.spark):
+            return self.session.sessionState().catalog().getTableMetadata(self.table_identifier(database, name))
+
+    def table_identifier(self, database: str, name: str) -> Any:
+        """A v1 ``TableIdentifier``."""
+        return self.jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, self.jvm.scala.Option.apply(database))
+
+    def v1_table(self, catalog_table: Any) -> Any:
+        """A ``V1Table`` over a ``CatalogTable``."""
+        with private_name("V1Table", self.spark):
+            return self._connector.catalog.V1Table(catalog_table)
+
+    def session_read_table(self, database: str, name: str) -> Any:
+        """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever."""
+        return self.v1_table(self.session_table(database, name))
+
+    def file_table(self, provider: str, location: str, schema_json: str, options: Mapping[str, str]) -> Any:
+        """Spark's own file table (vectorised readers, partition values in directory names) over a location.
+
+        Raises
+        ------
+        ConfigurationError
+            The format has no file table of this kind.
+        """
+        with private_name(f"file source {provider}", self.spark):
+            source = getattr(
+                getattr(self.jvm, "org.apache.spark.sql.execution.datasources.DataSource$"), "MODULE$"
+            ).lookupDataSource(provider, self.session.sessionState().conf())
+            # ``__globPaths__``: brackets and stars in the location are not patterns.
+            facts = {**options, "path": location, "__globPaths__": "false"}
+            no_transforms = self.array("org.apache.spark.sql.connector.expressions.Transform")
+            provider_object = source.getDeclaredConstructor(self.array("java.lang.Class")).newInstance(
+                self.array("java.lang.Object")
+            )
+            return provider_object.getTable(self.struct(schema_json), no_transforms, self.map(facts))
+
+    def table_summaries(self, identifiers: Sequence[Any]) -> Any:
+        """``TableSummary[]`` (Spark 4.2 and later)."""
+        kind = self._connector.catalog.TableSummary
+        return self.array(
+            "org.apache.spark.sql.connector.catalog.TableSummary",
+            [kind.of(identifier, kind.MANAGED_TABLE_TYPE) for identifier in identifiers],
+        )
+
+    # -- caches --------------------------------------------------------------------------------------------------
+
+    def forget_relation(self, database: str, name: str) -> None:
+        """Make the session look at a session table anew."""
+        with private_name("SessionCatalog.refreshTable", self.spark):
+            self.session.sessionState().catalog().refreshTable(self.table_identifier(database, name))
+
+    def nothing_cached(self) -> bool:
+        """Whether no query of the application is cached (then there is nothing to invalidate)."""
+        with private_name("CacheManager.isEmpty", self.spark):
+            return bool(self.session.sharedState().cacheManager().isEmpty())
+
+    def uncache(self, parts: Sequence[str]) -> None:
+        """Drop every cached query that reads a table, by the table's full name."""
+        names = self.jvm.PythonUtils.toSeq(list(parts))
+        with private_name("CacheManager.uncacheTableOrView", self.spark):
+            manager = self.session.sharedState().cacheManager()
+            try:
+                manager.uncacheTableOrView(self.session, names, True)
+            except (TypeError, AttributeError, *_py4j_errors()):
+                manager.uncacheTableOrView(self.session, names, True, False)
+
+    # -- exceptions ----------------------------------------------------------------------------------------------
+
+    def exception(self, kind: str, *arguments: Any) -> Any:
+        """One of ``org.apache.spark.sql.catalyst.analysis``'s exceptions, from an identifier or a namespace."""
+        return getattr(self.jvm.org.apache.spark.sql.catalyst.analysis, kind)(*arguments)
+
+    def runtime_exception(self, message: str) -> Any:
+        """A plain ``RuntimeException``."""
+        return self.jvm.java.lang.RuntimeException(message)
+
+    def unsupported(self, message: str) -> Any:
+        """A plain ``UnsupportedOperationException``."""
+        return self.jvm.java.lang.UnsupportedOperationException(message)
+
+    # -- DataFrames ----------------------------------------------------------------------------------------------
+
+    def data_frame(self, dataset: Any) -> Any:
+        """The Python DataFrame of a Java ``Dataset``."""
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        return DataFrame(dataset, self.spark)
+
+    def hive_serde(self, stored_as: str) -> dict[str, str]:
+        """``serde``, ``input_format`` and ``output_format`` of a ``STORED AS`` word; empty for an unknown one."""
+        with private_name("HiveSerDe.sourceToSerDe", self.spark):
+            found = self.jvm.org.apache.spark.sql.internal.HiveSerDe.sourceToSerDe(stored_as)
+            if found.isEmpty():
+                return {}
+            serde = found.get()
+            parts = {"serde": serde.serde(), "input_format": serde.inputFormat(), "output_format": serde.outputFormat()}
+            return {key: str(value.get()) for key, value in parts.items() if value.isDefined()}
+
+
+def _py4j_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError
+
+    return (Py4JError,)
+
+
+# -- the session's metastore: Scala case classes, the external catalog and its Hive client ------------------------------
+
+
+class CaseClasses:
+    """Makes and copies Scala case classes by the names of their fields, whatever the version added to them."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._jvm = spark.sparkContext._jvm
+        self._names: dict[str, list[str]] = {}
+
+    def copy(self, instance: Any, **changes: Any) -> Any:
+        """A copy of a case class's instance with some fields changed."""
+        with private_name(f"case class with {', '.join(changes)}", self._spark):
+            names = self._names_of(instance.getClass())
+            if unknown := set(changes) - set(names):
+                raise AttributeError(f"no fields {unknown}")
+            values = [changes[n] if n in changes else instance.productElement(i) for i, n in enumerate(names)]
+            return instance.copy(*values)
+
+    def new(self, class_name: str, **values: Any) -> Any:
+        """An instance of a case class; fields that are not named get Scala's own defaults."""
+        kind = self._jvm
+        for part in class_name.split("."):
+            kind = getattr(kind, part)
+        with private_name(f"case class {class_name}", self._spark):
+            names = self._names_of(kind._java_lang_class)
+            if unknown := set(values) - set(names):
+                raise AttributeError(f"no fields {unknown}")
+            arguments = [
+                values[n] if n in values else getattr(kind, f"apply$default${i}")() for i, n in enumerate(names, 1)
+            ]
+            return kind(*arguments)
+
+    def _names_of(self, java_class: Any) -> list[str]:
+        name = str(java_class.getName())
+        if name not in self._names:
+            count = max(c.getParameterCount() for c in java_class.getConstructors())
+            fields = [str(f.getName()) for f in java_class.getDeclaredFields()]
+            self._names[name] = [field for field in fields if "$" not in field][:count]
+        return self._names[name]
+
+
+def external_catalog(spark: Any) -> Any:
+    """The ``ExternalCatalog`` of the session: in memory, or over a Hive metastore."""
+    with private_name("SessionCatalog.externalCatalog", spark):
+        return spark._jsparkSession.sessionState().catalog().externalCatalog()
+
+
+def hive_client(spark: Any) -> Any | None:
+    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
+    with private_name("ExternalCatalogWithListener.unwrapped", spark):
+        unwrapped = external_catalog(spark).unwrapped()
+        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
+            return None
+    with private_name("HiveExternalCatalog.client", spark):
+        return unwrapped.client()

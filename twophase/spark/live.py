@@ -1,0 +1,180 @@
+"""The transactions of this process that Spark statements can join, and the statements that native writes run.
+
+A callback runs on another Python thread than the user's call, but on the same JVM thread. So the id of the surrounding
+transaction travels in a local property of Spark, and this registry finds the transaction by it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog, ReadSource, TwoPhaseCatalogTable
+from twophase.errors import AtomicityNotSupportedError, TransactionAborted
+from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.statement import Statement
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark.jvm import TRANSACTION_PROPERTY
+from twophase.transaction import Transaction
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+
+@dataclass
+class LiveTransaction:
+    """A transaction that statements can join.
+
+    Attributes
+    ----------
+    handle : Handle
+        The attached session that it belongs to.
+    transaction : Transaction
+    hooks : tuple of JobStatusHook
+        Told of each statement in it, beside those of the session.
+    definitions : dict
+        Definition of the table that each participant makes or writes, by the participant's ordinal.
+    """
+
+    handle: Handle
+    transaction: Transaction
+    hooks: tuple[JobStatusHook, ...] = ()
+    definitions: dict[int, TableDefinition] = field(default_factory=dict)
+
+    def definition(self, participant: TwoPhaseCatalogTable) -> TableDefinition | None:
+        """What a statement of this transaction made of its table."""
+        return self.definitions.get(participant.document.get("ordinal", 0))
+
+
+_live: dict[str, LiveTransaction] = {}
+_lock = threading.Lock()
+
+
+def register(live: LiveTransaction) -> None:
+    """Let statements join this transaction."""
+    with _lock:
+        _live[live.transaction.id] = live
+
+
+def unregister(transaction_id: str) -> None:
+    """Let none join it any more. Idempotent."""
+    with _lock:
+        _live.pop(transaction_id, None)
+
+
+def find(transaction_id: str) -> LiveTransaction | None:
+    """The transaction of this id, while statements can join it."""
+    with _lock:
+        return _live.get(transaction_id)
+
+
+def current(handle: Handle) -> LiveTransaction | None:
+    """The transaction around the statement of this thread.
+
+    Raises
+    ------
+    TransactionAborted
+        It has ended, or it belongs to another session.
+    """
+    transaction_id = handle.jvm.local_property(TRANSACTION_PROPERTY)
+    if not transaction_id:
+        return None
+    live = find(transaction_id)
+    if live is None:
+        raise TransactionAborted(
+            f"Transaction {transaction_id} has ended: no more statements can join it.",
+            transaction_id=transaction_id,
+            hint="A thread started inside the block outlived it; wait for it before the block ends.",
+        )
+    if live.handle is not handle:
+        raise TransactionAborted(
+            f"Transaction {transaction_id} belongs to another Spark session.",
+            transaction_id=transaction_id,
+            hint="Use the session that was given to twophase.transaction(spark).",
+        )
+    return live
+
+
+def staged(
+    handle: Handle, catalog: Catalog, path: ObjectPath
+) -> tuple[TwoPhaseCatalogTable, TableDefinition | None] | None:
+    """What the surrounding transaction has staged for a table, and the definition as far as it is known."""
+    live = current(handle)
+    participant = live.transaction.find(catalog.name, path) if live else None
+    return (participant, live.definition(participant)) if live and participant else None
+
+
+def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
+    """How to read what a participant staged.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        Its catalog cannot show it.
+    """
+    source = participant.read_source()
+    if source is None:
+        raise AtomicityNotSupportedError(
+            f"Catalog {participant.catalog.name} cannot show what this transaction staged for {participant.path}.",
+            path=participant.path,
+            transaction_id=participant.transaction_id,
+            hint="Read the table before it is written, or after the transaction.",
+        )
+    return source
+
+
+def open_statement(
+    handle: Handle,
+    catalog: Catalog,
+    path: ObjectPath,
+    definition: TableDefinition,
+    purpose: Purpose,
+    overwrite: OverwriteScope | None = None,
+) -> Statement:
+    """Stage one statement, in the surrounding transaction or in one of its own, and begin it.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        The catalog offers no two-phase write for this.
+    """
+    live = current(handle)
+    transaction = live.transaction if live else handle.coordinator.begin()
+    participant = transaction.stage(catalog, path, definition, purpose=purpose, overwrite=overwrite)
+    if participant is None:
+        raise AtomicityNotSupportedError(
+            f"Catalog {catalog.name} has no two-phase write for {purpose.value} of {path}; nothing was started.",
+            path=path,
+            hint="There is no other way to run it in this catalog, so spark.twophase.atomicity=preferred does not help.",
+        )
+    hooks: Iterable[JobStatusHook] = (*handle.hooks, *(live.hooks if live else ()))
+    statement = Statement(
+        transaction, participant, hooks=hooks, autocommit=live is None, job_scope=handle.tracker.scope
+    )
+    statement.start()
+    return statement
+
+
+def finish_statement(handle: Handle, statement: Statement, definition: TableDefinition) -> None:
+    """End a statement well: publish it, or keep it for the rest of its transaction."""
+    if statement.autocommit:
+        catalog, path = statement.participant.catalog, statement.participant.path
+        cached = handle.cached(catalog, path) if statement.participant.purpose.inserts else []
+        statement.finish()
+        handle.refresh(catalog, path, cached=cached)
+        return
+    statement.finish()
+    if live := find(statement.transaction.id):
+        live.definitions[statement.participant.document.get("ordinal", 0)] = definition
+
+
+def run_statement(handle: Handle, statement: Statement, df: Any, definition: TableDefinition) -> None:
+    """Write the rows and end the statement, well or badly; the error is the user's own."""
+    try:
+        statement.write(df)
+    except BaseException as error:
+        statement.fail(error)
+        raise
+    finish_statement(handle, statement, definition)

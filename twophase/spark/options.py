@@ -1,0 +1,263 @@
+"""The session's configuration, read and checked before anything happens."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from twophase.catalog import Catalog
+from twophase.errors import ConfigurationError
+
+CATALOG_PREFIX = "spark.sql.catalog."
+PREFIX = "spark.twophase."
+ENTRY_POINTS = "twophase.catalogs"
+KIND = "twophase."
+
+#: Everything below ``spark.twophase.``, with one line of help each.
+KNOWN: Mapping[str, str] = {
+    "session.catalog": "which catalog serves unprefixed names; none turns that off (default: hive)",
+    "timeline": "SQLAlchemy URL of the timeline (default: <warehouse>/.twophase/timeline.db)",
+    "atomicity": "required or preferred (default: required)",
+    "retention": "how long replaced versions stay for readers in flight, such as 1d or 12h (default: 1d)",
+    "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
+    "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
+}
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+@dataclass(frozen=True)
+class CatalogOptions:
+    """One configured catalog."""
+
+    name: str
+    kind: type[Catalog]
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Options:
+    """All that the configuration says.
+
+    Attributes
+    ----------
+    catalogs : tuple of CatalogOptions
+    session_catalog : str or None
+        The one for unprefixed names; None where that is turned off.
+    timeline : str or None
+        None: below the warehouse.
+    policy : str
+        ``required`` or ``preferred``.
+    retention, lease : float
+        Seconds.
+    coordinator : str or None
+    """
+
+    catalogs: tuple[CatalogOptions, ...]
+    session_catalog: str | None
+    timeline: str | None = None
+    policy: str = "required"
+    retention: float = 86_400.0
+    lease: float = 60.0
+    coordinator: str | None = None
+
+
+def read(configuration: Mapping[str, str]) -> Options:
+    """Read and check all options.
+
+    Parameters
+    ----------
+    configuration : mapping of str to str
+        The session's entries, with their full names.
+
+    Raises
+    ------
+    ConfigurationError
+        An unknown kind or option (with the nearest right one), two catalogs of one name, a wrong value.
+    """
+    own = {key.removeprefix(PREFIX): value for key, value in configuration.items() if key.startswith(PREFIX)}
+    for name in own:
+        refuse_unknown(name, KNOWN, prefix=PREFIX)
+    values = {
+        key.removeprefix(CATALOG_PREFIX): value for key, value in configuration.items() if key.startswith(CATALOG_PREFIX)
+    }
+    catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
+    session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)
+    _refuse_twins(catalogs)
+    return Options(
+        catalogs=tuple(catalogs),
+        session_catalog=session_catalog,
+        timeline=own.get("timeline") or None,
+        policy=_one_of("atomicity", own.get("atomicity", "required"), ("required", "preferred")),
+        retention=duration("retention", own.get("retention", "1d")),
+        lease=_positive("lease", duration("lease", own.get("lease", "60"))),
+        coordinator=own.get("coordinator") or None,
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest right word, and all of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
+    listed = f"Known: {', '.join(words) or 'none'}."
+    return f"Did you mean {close[0]}? {listed}" if close else listed
+
+
+def refuse_unknown(name: str, known: Iterable[str], *, prefix: str) -> None:
+    """Refuse an option that does not exist."""
+    known = list(known)
+    if name not in known:
+        raise ConfigurationError(f"There is no option {prefix}{name}.", hint=nearest(name, known))
+
+
+def duration(name: str, text: str) -> float:
+    """Seconds from ``90``, ``30s``, ``15m``, ``12h``, ``1d``."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w|)\s*", text.lower())
+    if not found:
+        raise ConfigurationError(
+            f"{PREFIX}{name} is {text!r}, which is no duration.", hint="Write a number and a unit: 30s, 15m, 12h, 1d."
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _positive(name: str, seconds: float) -> float:
+    if seconds <= 0:
+        raise ConfigurationError(f"{PREFIX}{name} must be more than 0 seconds.")
+    return seconds
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value.lower() not in known:
+        raise ConfigurationError(f"{PREFIX}{name} is {value!r}.", hint=nearest(value, known))
+    return value.lower()
+
+
+# -- catalogs ----------------------------------------------------------------------------------------------------------
+
+
+def _is_ours(kind: str) -> bool:
+    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named twophase.
+    return kind == "twophase" or kind.startswith(KIND) or ":" in kind
+
+
+def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
+    if name.lower() == "spark_catalog":
+        raise ConfigurationError(
+            "spark_catalog is Spark's own and is never replaced.",
+            hint="Remove spark.sql.catalog.spark_catalog: unprefixed names are served without it.",
+        )
+    return checked(name, find_kind(kind, f"{CATALOG_PREFIX}{name}"), options_below(name, values))
+
+
+def options_below(name: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Options of one catalog, without its prefix."""
+    start = name + "."
+    return {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
+
+
+def checked(name: str, kind: type[Catalog], options: Mapping[str, str]) -> CatalogOptions:
+    """A catalog's options, none of them unknown to it."""
+    for option in options:
+        refuse_unknown(option, kind.known_options, prefix=f"{CATALOG_PREFIX}{name}.")
+    return CatalogOptions(name, kind, dict(options))
+
+
+def find_kind(kind: str, where: str) -> type[Catalog]:
+    """The catalog class that ``twophase.<kind>`` or ``package.module:Class`` names.
+
+    Raises
+    ------
+    ConfigurationError
+        There is none, it cannot be imported, or it is no catalog.
+    """
+    found = _dotted(kind, where) if ":" in kind else _entry_point(kind, where)
+    if not (isinstance(found, type) and issubclass(found, Catalog)):
+        raise ConfigurationError(f"{where} is {kind!r}, which is not a subclass of twophase.Catalog.")
+    return found
+
+
+def _entry_point(kind: str, where: str) -> object:
+    known = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    name = kind.removeprefix(KIND)
+    if name not in known:
+        hint = nearest(name, known).replace("Did you mean ", "Did you mean twophase.")
+        raise ConfigurationError(f"{where} is {kind!r}: there is no catalog kind {name!r}.", hint=hint)
+    try:
+        return known[name].load()
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{where} is {kind!r}, whose package cannot be imported: {error}.",
+            hint=f"Install what it needs: pip install 'twophase[{name}]'.",
+        ) from error
+
+
+def _dotted(kind: str, where: str) -> object:
+    module, _, name = kind.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{where} is {kind!r}, which cannot be imported: {error}.",
+            hint="Write twophase.<kind>, or package.module:Class of an importable module.",
+        ) from error
+
+
+def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values: Mapping[str, str]) -> str | None:
+    """The catalog for unprefixed names; adds the Hive catalog that attach makes by itself."""
+    if wanted is not None and wanted.lower() == "none":
+        return None
+    name = wanted or "hive"
+    if any(catalog.name == name for catalog in catalogs):
+        return name
+    if wanted not in (None, "hive"):
+        raise ConfigurationError(
+            f"{PREFIX}session.catalog is {name!r}, which is not a twophase catalog of this session.",
+            hint=nearest(name, [*(catalog.name for catalog in catalogs), "hive", "none"]),
+        )
+    if name in values:  # a foreign catalog has this name
+        if wanted:
+            raise ConfigurationError(
+                f"{PREFIX}session.catalog is {name!r}, but spark.sql.catalog.{name} is a foreign catalog.",
+                hint=f"Leave {PREFIX}session.catalog unset: the name twophase_hive is used then.",
+            )
+        name = "twophase_hive"
+    options = options_below(name, values) if name not in values else {}
+    catalogs.append(checked(name, find_kind("twophase.hive", f"{PREFIX}session.catalog"), options))
+    return name
+
+
+def _refuse_twins(catalogs: list[CatalogOptions]) -> None:
+    seen: dict[str, str] = {}
+    for catalog in catalogs:
+        twin = seen.setdefault(catalog.name.lower(), catalog.name)
+        if twin != catalog.name:
+            raise ConfigurationError(
+                f"Two catalogs have one name: spark.sql.catalog.{twin} and spark.sql.catalog.{catalog.name}.",
+                hint="Give one of them another name; case does not tell them apart.",
+            )
+
+
+# -- the timeline's place ----------------------------------------------------------------------------------------------
+
+
+def default_timeline(warehouse: str) -> Path:
+    """The timeline's file below a local warehouse.
+
+    Raises
+    ------
+    ConfigurationError
+        The warehouse is not on this machine.
+    """
+    parts = urlsplit(warehouse)
+    if parts.scheme not in ("", "file"):
+        raise ConfigurationError(
+            f"The warehouse {warehouse} is not on this machine, so that the timeline has no default place.",
+            hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database.",
+        )
+    return Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"

@@ -1,0 +1,84 @@
+"""Databases as Spark's namespaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog
+from twophase.errors import CatalogError, DatabaseNotExistError
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm import Jvm
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+# ruff: noqa: N802
+
+
+class NamespacesMixin:
+    """``SupportsNamespaces`` over a catalog's databases; a database of several levels has them joined by dots."""
+
+    _jvm: Jvm
+    _catalog: Catalog
+    _handle: Handle
+
+    def _database(self, namespace: Any) -> str:
+        return ".".join(namespace)
+
+    def defaultNamespace(self) -> Any:
+        return self._jvm.strings(["default"])
+
+    def listNamespaces(self, parent: Any = None) -> Any:
+        with thrown_to_spark(self._jvm, namespace=parent):
+            databases = [name.split(".") for name in self._catalog.list_databases()]
+            above = list(parent or ())
+            depth = len(above)
+            if above and not self._known(above, databases):
+                raise DatabaseNotExistError(f"Database {self._database(above)} does not exist.", path=above[-1])
+            below = {tuple(parts[: depth + 1]) for parts in databases if parts[:depth] == above and len(parts) > depth}
+            return self._jvm.string_arrays(sorted(below))
+
+    @staticmethod
+    def _known(levels: list[str], databases: list[list[str]]) -> bool:
+        return any(parts[: len(levels)] == levels for parts in databases)
+
+    def namespaceExists(self, namespace: Any) -> bool:
+        with thrown_to_spark(self._jvm, namespace=namespace):
+            return len(namespace) > 0 and self._catalog.database_exists(self._database(namespace))
+
+    def loadNamespaceMetadata(self, namespace: Any) -> Any:
+        with thrown_to_spark(self._jvm, namespace=namespace):
+            if len(namespace) == 0:
+                return self._jvm.map({})
+            return self._jvm.map(self._catalog.load_database(self._database(namespace)))
+
+    def createNamespace(self, namespace: Any, properties: Any) -> None:
+        with thrown_to_spark(self._jvm, namespace=namespace):
+            database = self._database(namespace)
+            self._handle.refuse_in_transaction(f"CREATE DATABASE {database}", database)
+            facts = {str(key): str(value) for key, value in dict(properties).items()}
+            self._catalog.create_database(database, properties=facts)
+
+    def alterNamespace(self, namespace: Any, changes: Any) -> None:
+        with thrown_to_spark(self._jvm, namespace=namespace):
+            raise CatalogError(
+                f"Catalog {self._catalog.name} cannot alter databases.", path=self._database(namespace)
+            )
+
+    def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
+        with thrown_to_spark(self._jvm, namespace=namespace):
+            database = self._database(namespace)
+            self._handle.refuse_in_transaction(f"DROP DATABASE {database}", database)
+            if not self._catalog.database_exists(database):
+                return False
+            if not cascade and self._catalog.list_tables(database):
+                self._raise_not_empty(namespace)
+            self._catalog.drop_database(database, cascade=cascade)
+            return True
+
+    def _raise_not_empty(self, namespace: Any) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        raise Py4JJavaError("", self._jvm.exception("NonEmptyNamespaceException", namespace))
+
+

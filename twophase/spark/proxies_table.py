@@ -1,0 +1,181 @@
+"""Tables as Spark sees them: what is read, what is written, and what is staged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog
+from twophase.errors import TransactionAborted
+from twophase.hooks.statement import Statement
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark import live, types
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.intent import overwrite_of
+from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
+from twophase.spark.proxies import Proxy
+from twophase.spark.proxies_definition import table_properties, table_transforms
+from twophase.spark.proxies_write import WriteBuilder
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+# ruff: noqa: N802
+
+
+class TableProxy(Proxy):
+    """A table's description; as it is it can be described but neither read nor written."""
+
+    #: Names of Spark's ``TableCapability``.
+    offers: tuple[str, ...] = ()
+
+    def __init__(self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition) -> None:
+        super().__init__(handle.jvm)
+        self._handle = handle
+        self._catalog = catalog
+        self._path = path
+        self._definition = definition
+
+    def _identity(self) -> tuple[Any, ...]:
+        # Spark compares tables to find cached queries: another version of the table is another table.
+        return (self._catalog.name, self._path, self._definition.location, types.from_arrow(self._definition.schema))
+
+    def name(self) -> str:
+        return f"{self._catalog.name}.{self._path}"
+
+    def toString(self) -> str:
+        return self.name()
+
+    def id(self) -> None:
+        return None
+
+    def version(self) -> None:
+        return None
+
+    def schema(self) -> Any:
+        return self._jvm.struct(types.from_arrow(self._definition.schema))
+
+    def columns(self) -> Any:
+        return self._jvm.columns(self.schema())
+
+    def partitioning(self) -> Any:
+        return self._jvm.transforms(table_transforms(self._definition))
+
+    def properties(self) -> Any:
+        return self._jvm.map(table_properties(self._definition))
+
+    def constraints(self) -> Any:
+        return self._jvm.array(CATALOG + "constraints.Constraint")
+
+    def capabilities(self) -> Any:
+        return self._jvm.capabilities(*self.offers)
+
+    class Java:
+        implements = [CATALOG + "Table"]
+
+
+class FilesTable(TableProxy):
+    """A table whose files Spark's own file source reads, vectorised and with its push-downs."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self,
+        handle: Handle,
+        catalog: Catalog,
+        path: ObjectPath,
+        definition: TableDefinition,
+        provider: str | None,
+        location: str,
+    ) -> None:
+        super().__init__(handle, catalog, path, definition)
+        self._provider = provider or definition.provider or "parquet"
+        self._location = location
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._location)
+
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            definition = self._definition
+            files = self._jvm.file_table(
+                self._provider,
+                self._location,
+                types.from_arrow(definition.schema),
+                definition.options,
+            )
+            return files.newScanBuilder(options)
+
+    class Java:
+        implements = [CATALOG + "SupportsRead"]
+
+
+class WriteTable(TableProxy):
+    """The target of ``INSERT``: each insert becomes one two-phase statement."""
+
+    offers = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            rows = TableDefinition(
+                schema=types.to_arrow(str(info.schema().json())),
+                options={str(k): str(v) for k, v in dict(info.options().asCaseSensitiveMap()).items()},
+            )
+            return WriteBuilder(
+                self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope)
+            )
+
+    def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
+        # A dynamic overwrite arrives as an append: Spark has no such V1 write.
+        scope = scope or overwrite_of(self._jvm.local_property(INTENT_PROPERTY), self._path)
+        purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
+        statement = live.open_statement(self._handle, self._catalog, self._path, rows, purpose, scope)
+        live.run_statement(self._handle, statement, df, self._definition)
+
+    class Java:
+        implements = [CATALOG + "SupportsWrite"]
+
+
+class StagedTable(TableProxy):
+    """The target of CTAS and RTAS: Spark commits or aborts it."""
+
+    offers = ("V1_BATCH_WRITE", "TRUNCATE")
+
+    def __init__(self, handle: Handle, statement: Statement, definition: TableDefinition) -> None:
+        super().__init__(handle, statement.participant.catalog, statement.participant.path, definition)
+        self._statement = statement
+        self._error: BaseException | None = None
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (id(self),)
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        return WriteBuilder(self._jvm, (), lambda df, _: self._write(df))
+
+    def _write(self, df: Any) -> None:
+        try:
+            self._statement.write(df)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def commitStagedChanges(self) -> None:
+        with thrown_to_spark(self._jvm):
+            live.finish_statement(self._handle, self._statement, self._definition)
+
+    def abortStagedChanges(self) -> None:
+        # Called even when commitStagedChanges threw; a statement that has ended takes no notice.
+        with thrown_to_spark(self._jvm):
+            self._statement.fail(
+                self._error
+                or TransactionAborted(
+                    "Spark gave the statement up before its rows were written.",
+                    path=self._path,
+                    transaction_id=self._statement.transaction.id,
+                )
+            )
+
+    def reportDriverMetrics(self) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric")
+
+    class Java:
+        implements = [CATALOG + "StagedTable", CATALOG + "SupportsWrite"]

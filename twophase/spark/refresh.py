@@ -1,0 +1,95 @@
+"""After a publish: Spark forgets what it kept of the table.
+
+Cached queries are found by the table's name, for a new version of a table has another location and would never be
+found by its plan. Where nothing is cached this costs one call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog
+from twophase.errors import TwoPhaseError
+from twophase.model import ObjectPath, quote
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+log = logging.getLogger("twophase.spark")
+
+_SESSION = "spark_catalog"
+
+
+class Refresher:
+    """Invalidates caches for one attached session, and in its sisters.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._jvm = handle.jvm
+
+    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
+        """Names under which a table is cached, and the storage levels."""
+        if self._jvm.nothing_cached():
+            return []
+        found = []
+        for parts in self._names(catalog, path):
+            name = ".".join(quote(part) for part in parts)
+            level = self._level(name)
+            if level is not None:
+                found.append((name, level))
+        return found
+
+    def _level(self, name: str) -> Any:
+        try:
+            level = self._handle.spark.table(name).storageLevel
+        except Exception:  # a table that cannot be read is not cached
+            return None
+        return level if level.useMemory or level.useDisk or level.useOffHeap else None
+
+    def refresh(self, catalog: Catalog, path: ObjectPath, cached: Iterable[tuple[str, Any]]) -> None:
+        """Forget, then cache again what was cached. A publish never fails because of this."""
+        try:
+            self._forget(catalog, path)
+            for name, level in cached:
+                self._handle.spark.catalog.cacheTable(name, level)
+        except Exception:
+            log.warning("Spark's caches of %s.%s could not be refreshed.", catalog.name, path, exc_info=True)
+
+    def _forget(self, catalog: Catalog, path: ObjectPath) -> None:
+        names = self._names(catalog, path)
+        if not self._jvm.nothing_cached():
+            for parts in names:
+                self._jvm.uncache(parts)
+        for parts in names:
+            if parts[0] == _SESSION:
+                self._forget_relation(*parts[1:])
+
+    def _forget_relation(self, database: str, name: str) -> None:
+        from twophase.spark.session import handles
+
+        # The handle that publishes may be on its way in or out.
+        for handle in {self._handle, *handles()}:
+            if handle.spark.sparkContext is self._handle.spark.sparkContext:
+                handle.jvm.forget_relation(database, name)
+
+    def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
+        """The table's full names: in its own catalog, and in the session's where it is one of those tables."""
+        names = [(catalog.name, *path.namespace, path.name)]
+        if self._is_session_table(catalog, path):
+            names.append((_SESSION, path.database, path.name))
+        return names
+
+    def _is_session_table(self, catalog: Catalog, path: ObjectPath) -> bool:
+        if catalog.name == self._handle.session_catalog:
+            return True
+        try:
+            return catalog.read_source(path).kind == "session_table"
+        except TwoPhaseError:
+            return False

@@ -1,0 +1,77 @@
+"""What all attached sessions of one process share: the listener, signal handling, Py4J's result function, the router."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from twophase.spark import errors
+from twophase.spark.cancellation import Terminator
+from twophase.spark.listener import JobTracker
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+log = logging.getLogger("twophase.spark")
+
+
+class _Application:
+    """The shared things of one Spark application."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.context = handle.spark.sparkContext
+        self.sessions: list[Handle] = []
+        self.tracker = JobTracker(self.context)
+        self.terminator = Terminator(self.tracker)
+        self.terminator.install()
+
+    def close(self) -> None:
+        self.terminator.uninstall()
+        self.tracker.close()
+
+
+_applications: list[_Application] = []
+
+
+def acquire(handle: Handle) -> JobTracker:
+    """Join, or make, what the sessions of this application share."""
+    handle.jvm.start_callbacks()
+    errors.install()
+    application = next((a for a in _applications if a.context is handle.spark.sparkContext), None)
+    if application is None:
+        application = _Application(handle)
+        _applications.append(application)
+    application.sessions.append(handle)
+    return application.tracker
+
+
+def release(handle: Handle) -> None:
+    """Leave; the last session of an application takes everything away. Idempotent."""
+    for application in [a for a in _applications if handle in a.sessions]:
+        application.sessions.remove(handle)
+        if not application.sessions:
+            _applications.remove(application)
+            application.close()
+    if not _applications:
+        errors.uninstall()
+
+
+def install_router(handle: Handle) -> None:
+    """Let unprefixed names reach the session catalog."""
+    router = _router()
+    if router is not None:
+        router.install(handle)
+
+
+def uninstall_router(handle: Handle) -> None:
+    """Undo :func:`install_router`."""
+    router = _router()
+    if router is not None:
+        router.uninstall(handle)
+
+
+def _router() -> Any:
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    return import_module("twophase.spark.router") if find_spec("twophase.spark.router") else None

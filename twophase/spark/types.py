@@ -1,0 +1,245 @@
+"""Spark schemas as PyArrow schemas and back, without loss and without a JVM.
+
+Spark's own JSON of a field travels in the Arrow field's metadata (``SPARK:field``), so that char and varchar lengths,
+collations, interval units, variants, defaults and user-defined types come back exactly. A catalog may rename a field,
+change its nullability or its ``comment``: those are taken from the Arrow field. Where the Arrow type itself was changed,
+or a catalog made the field, the Spark type follows from the Arrow type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twophase.errors import CatalogError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SPARK_FIELD = b"SPARK:field"
+COMMENT = b"comment"
+
+Json = Any
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+    "null": pa.null(),
+    "interval": pa.month_day_nano_interval(),
+    "variant": pa.struct([pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False)]),
+}
+
+#: Types with parameters, by the start of Spark's name for them. Geo types travel as well-known binary.
+_PARAMETRIC: tuple[tuple[str, pa.DataType], ...] = (
+    ("char(", pa.string()),
+    ("varchar(", pa.string()),
+    ("string collate ", pa.string()),
+    ("interval year", pa.month_day_nano_interval()),
+    ("interval month", pa.month_day_nano_interval()),
+    ("interval ", pa.duration("us")),
+    ("time(", pa.time64("us")),
+    ("geography(", pa.binary()),
+    ("geometry(", pa.binary()),
+)
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+
+
+def parse_type(json_text: str) -> Json:
+    """A data type from its JSON (a quoted word for an atomic type)."""
+    return json.loads(json_text)
+
+
+def struct_json(fields: list[Json]) -> str:
+    """JSON of a ``StructType`` with these fields."""
+    return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"), ensure_ascii=False)
+
+
+# -- Spark to Arrow ----------------------------------------------------------------------------------------------------
+
+
+def to_arrow(struct_json: str) -> pa.Schema:
+    """The Arrow schema of a Spark ``StructType``'s JSON.
+
+    Raises
+    ------
+    CatalogError
+        A type that this version does not know.
+    """
+    return pa.schema([_arrow_field(field) for field in json.loads(struct_json)["fields"]])
+
+
+def to_arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of PySpark's own schema object."""
+    return to_arrow(schema.json())
+
+
+def _arrow_field(field: Json) -> pa.Field:
+    metadata = {SPARK_FIELD: json.dumps(field, separators=(",", ":"), ensure_ascii=False).encode()}
+    if (comment := field.get("metadata", {}).get("comment")) is not None:
+        metadata[COMMENT] = str(comment).encode()
+    return pa.field(field["name"], _arrow_type(field["type"], field["name"]), field["nullable"], metadata)
+
+
+def _arrow_type(kind: Json, name: str) -> pa.DataType:
+    if isinstance(kind, str):
+        return _arrow_atom(kind, name)
+    if kind["type"] == "array":
+        return pa.list_(pa.field("element", _arrow_type(kind["elementType"], name), kind["containsNull"]))
+    if kind["type"] == "map":
+        value = pa.field("value", _arrow_type(kind["valueType"], name), kind["valueContainsNull"])
+        return pa.map_(pa.field("key", _arrow_type(kind["keyType"], name), False), value)
+    if kind["type"] == "struct":
+        return pa.struct([_nested_field(field) for field in kind["fields"]])
+    if kind["type"] == "udt":
+        return _arrow_type(kind["sqlType"], name)
+    raise _unknown(kind, name)
+
+
+def _nested_field(field: Json) -> pa.Field:
+    comment = field.get("metadata", {}).get("comment")
+    metadata = None if comment is None else {COMMENT: str(comment).encode()}
+    return pa.field(field["name"], _arrow_type(field["type"], field["name"]), field["nullable"], metadata)
+
+
+def _arrow_atom(kind: str, name: str) -> pa.DataType:
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind]
+    if kind == "decimal":
+        return pa.decimal128(10, 0)
+    if decimal := _DECIMAL.fullmatch(kind):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    for start, arrow in _PARAMETRIC:
+        if kind.startswith(start):
+            return arrow
+    raise _unknown(kind, name)
+
+
+def _unknown(kind: object, name: str) -> CatalogError:
+    return CatalogError(f"Column {name!r} has the type {kind!r}, which twophase does not know.")
+
+
+# -- Arrow to Spark ----------------------------------------------------------------------------------------------------
+
+
+def from_arrow(schema: pa.Schema) -> str:
+    """JSON of the Spark ``StructType`` of an Arrow schema.
+
+    Raises
+    ------
+    CatalogError
+        An Arrow type without a counterpart in Spark.
+    """
+    return struct_json([_spark_field(field) for field in schema])
+
+
+def from_arrow_schema(schema: pa.Schema) -> StructType:
+    """PySpark's own schema object of an Arrow schema."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(from_arrow(schema)))
+
+
+def _spark_field(field: pa.Field) -> Json:
+    metadata = field.metadata or {}
+    remembered = _remembered(field, metadata)
+    if remembered is None:
+        remembered = {"type": _spark_type(field.type, field.name), "metadata": {}}
+    facts = {key: value for key, value in remembered.get("metadata", {}).items() if key != "comment"}
+    if COMMENT in metadata:
+        facts["comment"] = metadata[COMMENT].decode()
+    return {"name": field.name, "type": remembered["type"], "nullable": field.nullable, "metadata": facts}
+
+
+def _remembered(field: pa.Field, metadata: Mapping[bytes, bytes]) -> Json | None:
+    """Spark's own description of the field, where it still fits the Arrow type."""
+    if SPARK_FIELD not in metadata:
+        return None
+    described = json.loads(metadata[SPARK_FIELD])
+    return described if _arrow_type(described["type"], field.name).equals(field.type) else None
+
+
+def _spark_type(arrow: pa.DataType, name: str) -> Json:
+    for test, convert in _CONVERSIONS:
+        if test(arrow):
+            return convert(arrow, name)
+    raise CatalogError(f"Column {name!r} has the Arrow type {arrow}, which has no counterpart in Spark.")
+
+
+def _spark_nested(field: pa.Field) -> Json:
+    metadata = field.metadata or {}
+    facts = {"comment": metadata[COMMENT].decode()} if COMMENT in metadata else {}
+    return {
+        "name": field.name,
+        "type": _spark_type(field.type, field.name),
+        "nullable": field.nullable,
+        "metadata": facts,
+    }
+
+
+def _spark_list(arrow: Any, name: str) -> Json:
+    element = arrow.value_field
+    return {"type": "array", "elementType": _spark_type(element.type, name), "containsNull": element.nullable}
+
+
+def _spark_map(arrow: Any, name: str) -> Json:
+    return {
+        "type": "map",
+        "keyType": _spark_type(arrow.key_type, name),
+        "valueType": _spark_type(arrow.item_type, name),
+        "valueContainsNull": arrow.item_field.nullable,
+    }
+
+
+def _spark_struct(arrow: Any, _: str) -> Json:
+    return {"type": "struct", "fields": [_spark_nested(arrow.field(i)) for i in range(arrow.num_fields)]}
+
+
+def _always(name: str) -> Any:
+    return lambda _arrow, _column: name
+
+
+_is = pa.types
+_CONVERSIONS: tuple[tuple[Any, Any], ...] = (
+    (_is.is_boolean, _always("boolean")),
+    (_is.is_int8, _always("byte")),
+    (lambda a: _is.is_int16(a) or _is.is_uint8(a), _always("short")),
+    (lambda a: _is.is_int32(a) or _is.is_uint16(a), _always("integer")),
+    (lambda a: _is.is_int64(a) or _is.is_uint32(a), _always("long")),
+    (_is.is_uint64, _always("decimal(20,0)")),
+    (lambda a: _is.is_float16(a) or _is.is_float32(a), _always("float")),
+    (_is.is_float64, _always("double")),
+    (lambda a: _is.is_decimal(a) and a.precision <= 38, lambda a, _: f"decimal({a.precision},{a.scale})"),
+    (lambda a: _is.is_string(a) or _is.is_large_string(a) or _is.is_string_view(a), _always("string")),
+    (
+        lambda a: _is.is_binary(a) or _is.is_large_binary(a) or _is.is_fixed_size_binary(a) or _is.is_binary_view(a),
+        _always("binary"),
+    ),
+    (_is.is_date, _always("date")),
+    (lambda a: _is.is_timestamp(a) and a.tz is None, _always("timestamp_ntz")),
+    (_is.is_timestamp, _always("timestamp")),
+    (_is.is_duration, _always("interval day to second")),
+    (_is.is_interval, _always("interval")),
+    (_is.is_time, _always("time(6)")),
+    (_is.is_null, _always("void")),
+    (_is.is_dictionary, lambda a, name: _spark_type(a.value_type, name)),
+    (lambda a: _is.is_list(a) or _is.is_large_list(a) or _is.is_fixed_size_list(a), _spark_list),
+    (_is.is_map, _spark_map),
+    (_is.is_struct, _spark_struct),
+)
