@@ -141,18 +141,15 @@ def test_lost_events_change_no_outcome(
 
 
 def test_a_hook_that_throws_stops_neither_the_others_nor_the_statement(
-    spark: SparkSession, recorder: Recorder, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, recorder: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(JobStatusHook):
         def on_created(self, job: JobStatus) -> None:
             raise ValueError("a user's mistake")
 
     handle = twophase.attach(spark)
-    handle.hooks.insert(0, Broken())
-    try:
-        spark.sql("CREATE TABLE hooked AS SELECT 1 AS id")
-    finally:
-        handle.hooks.pop(0)
+    monkeypatch.setattr(handle, "hooks", (Broken(), *handle.hooks))
+    spark.sql("CREATE TABLE hooked AS SELECT 1 AS id")
     assert recorder.events == ["created", "finished"]
     assert recorder.job is not None and [str(e) for e in recorder.job.hook_errors] == ["a user's mistake"]
     assert "Broken failed in on_created" in caplog.text
