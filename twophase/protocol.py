@@ -24,6 +24,7 @@ The rules
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from twophase.actions import (
@@ -76,13 +77,13 @@ def commit(plan: Plan) -> Protocol:
 
 def rollback(plan: Plan, error: BaseException | None = None) -> Protocol:
     """Give an undecided transaction up."""
-    problems: list[BaseException] = []
     try:
         yield Record(TransactionState.ROLLED_BACK, error)
     except (TimelineError, LeaseLostError) as problem:
         # Nobody can have decided to commit: recovery does the same as we, so removing is safe without the record.
-        problems.append(problem)
-    return (yield from _remove_staged(plan, error, problems))
+        verdict = yield from _remove_staged(plan, error, recorded=False)
+        return replace(verdict, problems=(problem, *verdict.problems))
+    return (yield from _remove_staged(plan, error))
 
 
 def _withdraw_decision(plan: Plan, problem: BaseException) -> Protocol:
@@ -91,7 +92,7 @@ def _withdraw_decision(plan: Plan, problem: BaseException) -> Protocol:
         yield Record(TransactionState.ROLLED_BACK, problem)
     except TimelineError as second:
         return Verdict(TransactionState.IN_DOUBT, problem, doubtful=plan.units, problems=(second,))
-    return (yield from _remove_staged(plan, problem, []))
+    return (yield from _remove_staged(plan, problem))
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
@@ -112,9 +113,9 @@ def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool) -> Pro
     if state.is_undecided:
         return (yield from rollback(plan))
     if state is TransactionState.ROLLED_BACK:
-        return (yield from _remove_staged(plan, None, []))
+        return (yield from _remove_staged(plan, None))
     if state is TransactionState.COMPLETED:
-        return (yield from _tidy_up(plan, []))
+        return (yield from _tidy_up(plan))
     return (yield from _resolve(plan, certainly_dead))
 
 
@@ -129,7 +130,7 @@ def _resolve(plan: Plan, certainly_dead: bool) -> Protocol:
     if doubtful:
         return (yield from _leave_in_doubt(None, doubtful))
     if plan.refused:
-        return (yield from _undo(plan, published, None))
+        return (yield from _undo(plan, published, None, certainly_dead))
     if len(plan.units) == 1 and not published and certainly_dead:
         return (yield from _roll_decided_back(plan, None))
     return (yield from _publish_rest(plan, published, certainly_alone=certainly_dead))
@@ -156,8 +157,8 @@ def _assume_committed(plan: Plan) -> Protocol:
             outcome, _ = yield from _publish(unit, attempts=1)
             if outcome is Outcome.NOT_PUBLISHED:
                 missing.append(unit)
-    verdict = yield from _complete(plan)
-    return Verdict(verdict.state, None, verdict.left_behind, tuple(missing), verdict.problems)
+    verdict = yield from _complete(replace(plan, units=tuple(unit for unit in plan.units if unit not in missing)))
+    return replace(verdict, doubtful=tuple(missing))
 
 
 def _assume_rolled_back(plan: Plan) -> Protocol:
@@ -168,9 +169,9 @@ def _assume_rolled_back(plan: Plan) -> Protocol:
             standing.append(unit)
     yield Record(TransactionState.ROLLED_BACK)
     # What may still be published keeps its files, whatever the operator says.
-    kept = {ordinal for unit in standing for ordinal in unit.ordinals}
-    verdict = yield from _remove_staged(plan, None, [], keep=kept)
-    return Verdict(verdict.state, None, verdict.left_behind, tuple(standing), verdict.problems)
+    kept = replace(plan, units=tuple(unit for unit in plan.units if unit not in standing))
+    verdict = yield from _remove_staged(kept, None)
+    return replace(verdict, doubtful=tuple(standing))
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -225,10 +226,13 @@ def _refused(
         # The silent owner may still be publishing: try again at the next recovery.
         return (yield from _leave_in_doubt(error, [unit]))
     yield MarkRefused(unit)
-    return (yield from _undo(plan, published, error))
+    return (yield from _undo(plan, published, error, certainly_alone))
 
 
-def _undo(plan: Plan, published: Sequence[Unit], error: BaseException | None) -> Protocol:
+def _undo(plan: Plan, published: Sequence[Unit], error: BaseException | None, certainly_alone: bool) -> Protocol:
+    if published and not certainly_alone:
+        # The silent owner may publish again what is undone here: the next recovery does it.
+        return (yield from _leave_in_doubt(error, published))
     standing = []
     for unit in reversed(published):
         if not (yield from _compensated(unit)):
@@ -250,17 +254,17 @@ def _compensated(unit: Unit) -> Generator[Action, Any, bool]:
 
 
 def _complete(plan: Plan) -> Protocol:
-    problems: list[BaseException] = []
     try:
         yield Record(TransactionState.COMPLETED)
     except (TimelineError, LeaseLostError) as problem:
         # All is published, and a recovery will find just that.
         return Verdict(TransactionState.COMPLETED, problems=(problem,))
-    return (yield from _tidy_up(plan, problems))
+    return (yield from _tidy_up(plan))
 
 
-def _tidy_up(plan: Plan, problems: list[BaseException]) -> Protocol:
+def _tidy_up(plan: Plan) -> Protocol:
     left: list[str] = []
+    problems: list[BaseException] = []
     tidying: list[Action] = [Tidy(ordinal) for unit in plan.units for ordinal in unit.ordinals]
     for action in [*tidying, *(Abort(ordinal) for ordinal in sorted(plan.spare, reverse=True))]:
         yield from _collect(action, left, problems)
@@ -274,17 +278,16 @@ def _roll_decided_back(plan: Plan, error: BaseException | None) -> Protocol:
     except TimelineError as problem:
         # The decision stands until its withdrawal is durable; recovery asks the stores again.
         return Verdict(TransactionState.IN_DOUBT, error, doubtful=plan.units, problems=(problem,))
-    return (yield from _remove_staged(plan, error, []))
+    return (yield from _remove_staged(plan, error))
 
 
-def _remove_staged(
-    plan: Plan, error: BaseException | None, problems: list[BaseException], *, keep: set[int] | None = None
-) -> Protocol:
+def _remove_staged(plan: Plan, error: BaseException | None, *, recorded: bool = True) -> Protocol:
     left: list[str] = []
+    problems: list[BaseException] = []
     for ordinal in plan.ordinals:
-        if ordinal not in (keep or ()):
-            yield from _collect(Abort(ordinal), left, problems)
-    yield from _close(left, problems)
+        yield from _collect(Abort(ordinal), left, problems)
+    if recorded:
+        yield from _close(left, problems)
     return Verdict(TransactionState.ROLLED_BACK, error, tuple(left), problems=tuple(problems))
 
 

@@ -1,0 +1,266 @@
+"""The protocol, stepped: every fault at every step, twice, and two processes at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.world import KINDS, Crash, Process, World, live, recover, settle
+from twophase import actions, protocol
+from twophase.actions import Member, Unit, arrange
+from twophase.errors import LeaseLostError, TimelineError
+from twophase.states import ParticipantState, TransactionState
+
+COMPLETED, ROLLED_BACK, IN_DOUBT = (
+    TransactionState.COMPLETED,
+    TransactionState.ROLLED_BACK,
+    TransactionState.IN_DOUBT,
+)
+#: More steps than any history of three participants has.
+LONGEST = 40
+
+shapes = pytest.mark.parametrize(
+    ("count", "refused"),
+    [(n, refused) for n in (1, 2, 3) for refused in (None, *range(n))],
+    ids=lambda value: str(value),
+)
+
+
+def faults_of_a_run(count: int, refused: int | None) -> Iterator[dict[int, str]]:
+    """Each kind of fault at each step that a live commit has."""
+    for number in range(LONGEST):
+        world = World(count, refused)
+        process = Process(world, {number: "error"})
+        with suppress(TimelineError):
+            process.run(protocol.commit(world.plan()))
+        if process.steps <= number:
+            return
+        yield from ({number: kind} for kind in KINDS)
+
+
+def check_promise(world: World, told: TransactionState | None, ended: TransactionState) -> None:
+    """What the user was told stays true."""
+    if told is COMPLETED:
+        assert ended is COMPLETED
+    if told is ROLLED_BACK:
+        assert ended is ROLLED_BACK
+
+
+@shapes
+def test_without_a_fault_all_or_nothing_is_published(count: int, refused: int | None) -> None:
+    world = World(count, refused)
+    told = live(world, {})
+    assert told is (COMPLETED if refused is None else ROLLED_BACK)
+    world.check_at_rest()
+
+
+@shapes
+def test_any_fault_at_any_step_ends_in_all_or_nothing(count: int, refused: int | None) -> None:
+    tried = 0
+    for faults in faults_of_a_run(count, refused):
+        world = World(count, refused)
+        told = live(world, faults)
+        settle(world)
+        world.check_at_rest()
+        check_promise(world, told, world.state)
+        tried += 1
+    assert tried >= 5 * len(KINDS)
+
+
+@shapes
+def test_any_fault_of_the_recovery_after_any_fault_ends_in_all_or_nothing(count: int, refused: int | None) -> None:
+    for first, second, kind in itertools.product(faults_of_a_run(count, refused), range(12), KINDS):
+        world = World(count, refused)
+        told = live(world, first)
+        recover(world, {second: kind})
+        settle(world)
+        world.check_at_rest()
+        check_promise(world, told, world.state)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    shape=st.sampled_from([(n, refused) for n in (1, 2, 3) for refused in (None, *range(n))]),
+    runs=st.lists(st.dictionaries(st.integers(0, LONGEST), st.sampled_from(KINDS), max_size=6), min_size=1, max_size=5),
+)
+def test_any_number_of_faults_in_any_number_of_attempts(
+    shape: tuple[int, int | None], runs: list[dict[int, str]]
+) -> None:
+    world = World(*shape)
+    told = live(world, runs[0])
+    for faults in runs[1:]:
+        recover(world, faults)
+    settle(world)
+    world.check_at_rest()
+    check_promise(world, told, world.state)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_crash_before_the_decision_is_rolled_back(count: int) -> None:
+    world = World(count)
+    assert live(world, {0: "crash"}) is None
+    settle(world)
+    assert world.state is ROLLED_BACK
+
+
+def test_a_single_publish_is_the_decision_so_a_killed_statement_can_run_again() -> None:
+    world = World(1)
+    live(world, {0: "crash_after"})
+    assert world.state is TransactionState.COMMITTING
+    settle(world)
+    assert world.state is ROLLED_BACK
+    world.check_at_rest()
+
+
+def test_with_several_publishes_the_decision_binds() -> None:
+    world = World(2)
+    live(world, {0: "crash_after"})
+    settle(world)
+    assert world.state is COMPLETED
+    world.check_at_rest()
+
+
+def test_a_publish_whose_reply_was_lost_is_not_taken_for_failed() -> None:
+    world = World(1)
+    publish = 2  # Record, Fence, Publish
+    assert live(world, {publish: "error_after"}) is COMPLETED
+    world.check_at_rest()
+
+
+def test_an_outcome_that_cannot_be_learned_touches_nothing_and_is_asked_again() -> None:
+    world = World(1)
+    publish, asked = 2, range(3, 3 + 2 * protocol.ATTEMPTS - 1)  # a wait between two questions
+    told = live(world, {publish: "error_after", **dict.fromkeys(asked, "error")})
+    assert told is IN_DOUBT
+    assert world.staged == {0}
+    recover(world, dict.fromkeys(range(2 * protocol.ATTEMPTS - 1), "error"))
+    assert world.state is IN_DOUBT
+    settle(world)
+    assert world.state is COMPLETED
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_late_refusal_that_cannot_be_undone_is_in_doubt_with_all_kept(refused: int) -> None:
+    world = World(3, refused, compensable=False)
+    assert live(world, {}) is IN_DOUBT
+    settle(world)
+    assert world.state is IN_DOUBT
+    assert world.published == set(range(refused))
+    assert world.staged == {0, 1, 2}
+
+
+@pytest.mark.parametrize("state", [COMPLETED, ROLLED_BACK])
+@pytest.mark.parametrize("refused", [1, 2])
+def test_an_operator_can_always_end_it(refused: int, state: TransactionState) -> None:
+    world = World(3, refused, compensable=False)
+    live(world, {})
+    world.fencing += 1
+    verdict = Process(world).run(protocol.assume(world.plan(), state))
+    assert world.closed
+    assert world.state is verdict.state is state
+    disagrees = {refused, *range(refused)} if state is ROLLED_BACK else {refused}
+    assert {n for unit in verdict.doubtful for n in unit.ordinals} <= disagrees
+    assert verdict.doubtful
+
+
+# -- two processes at once --------------------------------------------------------------------------------------------
+
+
+def interleave(world: World, steps: protocol.Protocol, pause: int, resume: int, *, certainly_dead: bool) -> None:
+    """One process stops after some steps, a recovery takes over and goes some steps, then the first one wakes up."""
+    sleeper = Process(world).walk(steps)
+    if not advance(sleeper, pause) or world.closed:
+        return
+    world.fencing += 1
+    recovery = Process(world).walk(protocol.recover(world.state, world.plan(), certainly_dead=certainly_dead))
+    alive = advance(recovery, resume)
+    advance(sleeper, LONGEST)
+    if alive:
+        advance(recovery, LONGEST)
+
+
+def advance(walk: Iterator[actions.Action], steps: int) -> bool:
+    """Go some steps; whether it goes on after them."""
+    try:
+        for _ in range(steps):
+            next(walk)
+    except (StopIteration, LeaseLostError, Crash):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("count", "refused"), [(1, None), (1, 0), (2, None), (2, 0), (2, 1), (3, 2)])
+def test_an_owner_that_wakes_up_in_the_middle_of_its_recovery_does_no_harm(count: int, refused: int | None) -> None:
+    for pause, resume in itertools.product(range(LONGEST // 2), repeat=2):
+        world = World(count, refused)
+        interleave(world, protocol.commit(world.plan()), pause, resume, certainly_dead=False)
+        settle(world)
+        world.check_at_rest()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_owner_that_gives_up_while_it_is_recovered_does_no_harm(count: int) -> None:
+    for pause, resume in itertools.product(range(LONGEST // 2), repeat=2):
+        world = World(count)
+        interleave(world, protocol.rollback(world.plan()), pause, resume, certainly_dead=False)
+        settle(world)
+        assert world.state is ROLLED_BACK
+        world.check_at_rest()
+
+
+@pytest.mark.parametrize(("count", "refused"), [(1, None), (2, None), (2, 1), (3, 2)])
+@pytest.mark.parametrize("state", [TransactionState.INFLIGHT, TransactionState.COMMITTING])
+def test_two_recoveries_at_once_are_safe(count: int, refused: int | None, state: TransactionState) -> None:
+    """The one that lost the lease publishes or removes at most what the other does, too."""
+    for pause, resume in itertools.product(range(LONGEST // 2), repeat=2):
+        world = World(count, refused, state=state)
+        first = protocol.recover(state, world.plan(), certainly_dead=True)
+        interleave(world, first, pause, resume, certainly_dead=False)
+        settle(world)
+        world.check_at_rest()
+
+
+# -- what is published, and in which order ----------------------------------------------------------------------------
+
+
+def member(ordinal: int, catalog: str, *path: str, state: str = "prepared", group: str | None = None) -> Member:
+    return Member(ordinal, catalog, path, ParticipantState(state), group)
+
+
+def test_participants_are_published_by_catalog_path_and_ordinal() -> None:
+    plan = arrange([member(0, "b", "x"), member(1, "a", "z"), member(2, "a", "y")])
+    assert plan.units == (Unit((2,)), Unit((1,)), Unit((0,)))
+
+
+def test_a_group_is_one_publish_at_the_place_of_its_first() -> None:
+    members = [
+        member(0, "b", "x", group="g"),
+        member(1, "a", "z", group="g"),
+        member(2, "b", "a", group="g"),
+        member(3, "a", "y"),
+    ]
+    assert arrange(members).units == (Unit((3,)), Unit((1,)), Unit((2, 0)))
+
+
+def test_what_a_later_statement_replaced_is_only_removed() -> None:
+    plan = arrange(
+        [member(0, "a", "x", state="superseded"), member(1, "a", "x"), member(2, "a", "y", state="discarded")]
+    )
+    assert plan.units == (Unit((1,)),)
+    assert plan.spare == (0,)
+    assert plan.ordinals == [1, 0]
+
+
+def test_the_last_statement_is_undone_first() -> None:
+    world = World(3)
+    done = list(Process(world).walk(protocol.rollback(world.plan())))
+    assert [action.ordinal for action in done if isinstance(action, actions.Abort)] == [2, 1, 0]
+
+
+def test_a_table_is_reserved_before_it_is_validated() -> None:
+    assert list(protocol.prepare(4)) == [actions.Reserve(4), actions.Prepare(4)]

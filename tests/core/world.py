@@ -1,0 +1,216 @@
+"""A world for the protocol to run in, without I/O: what is durable, what is staged, what is published.
+
+It is no stand-in for a timeline or a store (those are tested for real beside this): it is the model that says what must
+hold after each step, whatever fails, and it makes thousands of histories a second possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from twophase import actions, protocol
+from twophase.actions import Plan, Reply, Unit, Verdict
+from twophase.errors import LeaseLostError, TimelineError, WriteConflictError
+from twophase.model import Outcome
+from twophase.states import TransactionState
+
+#: What may happen at a step. "crash" ends the process; "interrupt" is Ctrl-C.
+KINDS = ("error", "error_after", "interrupt", "interrupt_after", "crash", "crash_after")
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class World:
+    """One transaction of some participants, each a publish of its own."""
+
+    count: int
+    refused: int | None = None
+    compensable: bool = True
+    state: TransactionState = TransactionState.INFLIGHT
+    marked_refused: bool = False
+    closed: bool = False
+    left_behind: tuple[str, ...] = ()
+    fencing: int = 1
+    staged: set[int] = field(default_factory=set)
+    published: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.staged = set(range(self.count))
+
+    def plan(self) -> Plan:
+        return Plan(tuple(Unit((n,)) for n in range(self.count)), refused=self.marked_refused)
+
+    def check_at_rest(self) -> None:
+        """What must hold once nothing is left to do."""
+        assert self.closed
+        assert self.state.is_final
+        if self.state is TransactionState.COMPLETED:
+            assert self.published == set(range(self.count)), "half published"
+        else:
+            assert not self.published, "rolled back, and something is visible"
+            assert not self.staged or self.left_behind, "rolled back, and something was left in silence"
+
+
+class Process:
+    """Performs the protocol's actions in a world, with the fencing number that it was given.
+
+    Parameters
+    ----------
+    world : World
+    faults : dict
+        From the number of a step, counted from 0, to one of :data:`KINDS`.
+    """
+
+    def __init__(self, world: World, faults: dict[int, str] | None = None) -> None:
+        self.world = world
+        self.fencing = world.fencing
+        self.faults = dict(faults or {})
+        self.steps = 0
+
+    def run(self, steps: protocol.Protocol) -> Verdict:
+        """To the end, as :class:`twophase.driver.Driver` does."""
+        walk = self.walk(steps)
+        while True:
+            try:
+                next(walk)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def walk(self, steps: protocol.Protocol) -> Iterator[actions.Action]:
+        """Step by step; what was just performed is yielded."""
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                action = steps.send(reply) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            reply = error = None
+            try:
+                reply = self._with_fault(action)
+            except Crash:
+                raise
+            except BaseException as raised:
+                error = raised
+            yield action
+
+    def _with_fault(self, action: actions.Action) -> Any:
+        kind = self.faults.get(self.steps)
+        self.steps += 1
+        if isinstance(action, actions.Wait) and (kind or "").startswith("error"):
+            kind = None
+        before, after = kind in ("error", "interrupt", "crash"), (kind or "").endswith("_after")
+        if before:
+            return self._fail(action, kind)
+        reply = self._perform(action)
+        return self._fail(action, kind) if after else reply
+
+    def _fail(self, action: actions.Action, kind: str | None) -> Any:
+        if kind in ("crash", "crash_after"):
+            raise Crash
+        interrupted = (kind or "").startswith("interrupt")
+        if isinstance(action, actions.Publish | actions.Abort | actions.Tidy | actions.Compensate):
+            return Reply(KeyboardInterrupt() if interrupted else ConnectionError("no answer"), ("staging",))
+        if isinstance(action, actions.AskOutcome):
+            return Outcome.UNKNOWN
+        raise KeyboardInterrupt if interrupted else TimelineError("no answer from the timeline")
+
+    def _perform(self, action: actions.Action) -> Any:
+        name = "_" + type(action).__name__.lower()
+        return getattr(self, name)(action)
+
+    # -- the timeline -------------------------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        if self.fencing != self.world.fencing or self.world.closed:
+            raise LeaseLostError("taken over")
+
+    def _record(self, action: actions.Record) -> None:
+        self._own()
+        if self.world.state.is_final and action.state is not self.world.state:
+            raise AssertionError(f"{self.world.state} became {action.state}")
+        self.world.state = action.state
+
+    def _markrefused(self, _: actions.MarkRefused) -> None:
+        self._own()
+        self.world.marked_refused = True
+
+    def _close(self, action: actions.Close) -> None:
+        self._own()
+        assert self.world.state.is_final
+        self.world.left_behind = action.left_behind
+        self.world.closed = True
+
+    def _fence(self, _: actions.Fence) -> None:
+        self._own()
+
+    def _wait(self, _: actions.Wait) -> None:
+        pass
+
+    # -- the stores ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, action: actions.Publish) -> Reply:
+        world, (number,) = self.world, action.unit.ordinals
+        if number in world.published:
+            return Reply()
+        assert world.state not in (TransactionState.REQUESTED, TransactionState.INFLIGHT), "no decision record"
+        if number == world.refused or number not in world.staged:
+            return Reply(WriteConflictError("another writer was faster"))
+        world.published.add(number)
+        return Reply()
+
+    def _askoutcome(self, action: actions.AskOutcome) -> Outcome:
+        return Outcome.PUBLISHED if action.unit.ordinals[0] in self.world.published else Outcome.NOT_PUBLISHED
+
+    def _compensate(self, action: actions.Compensate) -> Reply:
+        if not self.world.compensable:
+            return Reply()
+        self.world.published.discard(action.unit.ordinals[0])
+        return Reply(undone=True)
+
+    def _abort(self, action: actions.Abort) -> Reply:
+        assert action.ordinal not in self.world.published, "the files of a published table were removed"
+        self.world.staged.discard(action.ordinal)
+        return Reply()
+
+    def _tidy(self, action: actions.Tidy) -> Reply:
+        assert action.ordinal in self.world.published
+        return Reply()
+
+
+def live(world: World, faults: dict[int, str]) -> TransactionState | None:
+    """A live commit as :class:`twophase.transaction.Transaction` runs it: what the user is told; None after a crash."""
+    process = Process(world, faults)
+    with suppress(Crash):
+        try:
+            return process.run(protocol.commit(world.plan())).state
+        except LeaseLostError:
+            raise
+        except (TimelineError, KeyboardInterrupt):
+            try:
+                again = protocol.recover(world.state, world.plan(), certainly_dead=True)
+                return process.run(again).state
+            except (TimelineError, KeyboardInterrupt):
+                return TransactionState.IN_DOUBT
+    return None
+
+
+def recover(world: World, faults: dict[int, str] | None = None, *, certainly_dead: bool = True) -> None:
+    """One attempt of a recovery in a fresh process."""
+    if world.closed:
+        return
+    world.fencing += 1
+    with suppress(Crash, TimelineError, KeyboardInterrupt):
+        Process(world, faults).run(protocol.recover(world.state, world.plan(), certainly_dead=certainly_dead))
+
+
+def settle(world: World) -> None:
+    """Recover until nothing is left to do, or nothing can be done."""
+    for _ in range(3):
+        recover(world)
