@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from twophase.errors import ConfigurationError
+from twophase.model import quote
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
@@ -166,7 +167,7 @@ class Jvm:
             try:
                 # Spark 4.1 added an argument; its own default is the meaning of the older form.
                 return util.structTypeToV2Columns(struct, getattr(util, "structTypeToV2Columns$default$2")())
-            except (TypeError, AttributeError, *_py4j_errors()):
+            except _py4j_error():
                 return util.structTypeToV2Columns(struct)
 
     def columns_json(self, columns: Any) -> str:
@@ -228,8 +229,30 @@ class Jvm:
             return self._connector.catalog.V1Table(catalog_table)
 
     def session_read_table(self, database: str, name: str) -> Any:
-        """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever."""
-        return self.v1_table(self.session_table(database, name))
+        """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever.
+
+        Outside the session catalog, Spark takes no ``V1Table`` whose partitions the metastore tracks. Such a table is
+        answered as a view of itself: its scan is Spark's own, with partitions from the metastore.
+        """
+        found = self.session_table(database, name)
+        if not found.tracksPartitionsInCatalog():
+            return self.v1_table(found)
+        with private_name("CatalogTable.copy", self.spark):
+            view = getattr(
+                getattr(self.jvm, "org.apache.spark.sql.catalyst.catalog.CatalogTableType$"), "MODULE$"
+            ).VIEW()
+            text = f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"
+            changed = {
+                "tableType": view,
+                "viewText": self.jvm.scala.Option.apply(text),
+                "tracksPartitionsInCatalog": False,
+            }
+            return self.v1_table(self._copy(found, changed))
+
+    def _copy(self, product: Any, changed: Mapping[str, Any]) -> Any:
+        """``copy`` of a Scala case class, whose number of fields differs by version."""
+        names = [str(product.productElementName(index)) for index in range(product.productArity())]
+        return product.copy(*(changed.get(name, product.productElement(index)) for index, name in enumerate(names)))
 
     def file_table(self, provider: str, location: str, schema_json: str, options: Mapping[str, str]) -> Any:
         """Spark's own file table (vectorised readers, partition values in directory names) over a location.
@@ -278,7 +301,7 @@ class Jvm:
             manager = self.session.sharedState().cacheManager()
             try:
                 manager.uncacheTableOrView(self.session, names, True)
-            except (TypeError, AttributeError, *_py4j_errors()):
+            except _py4j_error():
                 manager.uncacheTableOrView(self.session, names, True, False)
 
     # -- exceptions ----------------------------------------------------------------------------------------------
@@ -314,10 +337,10 @@ class Jvm:
             return {key: str(value.get()) for key, value in parts.items() if value.isDefined()}
 
 
-def _py4j_errors() -> tuple[type[Exception], ...]:
+def _py4j_error() -> type[Exception]:
     from py4j.protocol import Py4JError
 
-    return (Py4JError,)
+    return Py4JError
 
 
 # -- the session's metastore: Scala case classes, the external catalog and its Hive client ------------------------------
@@ -334,32 +357,28 @@ class CaseClasses:
     def copy(self, instance: Any, **changes: Any) -> Any:
         """A copy of a case class's instance with some fields changed."""
         with private_name(f"case class with {', '.join(changes)}", self._spark):
-            names = self._names_of(instance.getClass())
+            names = self._names_of(instance)
             if unknown := set(changes) - set(names):
                 raise AttributeError(f"no fields {unknown}")
             values = [changes[n] if n in changes else instance.productElement(i) for i, n in enumerate(names)]
             return instance.copy(*values)
 
-    def new(self, class_name: str, **values: Any) -> Any:
-        """An instance of a case class; fields that are not named get Scala's own defaults."""
+    def new(self, class_name: str, *first: Any, **changes: Any) -> Any:
+        """An instance of a case class from its first fields; the others get Scala's own defaults or the changes."""
         kind = self._jvm
         for part in class_name.split("."):
             kind = getattr(kind, part)
         with private_name(f"case class {class_name}", self._spark):
-            names = self._names_of(kind._java_lang_class)
-            if unknown := set(values) - set(names):
-                raise AttributeError(f"no fields {unknown}")
-            arguments = [
-                values[n] if n in values else getattr(kind, f"apply$default${i}")() for i, n in enumerate(names, 1)
-            ]
-            return kind(*arguments)
+            width = max(c.getParameterCount() for c in kind._java_lang_class.getConstructors())
+            rest = [getattr(kind, f"apply$default${index}")() for index in range(len(first) + 1, width + 1)]
+            seed = kind(*first, *rest)
+        return self.copy(seed, **changes) if changes else seed
 
-    def _names_of(self, java_class: Any) -> list[str]:
-        name = str(java_class.getName())
+    def _names_of(self, instance: Any) -> list[str]:
+        name = str(instance.getClass().getName())
         if name not in self._names:
-            count = max(c.getParameterCount() for c in java_class.getConstructors())
-            fields = [str(f.getName()) for f in java_class.getDeclaredFields()]
-            self._names[name] = [field for field in fields if "$" not in field][:count]
+            names = instance.productElementNames().toSeq()
+            self._names[name] = [str(names.apply(index)) for index in range(names.size())]
         return self._names[name]
 
 

@@ -1,0 +1,355 @@
+"""The Hive catalog: tables of a Hive-compatible metastore, written in two phases."""
+
+from __future__ import annotations
+
+import secrets as random_source
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalogs.hive import layout, names, offers
+from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
+from twophase.catalogs.hive.files import Files, join, parent
+from twophase.catalogs.hive.housekeeping import Housekeeping
+from twophase.catalogs.hive.metastore import (
+    EXTERNAL,
+    MANAGED,
+    VIEW,
+    HivePartition,
+    HiveTable,
+    Metastore,
+)
+from twophase.errors import (
+    CatalogError,
+    ConfigurationError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+
+#: Kinds of metastore access.
+METASTORES = ("session", "hiveserver2")
+RECIPES = ("pointer", "rename")
+
+
+class HiveCatalog(Catalog):
+    """Tables of a Hive metastore, reached through the Spark session or through HiveServer2.
+
+    Parameters
+    ----------
+    name, options, environment
+        As for every catalog; see :attr:`known_options`.
+
+    Raises
+    ------
+    ConfigurationError
+        A wrong option.
+    """
+
+    known_options: ClassVar[Mapping[str, str]] = {
+        "metastore": "session (the Spark session's own, the default) or hiveserver2",
+        "recipe": "pointer (the default) or rename: how a table is published",
+        "host": "HiveServer2: host name",
+        "port": "HiveServer2: port, 10000 by default",
+        "auth": "HiveServer2: NONE (the default), NOSASL, LDAP, CUSTOM or KERBEROS",
+        "username": "HiveServer2: user",
+        "password": "HiveServer2: password, for LDAP and CUSTOM",
+        "kerberos_service_name": "HiveServer2: service name for KERBEROS",
+        "tls": "HiveServer2: true for an encrypted connection",
+        "tls_ca": "HiveServer2: file with the certificates to trust",
+        "tls_verify": "HiveServer2: false accepts any certificate",
+        "timeout": "HiveServer2: seconds to wait for a connection, 30 by default",
+    }
+
+    def __init__(self, name: str, options: Mapping[str, str], environment: Environment) -> None:
+        super().__init__(name, options, environment)
+        self.files = Files()
+        self.recipe = self._choice("recipe", RECIPES)
+        self._metastore_kind = self._choice("metastore", METASTORES)
+        self._metastore: Metastore | None = None
+        self._housekeeping = Housekeeping(self)
+
+    def _choice(self, option: str, allowed: tuple[str, ...]) -> str:
+        value = self.options.get(option, allowed[0]).lower()
+        if value not in allowed:
+            raise ConfigurationError(
+                f"Catalog {self.name}: the option {option} is {' or '.join(allowed)}, not {value!r}."
+            )
+        return value
+
+    # -- what it stands on ---------------------------------------------------------------------------------------
+
+    @property
+    def metastore(self) -> Metastore:
+        """The metastore, opened when first asked for.
+
+        Raises
+        ------
+        ConfigurationError
+            There is no Spark session to lend one.
+        """
+        if self._metastore is None:
+            self._metastore = self._open_metastore()
+        return self._metastore
+
+    def _open_metastore(self) -> Metastore:
+        if self._metastore_kind == "hiveserver2":
+            from twophase.catalogs.hive.hiveserver2 import open_metastore
+
+            return open_metastore(self.name, self.options)
+        found = self.environment.session_metastore
+        if found is None:
+            raise ConfigurationError(
+                f"Catalog {self.name} uses the Spark session's metastore, and there is no session.",
+                hint="Attach a Spark session, or set the option metastore=hiveserver2.",
+            )
+        assert isinstance(found, Metastore)
+        return found
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """The session's configuration."""
+        return self.environment.conf
+
+    @property
+    def capabilities(self) -> Capabilities:
+        through_session = self._metastore_kind == "session"
+        return Capabilities(
+            purposes=frozenset(Purpose),
+            partitioning=frozenset({"identity"}),
+            bucketing=through_session,
+            rename_table=True,
+            alter_table=False,
+            read=True,
+            external_location=True,
+            compensate=True,
+            providers=PROVIDERS if through_session else FILE_PROVIDERS,
+            max_level=Level.ATOMIC,
+        )
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return self.metastore.list_databases()
+
+    def database_exists(self, database: str) -> bool:
+        return self.metastore.get_database(self.metastore.canonical(database)) is not None
+
+    def create_database(
+        self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
+    ) -> None:
+        names.check_name(database, "database", database)
+        self.metastore.create_database(
+            self.metastore.canonical(database), properties or {}, ignore_if_exists=ignore_if_exists
+        )
+
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
+        name = self.metastore.canonical(database)
+        self.metastore.drop_database(name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
+
+    def load_database(self, database: str) -> dict[str, str]:
+        found = self.metastore.get_database(self.metastore.canonical(database))
+        if found is None:
+            raise DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+        return found
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        """The path as the metastore keeps it."""
+        return ObjectPath(
+            tuple(self.metastore.canonical(part) for part in path.namespace), self.metastore.canonical(path.name)
+        )
+
+    def list_tables(self, database: str) -> list[str]:
+        self.load_database(database)
+        found = self.metastore.list_tables(self.metastore.canonical(database))
+        return sorted(name for name in found if not name.startswith(layout.HIDDEN_PREFIX))
+
+    def find(self, path: ObjectPath) -> HiveTable | None:
+        """The table or view in the metastore; None for one that is not there."""
+        return self.metastore.get_table(path.database, path.name)
+
+    def table_exists(self, path: ObjectPath) -> bool:
+        found = self.find(self.canonical(path))
+        return found is not None and not found.name.startswith(layout.HIDDEN_PREFIX)
+
+    def existing(self, path: ObjectPath) -> HiveTable:
+        """The table in the metastore.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            It is a view.
+        """
+        found = self.find(self.canonical(path))
+        if found is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        if found.kind == VIEW:
+            raise CatalogError(f"{path} is a view, not a table.", path=path)
+        return found
+
+    def load_table(self, path: ObjectPath) -> TableDefinition:
+        return to_definition(self.existing(path))
+
+    def definition_of(self, table: HiveTable) -> TableDefinition:
+        """The definition of a table of the metastore."""
+        return to_definition(table)
+
+    def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
+        path = self.canonical(path)
+        if self.find(path) is not None:
+            if ignore_if_exists:
+                return
+            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path)
+        self.check_new(path, definition)
+        kind = EXTERNAL if definition.location else MANAGED
+        location = definition.location or self.default_location(path)
+        self.check_location(path, location, "")
+        made = to_table(path, complete(definition, self.conf), kind=kind, location=location)
+        self.files.make_directory(location)
+        self.metastore.create_table(made)
+
+    def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
+        path = self.canonical(path)
+        if self.find(path) is None:
+            if ignore_if_not_exists:
+                return
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        self.metastore.drop_table(path.database, path.name)
+        self.table_dropped(path)
+
+    def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        path, new_path = self.canonical(path), self.canonical(new_path)
+        self.existing(path)
+        names.check_path(new_path)
+        if new_path.namespace != path.namespace:
+            raise CatalogError(f"{path} cannot move to another database.", path=path)
+        if self.find(new_path) is not None:
+            raise TableAlreadyExistsError(f"Table {new_path} exists already.", path=new_path)
+        # The files stay where they are: Spark's own rename would lose a managed table whose files are elsewhere.
+        self.metastore.rename_table(path.database, path.name, new_path.name)
+        self.metastore.changed(path.database, path.name)
+
+    def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
+        raise CatalogError(f"Use Spark's own ALTER TABLE for the session table {path}.", path=path)
+
+    def read_source(self, path: ObjectPath) -> ReadSource:
+        table = self.existing(path)
+        if self.metastore.read_by_session:
+            return ReadSource("session_table", name=ObjectPath.of(table.database, table.name))
+        return ReadSource("files", provider=table.provider, location=table.location, definition=to_definition(table))
+
+    # -- the two-phase write -------------------------------------------------------------------------------------
+
+    def two_phase_create_table(
+        self,
+        path: ObjectPath,
+        definition: TableDefinition,
+        *,
+        purpose: Purpose,
+        ignore_if_exists: bool = False,
+        is_streaming_mode: bool = False,
+        context: WriteContext | None = None,
+    ) -> TwoPhaseCatalogTable | None:
+        if is_streaming_mode:
+            return None
+        context = context or WriteContext(f"{self.name}-{random_source.token_hex(6)}")
+        return offers.offer(self, self.canonical(path), definition, purpose, context)
+
+    def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
+        return offers.participant_class(document)(self, document)
+
+    # -- checks that several participants need -------------------------------------------------------------------
+
+    def check_new(self, path: ObjectPath, definition: TableDefinition) -> None:
+        """Bad input for a new table, told before any job."""
+        names.check_path(path)
+        if self.metastore.get_database(path.database) is None:
+            raise DatabaseNotExistError(f"Database {path.database} does not exist.", path=path)
+        sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
+        names.check_definition(path, definition, case_sensitive=sensitive)
+
+    def check_free(self, path: ObjectPath, transaction_id: str) -> None:
+        """Refuse to create a table that came into being meanwhile, or whose default location is taken."""
+        found = self.find(path)
+        if found is not None and found.stamp != transaction_id:
+            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path, transaction_id=transaction_id)
+        if found is None:
+            self.check_location(path, self.default_location(path), transaction_id)
+
+    def check_location(self, path: ObjectPath, location: str, transaction_id: str) -> None:
+        """Refuse a directory that holds files of somebody else."""
+        if self.files.is_empty(location) or self._held_only_by_us(location, transaction_id):
+            return
+        raise CatalogError(
+            f"{path} cannot be created: the directory {location} is not empty and not made by twophase.",
+            path=path,
+            hint="It was left untouched. Move it away, or choose another LOCATION.",
+        )
+
+    def _held_only_by_us(self, location: str, transaction_id: str) -> bool:
+        if transaction_id and layout.owned_by(self.files, location, transaction_id):
+            return True
+        mark = layout.read_retired(self.files, location)
+        if mark is None:
+            return False
+        held = {entry.name for entry in self.files.list(location) if entry.is_file}
+        return held <= {*mark.files, layout.RETIRED_FILE}
+
+    def database_location(self, database: str) -> str:
+        """Root directory of a database."""
+        return self.load_database(database)["location"]
+
+    def default_location(self, path: ObjectPath) -> str:
+        """Where stock Spark would put the table."""
+        return join(self.database_location(path.database), path.name)
+
+    def version_location(self, path: ObjectPath, context: WriteContext) -> str:
+        """Where a participant stages: beside the other versions of the table."""
+        root = layout.tables_root(self.database_location(path.database))
+        return join(root, path.name, layout.version_name(context.transaction_id, context.ordinal))
+
+    def partitions_of(self, table: HiveTable, found: Mapping[tuple[str, ...], str]) -> list[HivePartition]:
+        """Partitions from key to location, for the metastore."""
+        columns = table.partition_columns
+        return [
+            HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())
+        ]
+
+    # -- housekeeping --------------------------------------------------------------------------------------------
+
+    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+        return self._housekeeping.residues(live_transactions)
+
+    def remove_residue(self, residue: Residue) -> None:
+        self._housekeeping.remove(residue)
+
+    def table_dropped(self, path: ObjectPath) -> None:
+        self._housekeeping.table_dropped(self.canonical(path))
+
+    def remove_half_made(self, directory: str) -> None:
+        """Remove a staging directory that a crash left before its stamp was written: it holds nothing at all."""
+        if self.files.exists(directory):
+            self.files.remove_if_empty(directory)
+
+    def remove_if_unused(self, version: str) -> None:
+        """Remove the directories above a version once they hold nothing."""
+        for directory in (parent(version), parent(parent(version))):
+            if directory.endswith("/" + layout.ROOT) or parent(directory).endswith("/" + layout.ROOT):
+                if not self.files.exists(directory) or not self.files.remove_if_empty(directory):
+                    return
+
+    def check(self) -> list[str]:
+        try:
+            self.metastore.list_databases()
+        except Exception as error:  # whatever it is, doctor tells it
+            return [f"The metastore of catalog {self.name} does not answer: {error}"]
+        return []
+
+    def close(self) -> None:
+        if self._metastore is not None and not self._metastore.read_by_session:
+            self._metastore.close()

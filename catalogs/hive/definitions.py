@@ -1,0 +1,163 @@
+"""Between a statement's :class:`TableDefinition` and the metastore's :class:`HiveTable`, and what may be written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable
+from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
+
+#: Formats that ``DataFrameWriter.save`` writes as plain files, so that a directory is a table.
+FILE_PROVIDERS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
+SERDE_PROVIDER = "hive"
+PROVIDERS = FILE_PROVIDERS | {SERDE_PROVIDER}
+
+REDACTED = "*********(redacted)"
+_SECRET = "(?i)secret|password|token|access[.]?key"
+
+_TEXT_SERDE = {
+    "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    "input_format": "org.apache.hadoop.mapred.TextInputFormat",
+    "output_format": "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat",
+}
+
+
+def complete(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
+    """The definition of a table to create, with Spark's defaults in place and partition columns last."""
+    provider = (definition.provider or _default_provider(conf)).lower()
+    serde = dict(definition.serde)
+    if provider == SERDE_PROVIDER and not serde:
+        serde = dict(_TEXT_SERDE)
+    bucketing, partitioning = _bucketing(definition), tuple(t for t in definition.partitioning if t.name == "identity")
+    completed = replace(
+        definition, provider=provider, serde=serde, bucketing=bucketing, partitioning=partitioning, external=False
+    )
+    return replace(completed, schema=_partition_columns_last(completed))
+
+
+def _default_provider(conf: Mapping[str, str]) -> str:
+    hive = conf.get("spark.sql.catalogImplementation") == "hive"
+    if hive and conf.get("spark.sql.legacy.createHiveTableByDefault", "false") == "true":
+        return SERDE_PROVIDER
+    return conf.get("spark.sql.sources.default") or "parquet"
+
+
+def _bucketing(definition: TableDefinition) -> BucketSpec | None:
+    """``CLUSTERED BY``, which Spark also hands over as a ``bucket`` transform."""
+    for transform in definition.partitioning:
+        if transform.name in ("bucket", "sorted_bucket"):
+            sorting = transform.arguments[1] if len(transform.arguments) > 1 else ()
+            return definition.bucketing or BucketSpec(int(transform.arguments[0]), transform.columns, tuple(sorting))
+    return definition.bucketing
+
+
+def _partition_columns_last(definition: TableDefinition) -> pa.Schema:
+    """The schema as a metastore wants it: data columns, then partition columns in the order of PARTITIONED BY."""
+    names = {name.lower(): name for name in definition.partition_columns}
+    data = [field for field in definition.schema if field.name.lower() not in names]
+    keys = {field.name.lower(): field for field in definition.schema if field.name.lower() in names}
+    # As stock Spark: the columns of a table made from a query may be null.
+    return pa.schema([field.with_nullable(True) for field in [*data, *(keys[name] for name in names)]])
+
+
+def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, location: str) -> HiveTable:
+    """The metastore's table of a completed definition."""
+    return HiveTable(
+        database=path.database,
+        name=path.name,
+        kind=kind,
+        schema=definition.schema,
+        provider=definition.provider,
+        location=location,
+        partition_columns=_as_in_schema(definition),
+        bucketing=definition.bucketing,
+        serde=definition.serde,
+        options=definition.options,
+        properties=definition.properties,
+        comment=definition.comment,
+    )
+
+
+def _as_in_schema(definition: TableDefinition) -> tuple[str, ...]:
+    names = {field.name.lower(): field.name for field in definition.schema}
+    return tuple(names[column.lower()] for column in definition.partition_columns)
+
+
+def to_definition(table: HiveTable) -> TableDefinition:
+    """The definition of a table in the metastore, without our own stamp."""
+    return TableDefinition(
+        schema=table.schema,
+        provider=table.provider,
+        partitioning=tuple(Transform.identity(column) for column in table.partition_columns),
+        bucketing=table.bucketing,
+        comment=table.comment,
+        properties={key: value for key, value in table.properties.items() if key != STAMP},
+        options=table.options,
+        location=table.location,
+        external=table.kind == EXTERNAL,
+        serde=table.serde,
+    )
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def same_layout(one: TableDefinition, other: TableDefinition) -> bool:
+    """Whether files written for one definition can be read by the other: columns, format and its options."""
+    return (
+        columns(one.schema) == columns(other.schema)
+        and same_partition_columns(one, other)
+        and (one.provider, one.bucketing, dict(one.options), dict(one.serde))
+        == (other.provider, other.bucketing, dict(other.options), dict(other.serde))
+    )
+
+
+def same_partition_columns(one: TableDefinition, other: TableDefinition) -> bool:
+    """Whether both are partitioned by the same columns, of the same types."""
+    return _keys(one) == _keys(other)
+
+
+def _keys(definition: TableDefinition) -> list[tuple[Any, ...]]:
+    width = len(definition.partition_columns)
+    return [(name.lower(), *rest) for name, *rest in columns(definition.schema)[-width:]] if width else []
+
+
+def columns(schema: pa.Schema) -> list[tuple[Any, ...]]:
+    """Name, type and comment of each column, with the types as Spark spells them where it told."""
+    return [(field.name, _type(field), (field.metadata or {}).get(b"comment")) for field in schema]
+
+
+def _type(field: pa.Field) -> str:
+    told = (field.metadata or {}).get(b"SPARK:field")
+    if told is None:
+        return str(field.type)
+    return json.dumps(json.loads(told)["type"], sort_keys=True)
+
+
+# -- what may be written down ------------------------------------------------------------------------------------------
+
+
+def has_secrets(definition: TableDefinition, conf: Mapping[str, str]) -> bool:
+    """Whether an option or property looks like a secret to Spark's own redaction."""
+    return redacted(definition, conf) != definition
+
+
+def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
+    """The definition with secrets replaced by a marker."""
+    secret = re.compile(conf.get("spark.redaction.regex") or _SECRET)
+    hide = {
+        name: {key: REDACTED if secret.search(key) else value for key, value in getattr(definition, name).items()}
+        for name in ("options", "properties")
+    }
+    return replace(definition, **hide)
+
+
+def is_redacted(definition: TableDefinition) -> bool:
+    """Whether a secret was taken out of this definition."""
+    return REDACTED in (*definition.options.values(), *definition.properties.values())

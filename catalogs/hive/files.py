@@ -1,0 +1,279 @@
+"""Files and directories through :mod:`pyarrow.fs`, addressed by Hadoop path strings.
+
+Only what the recipes need: list, stamp, move, link, remove. A *location* is a Hadoop path string
+(``file:/a/b``, ``s3a://bucket/a``, ``/a/b``), never percent-encoded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import fs
+
+from twophase.errors import CatalogError
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
+#: Hadoop's schemes by the name that Arrow knows.
+_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or directory below a location.
+
+    Attributes
+    ----------
+    name : str
+        Path relative to the location that was listed, with ``/``.
+    is_file : bool
+    size : int
+        Bytes; 0 for a directory.
+    """
+
+    name: str
+    is_file: bool
+    size: int
+
+    @property
+    def base(self) -> str:
+        """Last part of the name."""
+        return posixpath.basename(self.name)
+
+
+def join(location: str, *parts: str) -> str:
+    """A location below another one."""
+    return "/".join([location.rstrip("/"), *parts])
+
+
+def parent(location: str) -> str:
+    """The directory that holds a location."""
+    return location.rstrip("/").rpartition("/")[0]
+
+
+def base_name(location: str) -> str:
+    """Last part of a location."""
+    return location.rstrip("/").rpartition("/")[2]
+
+
+def normal(location: str) -> str:
+    """One spelling for a location: local paths as ``file:/...``, no slash at the end."""
+    scheme = _SCHEME.match(location)
+    if scheme is None or scheme[1].lower() == "file":
+        rest = location[scheme.end() :] if scheme else location
+        return "file:" + posixpath.normpath("/" + rest.lstrip("/"))
+    return location.rstrip("/")
+
+
+def same(one: str | None, other: str | None) -> bool:
+    """Whether two locations are the same directory."""
+    return one is not None and other is not None and normal(one) == normal(other)
+
+
+def is_below(location: str, root: str) -> bool:
+    """Whether a location is the root or inside it."""
+    return same(location, root) or normal(location).startswith(normal(root) + "/")
+
+
+class Files:
+    """The filesystems behind locations; one instance a catalog."""
+
+    def __init__(self) -> None:
+        self._filesystems: dict[str, fs.FileSystem] = {"file": fs.LocalFileSystem()}
+
+    def resolve(self, location: str) -> tuple[fs.FileSystem, str]:
+        """The filesystem of a location and the path inside it.
+
+        Raises
+        ------
+        CatalogError
+            A scheme that Arrow does not know, or a filesystem that cannot be opened.
+        """
+        uri = normal(location)
+        scheme, _, rest = uri.partition(":")
+        if scheme == "file":
+            return self._filesystems["file"], rest
+        rest = rest.lstrip("/")
+        authority = rest.partition("/")[0]
+        name = f"{_ARROW_SCHEMES.get(scheme, scheme)}://{authority}"
+        if name not in self._filesystems:
+            self._filesystems[name] = self._open(name, location)
+        within = rest if name.startswith(("s3:", "gs:")) else "/" + rest.partition("/")[2]
+        return self._filesystems[name], within
+
+    def _open(self, name: str, location: str) -> fs.FileSystem:
+        try:
+            return fs.FileSystem.from_uri(name + "/")[0]
+        except Exception as error:
+            raise CatalogError(
+                f"The filesystem of {location} cannot be opened: {error}",
+                hint="Is its scheme known to pyarrow.fs, and are its credentials in the environment?",
+            ) from error
+
+    def is_local(self, location: str) -> bool:
+        """Whether the location is on this machine's own filesystem: hard links and atomic renames work."""
+        return normal(location).startswith("file:")
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def exists(self, location: str) -> bool:
+        filesystem, path = self.resolve(location)
+        return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
+
+    def list(self, location: str, *, recursive: bool = True) -> list[Entry]:
+        """Everything below a location, sorted by name; empty where it does not exist."""
+        filesystem, path = self.resolve(location)
+        selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+        entries = [
+            Entry(posixpath.relpath(info.path, path), info.type == fs.FileType.File, info.size or 0)
+            for info in filesystem.get_file_info(selector)
+        ]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def is_empty(self, location: str) -> bool:
+        """Whether there is nothing at all: no such directory, or one without entries."""
+        filesystem, path = self.resolve(location)
+        info = filesystem.get_file_info(path)
+        return bool(info.type == fs.FileType.NotFound) or (
+            not info.is_file and not self.list(location, recursive=False)
+        )
+
+    def size(self, location: str) -> int:
+        """Bytes of all files below."""
+        return sum(entry.size for entry in self.list(location))
+
+    def change_mark(self, location: str) -> int | None:
+        """A number that changes when a file is added to or removed from this very directory; None where unknown."""
+        filesystem, path = self.resolve(location)
+        if not self.is_local(location):
+            return None
+        try:
+            return os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            return -1
+
+    # -- documents -----------------------------------------------------------------------------------------------
+
+    def read_json(self, location: str) -> Any | None:
+        """A JSON document; None where it does not exist or is none."""
+        filesystem, path = self.resolve(location)
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                return json.loads(stream.read())
+        except (FileNotFoundError, ValueError):
+            return None
+        except OSError:
+            if self.exists(location):
+                raise
+            return None
+
+    def write_json(self, location: str, document: Any) -> None:
+        """Write a document so that it is there wholly or not at all."""
+        filesystem, path = self.resolve(location)
+        data = json.dumps(document, indent=1).encode()
+        if not self.is_local(location):
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        part = f"{posixpath.dirname(path)}/.{uuid.uuid4().hex}.part"
+        with filesystem.open_output_stream(part) as stream:
+            stream.write(data)
+        os.replace(part, path)
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def make_directory(self, location: str) -> None:
+        filesystem, path = self.resolve(location)
+        filesystem.create_dir(path, recursive=True)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file or directory; on a local filesystem in one step, and never onto something that is there."""
+        filesystem, path = self.resolve(source)
+        _, new_path = self.resolve(target)
+        if self.exists(target):
+            raise CatalogError(f"{target} exists already; {source} was not moved there.", left_behind=[target])
+        self.make_directory(parent(target))
+        if self.is_local(source):
+            os.rename(path, new_path)
+        else:
+            filesystem.move(path, new_path)
+
+    def can_link(self, source: str, target: str) -> bool:
+        """Whether a hard link from one to the other can be made (both local, one device)."""
+        if not (self.is_local(source) and self.is_local(target)):
+            return False
+        return self._device(source) == self._device(target)
+
+    def _device(self, location: str) -> int | None:
+        _, path = self.resolve(location)
+        while path and not os.path.exists(path):
+            path = os.path.dirname(path)
+        return os.stat(path or "/").st_dev
+
+    def link(self, source: str, target: str) -> None:
+        """One more name for a file; nothing happens where the target is that file already."""
+        _, path = self.resolve(source)
+        _, new_path = self.resolve(target)
+        try:
+            os.link(path, new_path)
+        except FileExistsError:
+            if not os.path.samefile(path, new_path):
+                raise
+
+    def remove_file(self, location: str) -> None:
+        """Remove one file. Idempotent."""
+        filesystem, path = self.resolve(location)
+        try:
+            filesystem.delete_file(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if self.exists(location):
+                raise
+
+    def remove_tree(self, location: str) -> None:
+        """Remove a directory with all that is in it. Idempotent; the caller has checked the owner stamp."""
+        filesystem, path = self.resolve(location)
+        try:
+            filesystem.delete_dir(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if self.exists(location):
+                raise
+
+    def remove_if_empty(self, location: str) -> bool:
+        """Remove a directory that holds nothing; True when it is gone."""
+        filesystem, path = self.resolve(location)
+        if not self.is_empty(location):
+            return False
+        if self.is_local(location):
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                return True
+            except OSError:
+                return False
+            return True
+        self.remove_tree(location)
+        return True
+
+
+def data_entries(entries: list[Entry]) -> Iterator[Entry]:
+    """Files that hold (or belong to) rows: neither our stamps, nor marks and staging of Spark and Hive."""
+    for entry in entries:
+        if entry.is_file and not any(is_hidden(part) for part in entry.name.split("/")):
+            yield entry
+
+
+def is_hidden(part: str) -> bool:
+    """Whether a name is bookkeeping of ours, Spark's or Hive's. A checksum ``.x.crc`` goes with its data file."""
+    if part.endswith(".crc"):
+        return part.startswith(("._", ".."))
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)

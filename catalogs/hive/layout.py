@@ -1,0 +1,169 @@
+"""Where versions of a table live, and the stamps that say who made them.
+
+::
+
+    <database location>/.twophase/<table>/<transaction id>-<ordinal>/        a version, never inside a live one
+                                              _twophase.json                 owner stamp
+                                              part-00000-...                 Spark's own files
+                                              _twophase_manifest.json        what the publish does, for recovery
+    any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
+
+Names that begin with an underscore are no data to Spark, Hive and Trino.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from twophase.catalogs.hive.files import Entry, Files, base_name, data_entries, join, parent
+from twophase.catalogs.hive.metastore import NULL_PARTITION
+
+ROOT = ".twophase"
+STAMP_FILE = "_twophase.json"
+RETIRED_FILE = "_twophase_retired.json"
+PUBLISHED_FILE = "_twophase_published.json"
+MANIFEST_FILE = "_twophase_manifest.json"
+#: Tables with this prefix are staging: never listed, never a user's.
+HIDDEN_PREFIX = "__twophase_"
+
+
+@dataclass(frozen=True)
+class Retired:
+    """What a retired mark says."""
+
+    transaction_id: str
+    since: float
+    files: tuple[str, ...]
+
+
+def tables_root(database_location: str) -> str:
+    """The directory that holds the versions of all tables of a database."""
+    return join(database_location, ROOT)
+
+
+def version_name(transaction_id: str, ordinal: int) -> str:
+    """Directory name of the version that a participant stages."""
+    return f"{transaction_id}-{ordinal}"
+
+
+def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
+    """Staging for a table whose files must end at ``location``: beside it, on the same filesystem."""
+    return join(parent(location), ROOT, base_name(location), version_name(transaction_id, ordinal))
+
+
+def hidden_name(role: str, transaction_id: str, ordinal: int) -> str:
+    """Name of a hidden table; short enough for any metastore, and the same at every call."""
+    digest = hashlib.sha256(f"{transaction_id}-{ordinal}".encode()).hexdigest()[:24]
+    return f"{HIDDEN_PREFIX}{role}_{digest}"
+
+
+# -- stamps ------------------------------------------------------------------------------------------------------------
+
+
+def write_stamp(files: Files, version: str, facts: dict[str, Any]) -> None:
+    """Make a version's directory with its owner stamp; ours already: nothing happens."""
+    files.make_directory(version)
+    if files.read_json(join(version, STAMP_FILE)) is None:
+        files.write_json(join(version, STAMP_FILE), {**facts, "created": time.time()})
+
+
+def read_stamp(files: Files, directory: str) -> dict[str, Any] | None:
+    """The owner stamp of a directory; None for a foreign one."""
+    stamp = files.read_json(join(directory, STAMP_FILE))
+    return stamp if isinstance(stamp, dict) and "transaction_id" in stamp else None
+
+
+def owned_by(files: Files, directory: str, transaction_id: str) -> bool:
+    """Whether this very transaction made the directory."""
+    stamp = read_stamp(files, directory)
+    return stamp is not None and stamp["transaction_id"] == transaction_id
+
+
+def retire(files: Files, directory: str, transaction_id: str) -> None:
+    """Mark a replaced directory, so that it goes when its readers have ended; the first mark stays."""
+    mark = join(directory, RETIRED_FILE)
+    if not files.exists(directory) or files.read_json(mark) is not None:
+        return
+    held = [entry.name for entry in files.list(directory) if entry.is_file]
+    files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
+
+
+def read_retired(files: Files, directory: str) -> Retired | None:
+    """The retired mark of a directory; None where it carries none."""
+    mark = files.read_json(join(directory, RETIRED_FILE))
+    if not isinstance(mark, dict) or "transaction_id" not in mark:
+        return None
+    return Retired(mark["transaction_id"], float(mark["since"]), tuple(mark["files"]))
+
+
+def unretire(files: Files, directory: str, transaction_id: str) -> None:
+    """Take back a retired mark of this transaction."""
+    mark = read_retired(files, directory)
+    if mark is not None and mark.transaction_id == transaction_id:
+        files.remove_file(join(directory, RETIRED_FILE))
+
+
+def remove_retired(files: Files, directory: str) -> None:
+    """Remove what a retired directory held when it was marked; a file that came later is not ours to remove."""
+    mark = read_retired(files, directory)
+    if mark is None:
+        return
+    for name in mark.files:
+        if posixpath.basename(name) != RETIRED_FILE:
+            files.remove_file(join(directory, name))
+    files.remove_file(join(directory, RETIRED_FILE))
+    directories = [entry.name for entry in files.list(directory) if not entry.is_file]
+    for name in sorted(directories, key=lambda name: -name.count("/")):
+        files.remove_if_empty(join(directory, name))
+    files.remove_if_empty(directory)
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+def partition_values(name: str, columns: tuple[str, ...]) -> dict[str, str] | None:
+    """Column to value of a directory name ``a=1/b=x%3Ay``; None where it is no full partition of these columns."""
+    parts = name.split("/")
+    if len(parts) != len(columns) or any("=" not in part for part in parts):
+        return None
+    pairs = [part.split("=", 1) for part in parts]
+    if [unquote(key).lower() for key, _ in pairs] != [column.lower() for column in columns]:
+        return None
+    return {column: unquote(value) for column, (_, value) in zip(columns, pairs, strict=True)}
+
+
+def partition_key(values: dict[str, str], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """What identifies a partition, whatever the case of the column names in ``values``."""
+    lowered = {key.lower(): value for key, value in values.items()}
+    return tuple(lowered[column.lower()] for column in columns)
+
+
+def partition_name(key: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """Directory name of a partition, escaped as Hive and Spark do."""
+    return "/".join(f"{escape(column)}={escape(value)}" for column, value in zip(columns, key, strict=True))
+
+
+_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
+
+
+def escape(text: str) -> str:
+    """Hive's escaping of a partition column's name or value."""
+    if text in ("", NULL_PARTITION):
+        return NULL_PARTITION
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+def partition_directories(entries: list[Entry], columns: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+    """Partitions found in a listing that hold at least one data file: key to directory name."""
+    found: dict[tuple[str, ...], str] = {}
+    for entry in data_entries(entries):
+        directory = posixpath.dirname(entry.name)
+        values = partition_values(directory, columns)
+        if values is not None:
+            found[partition_key(values, columns)] = directory
+    return found

@@ -1,0 +1,258 @@
+"""What a Hive catalog needs of a metastore, and the neutral values that cross the line.
+
+Two implementations: the Spark session's own metastore (``twophase.spark.metastore``) and one through HiveServer2
+(:mod:`twophase.catalogs.hive.hiveserver2`). Locations are Hadoop path strings (``file:/warehouse/t``), not
+percent-encoded. Calls that take lists make a bounded number of metastore calls, whatever the length of the list.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.model import BucketSpec
+
+#: What Hive writes for NULL (and the empty string) in a partition's directory name.
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+#: Table property with the transaction that published the present state: the owner stamp in the metastore.
+STAMP = "twophase.transaction"
+
+MANAGED = "MANAGED"
+EXTERNAL = "EXTERNAL"
+VIEW = "VIEW"
+
+
+@dataclass(frozen=True)
+class HiveTable:
+    """A table as a metastore knows it, in Spark's terms.
+
+    Parameters
+    ----------
+    database, name : str
+    kind : str
+        ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
+    schema : pyarrow.Schema
+        All columns, partition columns last.
+    provider : str or None
+        Spark's name of the format; ``hive`` for a SerDe table.
+    location : str or None
+        Hadoop path string.
+    partition_columns : tuple of str
+    bucketing : BucketSpec, optional
+    serde : mapping of str to str
+        ``serde``, ``input_format``, ``output_format``.
+    options : mapping of str to str
+        Storage properties. May hold secrets: never log.
+    properties : mapping of str to str
+        Table properties, without those that Spark keeps for itself.
+    comment : str, optional
+    tracked : bool
+        Whether the metastore lists the partitions; otherwise Spark finds them in the directory.
+    extra : mapping
+        What the implementation keeps to write the table back unchanged; opaque, never stored.
+    """
+
+    database: str
+    name: str
+    kind: str
+    schema: pa.Schema
+    provider: str | None = None
+    location: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    bucketing: BucketSpec | None = None
+    serde: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+    tracked: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        # Options may hold secrets.
+        return f"<HiveTable {self.database}.{self.name} {self.kind} at {self.location}>"
+
+    @property
+    def stamp(self) -> str | None:
+        """The transaction that published this state; None for a table that twophase never wrote."""
+        return self.properties.get(STAMP)
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the metastore tracks this table's partitions: they must be switched one by one."""
+        return bool(self.partition_columns) and self.tracked
+
+    def with_stamp(self, transaction_id: str) -> HiveTable:
+        """The same table, published by this transaction."""
+        return replace(self, properties={**self.properties, STAMP: transaction_id})
+
+
+@dataclass(frozen=True)
+class HivePartition:
+    """One partition.
+
+    Parameters
+    ----------
+    values : mapping of str to str
+        Partition column to value as text, unescaped; :data:`NULL_PARTITION` for NULL.
+    location : str
+        Hadoop path string.
+    parameters : mapping of str to str
+    """
+
+    values: Mapping[str, str]
+    location: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
+    """The values of partitions, which identify them."""
+    return [dict(partition.values) for partition in partitions]
+
+
+class Metastore(ABC):
+    """Databases, tables and partitions of a Hive-compatible metastore.
+
+    Every method raises :class:`twophase.errors.CatalogError` (or one of its kinds) in words, and any other error for
+    a metastore that cannot be reached.
+    """
+
+    #: Whether one call can change a table's location, schema and properties together.
+    alters_in_one_step: bool = True
+
+    @abstractmethod
+    def canonical(self, name: str) -> str:
+        """A database's or table's name as the metastore keeps it (usually in lower case)."""
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list_databases(self) -> list[str]:
+        """Names of all databases, sorted."""
+
+    @abstractmethod
+    def get_database(self, database: str) -> dict[str, str] | None:
+        """``location`` and ``comment`` and the properties of a database; None where it does not exist."""
+
+    @abstractmethod
+    def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
+        """Create a database; ``location`` and ``comment`` are taken from the properties."""
+
+    @abstractmethod
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
+        """Drop a database."""
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list_tables(self, database: str) -> list[str]:
+        """Names of the tables and views of a database."""
+
+    @abstractmethod
+    def get_table(self, database: str, name: str) -> HiveTable | None:
+        """A table or view; None where it does not exist."""
+
+    @abstractmethod
+    def create_table(self, table: HiveTable) -> None:
+        """Create a table, in one step, with exactly this location and kind.
+
+        Raises
+        ------
+        TableAlreadyExistsError
+            The name is taken.
+        """
+
+    @abstractmethod
+    def alter_table(self, table: HiveTable) -> None:
+        """Set location, kind, properties and comment of a table whose columns stay, in one step.
+
+        ``table`` must come from :meth:`get_table`, changed by :func:`dataclasses.replace`.
+        """
+
+    @abstractmethod
+    def alter_columns(self, table: HiveTable) -> None:
+        """Set the data columns of a table, and nothing else."""
+
+    @abstractmethod
+    def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
+        """Whether :meth:`replace_table` would be one step for every reader of the metastore."""
+
+    @abstractmethod
+    def replace_table(self, table: HiveTable, template: str) -> None:
+        """Give a table the whole definition (columns, location, properties) of another one of its database.
+
+        Spark readers see one step. The template stays.
+
+        Parameters
+        ----------
+        table : HiveTable
+            What is wanted: its ``database``, ``name``, ``kind`` and ``tracked`` are taken, the rest is the template's.
+        template : str
+            Name of a table with the same partition columns.
+        """
+
+    @abstractmethod
+    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+        """Rename a table and set its kind, in one step; no file moves, the location stays.
+
+        Raises
+        ------
+        TableAlreadyExistsError
+            The new name is taken.
+        TableNotExistError
+            The old one does not exist.
+        """
+
+    @abstractmethod
+    def drop_table(self, database: str, name: str) -> None:
+        """Drop a table as its kind says (the files of a managed one go). Idempotent."""
+
+    def forget_table(self, database: str, name: str) -> None:
+        """Drop a table's metadata only. Idempotent."""
+        table = self.get_table(database, name)
+        if table is not None and table.kind == MANAGED:
+            self.alter_table(replace(table, kind=EXTERNAL))
+        if table is not None:
+            self.drop_table(database, name)
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list_partitions(self, table: HiveTable) -> list[HivePartition]:
+        """All partitions of a table."""
+
+    @abstractmethod
+    def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        """Add partitions, all in one step; one that exists already is an error and nothing is added."""
+
+    @abstractmethod
+    def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        """Give existing partitions new locations and parameters, all in one step."""
+
+    @abstractmethod
+    def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        """Drop the metadata of partitions; no file is touched. Those that do not exist are passed over."""
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def changed(self, database: str, name: str) -> None:
+        """Called after a publish: make the session look at the table anew."""
+
+    @property
+    def read_by_session(self) -> bool:
+        """Whether Spark's session catalog reads this metastore, so that reads stay Spark's own."""
+        return False
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+
+
+class TableWriter(ABC):
+    """Writes a DataFrame into an existing table the way Spark's own ``INSERT INTO`` does."""
+
+    @abstractmethod
+    def insert(self, df: Any, database: str, name: str) -> None:
+        """Append the rows, by position, with dynamic partitions; the user's own Spark errors come unchanged."""

@@ -1,0 +1,108 @@
+"""Bad input, told in words before any job starts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from twophase.catalogs.hive.layout import HIDDEN_PREFIX
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, TableDefinition
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+#: What a Hive metastore's database holds for the names of databases and tables.
+LONGEST_NAME = 128
+
+
+def check_path(path: ObjectPath) -> None:
+    """Refuse a table's name that the session catalog or a metastore cannot hold.
+
+    Raises
+    ------
+    CatalogError
+        Not ``database.table``, a character other than ASCII letters, digits and underscores, a name that is too long,
+        or one of our own staging names.
+    """
+    if len(path.namespace) != 1:
+        raise CatalogError(f"A Hive table is named database.table; {path} is not.", path=path)
+    check_name(path.namespace[0], "database", path)
+    check_name(path.name, "table", path)
+    if path.name.lower().startswith(HIDDEN_PREFIX):
+        raise CatalogError(f"Names that begin with {HIDDEN_PREFIX} are staging tables of twophase.", path=path)
+
+
+def check_name(name: str, what: str, path: object = None) -> None:
+    """Refuse one part of a name."""
+    if not _PLAIN.fullmatch(name):
+        raise CatalogError(
+            f"{name!r} is no valid name of a {what} in the session catalog: use ASCII letters, digits and underscores.",
+            path=path,
+        )
+    if len(name) > LONGEST_NAME:
+        raise CatalogError(
+            f"The name of the {what} {name[:40]}... has {len(name)} characters; a Hive metastore holds {LONGEST_NAME}.",
+            path=path,
+        )
+
+
+def check_definition(path: ObjectPath, definition: TableDefinition, *, case_sensitive: bool) -> None:
+    """Refuse columns and a layout that no Hive table can have.
+
+    Raises
+    ------
+    CatalogError
+        No column, an empty or duplicate name, a partition or bucket column that is missing, twice or all there is.
+    """
+    fold = (lambda name: name) if case_sensitive else str.lower
+    columns = [fold(field.name) for field in definition.schema]
+    _check_columns(path, columns)
+    _check_partitioning(path, definition, [fold(name) for name in definition.partition_columns], columns)
+    _check_buckets(path, definition, {fold(name) for name in definition.partition_columns}, columns, fold)
+
+
+def _check_columns(path: ObjectPath, columns: list[str]) -> None:
+    if not columns:
+        raise CatalogError(f"Table {path} would have no column.", path=path)
+    if any(not name.strip() for name in columns):
+        raise CatalogError(f"A column of {path} has an empty name: give it an alias.", path=path)
+    _refuse_duplicates(path, columns, "column")
+
+
+def _refuse_duplicates(path: ObjectPath, names: list[str], what: str) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise CatalogError(f"The {what} {', '.join(twice)} of {path} stands there more than once.", path=path)
+
+
+def _check_partitioning(
+    path: ObjectPath, definition: TableDefinition, partition_columns: list[str], columns: list[str]
+) -> None:
+    other = sorted({t.name for t in definition.partitioning if t.name not in ("identity", "bucket", "sorted_bucket")})
+    if other:
+        raise CatalogError(
+            f"A Hive table is partitioned by columns; {', '.join(other)} of {path} is a transform.",
+            path=path,
+            hint="Compute it as a column of its own in the query.",
+        )
+    _refuse_duplicates(path, partition_columns, "partition column")
+    if missing := [name for name in partition_columns if name not in columns]:
+        raise CatalogError(
+            f"The partition column {', '.join(missing)} is not among the columns of {path} ({', '.join(columns)}).",
+            path=path,
+        )
+    if partition_columns and len(partition_columns) == len(columns):
+        raise CatalogError(f"All columns of {path} are partition columns: at least one must hold data.", path=path)
+
+
+def _check_buckets(
+    path: ObjectPath, definition: TableDefinition, partition_columns: set[str], columns: list[str], fold: object
+) -> None:
+    bucketing = definition.bucketing
+    if bucketing is None:
+        return
+    assert callable(fold)
+    names = [fold(name) for name in (*bucketing.columns, *bucketing.sort_columns)]
+    if wrong := [name for name in names if name not in columns or name in partition_columns]:
+        raise CatalogError(f"The bucket or sort column {', '.join(wrong)} is no data column of {path}.", path=path)
+    if bucketing.count <= 0:
+        raise CatalogError(f"{path} cannot have {bucketing.count} buckets.", path=path)

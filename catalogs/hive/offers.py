@@ -1,0 +1,191 @@
+"""Which participant serves a statement: purpose, what is there, how it is kept, what the options say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalogs.hive import names
+from twophase.catalogs.hive.definitions import (
+    PROVIDERS,
+    SERDE_PROVIDER,
+    complete,
+    has_secrets,
+    redacted,
+    same_layout,
+    same_partition_columns,
+    to_definition,
+)
+from twophase.catalogs.hive.metastore import EXTERNAL, VIEW, HiveTable
+from twophase.catalogs.hive.participant import CREATE, INSERT, REPLACE, HiveParticipant
+from twophase.catalogs.hive.recipe_pointer import PointerCreate, PointerCreateHidden, PointerSwitch
+from twophase.errors import (
+    AtomicityNotSupportedError,
+    CatalogError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+
+if TYPE_CHECKING:
+    from twophase.catalogs.hive.catalog import HiveCatalog
+
+_CLASSES: tuple[type[HiveParticipant], ...] = (PointerCreate, PointerCreateHidden, PointerSwitch)
+
+
+def participant_class(document: Mapping[str, Any]) -> type[HiveParticipant]:
+    """The class that wrote a document.
+
+    Raises
+    ------
+    CatalogError
+        A newer version of twophase wrote it.
+    """
+    for kind in _CLASSES:
+        if kind.__name__ == document.get("class"):
+            return kind
+    raise CatalogError(f"This version of twophase does not know the recipe {document.get('class')!r}.")
+
+
+def offer(
+    catalog: HiveCatalog, path: ObjectPath, definition: TableDefinition, purpose: Purpose, context: WriteContext
+) -> HiveParticipant | None:
+    """A participant for a statement, or None where its format is not ours."""
+    if catalog.metastore.get_database(path.database) is None and len(path.namespace) == 1:
+        raise DatabaseNotExistError(f"Database {path.database} does not exist in catalog {catalog.name}.", path=path)
+    names.check_path(path)
+    found = catalog.find(path)
+    base = context.base
+    _check_target(path, found, purpose, base)
+    if purpose.inserts:
+        wanted = _definition_for_insert(catalog, found, base, definition)
+    else:
+        catalog.check_new(path, definition)
+        wanted = complete(definition, catalog.conf)
+    if wanted.provider not in catalog.capabilities.providers or wanted.provider not in PROVIDERS:
+        return None
+    return _Offer(catalog, path, wanted, purpose, context, found).make()
+
+
+def _check_target(path: ObjectPath, found: HiveTable | None, purpose: Purpose, base: Mapping[str, Any] | None) -> None:
+    if found is not None and found.kind == VIEW:
+        if purpose.creates and not purpose.replaces:
+            raise TableAlreadyExistsError(f"{path} exists already: it is a view.", path=path)
+        raise CatalogError(f"{path} is a view, not a table: it cannot be written.", path=path)
+    there = found is not None or base is not None
+    if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
+        raise TableAlreadyExistsError(f"Table {path} exists already.", path=path)
+    if not there and not purpose.creates:
+        raise TableNotExistError(f"Table {path} does not exist.", path=path)
+
+
+def _definition_for_insert(
+    catalog: HiveCatalog, found: HiveTable | None, base: Mapping[str, Any] | None, rows: TableDefinition
+) -> TableDefinition:
+    if base is not None and (found is None or base["effect"] != INSERT):
+        wanted = TableDefinition.from_document(base["definition"])
+    else:
+        assert found is not None
+        wanted = to_definition(found)
+    if len(rows.schema) not in (0, len(wanted.schema)):
+        raise CatalogError(f"The rows have {len(rows.schema)} columns, the table has {len(wanted.schema)}.")
+    return wanted
+
+
+class _Offer:
+    """One decision, with everything it depends on."""
+
+    def __init__(
+        self,
+        catalog: HiveCatalog,
+        path: ObjectPath,
+        wanted: TableDefinition,
+        purpose: Purpose,
+        context: WriteContext,
+        found: HiveTable | None,
+    ) -> None:
+        self.catalog = catalog
+        self.path = path
+        self.wanted = wanted
+        self.purpose = purpose
+        self.context = context
+        self.found = found
+        self.base = context.base
+
+    def make(self) -> HiveParticipant:
+        kind = self._class()
+        document = {
+            "class": kind.__name__,
+            "catalog": self.catalog.name,
+            "path": self.path.to_document(),
+            "purpose": self.purpose.value,
+            "transaction_id": self.context.transaction_id,
+            "ordinal": self.context.ordinal,
+            "recipe": kind.recipe,
+            "definition": redacted(self.wanted, self.catalog.conf).to_document(),
+            "version": self._version(),
+            "before": self._before(),
+            "effect": self._effect(),
+            "inherit": self._inherit(),
+            "overwrite": self._scope(),
+            "base": None if self.base is None else self.base["version"],
+        }
+        return kind(self.catalog, document, self.wanted)
+
+    # -- the document --------------------------------------------------------------------------------------------
+
+    def _version(self) -> str:
+        return self.catalog.version_location(self.path, self.context)
+
+    def _before(self) -> dict[str, Any] | None:
+        if self.base is not None:
+            before: dict[str, Any] | None = self.base["before"]
+            return before
+        if self.found is None:
+            return None
+        return {
+            "location": self.found.location,
+            "stamp": self.found.stamp,
+            "kind": self.found.kind,
+            "tracked": self.found.tracked,
+            "definition": redacted(to_definition(self.found), self.catalog.conf).to_document(),
+        }
+
+    def _effect(self) -> str:
+        if self._before() is None:
+            return CREATE
+        if self.purpose.inserts:
+            return INSERT if self.base is None else str(self.base["effect"])
+        return REPLACE
+
+    def _scope(self) -> dict[str, Any] | None:
+        if self.purpose is not Purpose.INSERT_OVERWRITE or self.context.overwrite is None:
+            return None
+        return self.context.overwrite.to_document()
+
+    def _inherit(self) -> str | None:
+        """The directory whose files stay: of an INSERT INTO all, of an INSERT OVERWRITE those out of its scope."""
+        if not self.purpose.inserts or (self.purpose is Purpose.INSERT_OVERWRITE and not self._partial()):
+            return None
+        if self.base is not None:
+            return str(self.base["version"])
+        assert self.found is not None
+        return self.found.location
+
+    def _partial(self) -> bool:
+        """Whether an INSERT OVERWRITE leaves some partitions alone."""
+        scope = self.context.overwrite
+        return bool(self.wanted.partition_columns and scope and (scope.dynamic or scope.static_partition))
+
+    # -- the recipe ----------------------------------------------------------------------------------------------
+
+    def _class(self) -> type[HiveParticipant]:
+        effect = self._effect()
+        if effect == CREATE:
+            hidden = self.wanted.partition_columns or has_secrets(self.wanted, self.catalog.conf)
+            return PointerCreateHidden if hidden else PointerCreate
+        return PointerSwitch
+
+
+_ = (AtomicityNotSupportedError, EXTERNAL, SERDE_PROVIDER, same_layout, same_partition_columns)

@@ -1,0 +1,354 @@
+"""What all Hive participants share: the staged version, its owner stamp, the write, and the way back.
+
+A recipe is a subclass. Its document holds::
+
+    catalog, path, purpose, transaction_id, ordinal      who and what
+    recipe                                               which subclass
+    definition                                           of the table after the publish, secrets taken out
+    version                                              where the files are staged
+    before                                               the table as it was at the offer; None: there was none
+    effect                                               create, replace or insert, as the metastore will see it
+    inherit                                              a directory whose files belong to the new version too
+    overwrite                                            scope of an INSERT OVERWRITE
+    base                                                 version of the earlier participant that this one builds on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from twophase.catalog import ReadSource, TwoPhaseCatalogTable
+from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
+from twophase.catalogs.hive.files import Files, join, same
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, Metastore
+from twophase.catalogs.hive.writing import aligned, save, written_as_files
+from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
+from twophase.failpoints import step
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
+
+if TYPE_CHECKING:
+    from twophase.catalogs.hive.catalog import HiveCatalog
+
+CREATE, REPLACE, INSERT = "create", "replace", "insert"
+
+
+class HiveParticipant(TwoPhaseCatalogTable):
+    """One staged version of a Hive table.
+
+    Parameters
+    ----------
+    catalog : HiveCatalog
+    document : mapping
+    definition : TableDefinition, optional
+        The live definition with its secrets; without it the one of the document, where they are missing.
+    """
+
+    #: Name of the recipe: part of the document and of every failpoint.
+    recipe: ClassVar[str]
+
+    _live: TableDefinition | None = None
+
+    def __init__(
+        self, catalog: HiveCatalog, document: Mapping[str, Any], definition: TableDefinition | None = None
+    ) -> None:
+        super().__init__(catalog, document)
+        self._live = definition
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def hive(self) -> HiveCatalog:
+        """The live catalog."""
+        from twophase.catalogs.hive.catalog import HiveCatalog
+
+        catalog = self.catalog
+        assert isinstance(catalog, HiveCatalog)
+        return catalog
+
+    @property
+    def metastore(self) -> Metastore:
+        return self.hive.metastore
+
+    @property
+    def files(self) -> Files:
+        return self.hive.files
+
+    @property
+    def database(self) -> str:
+        return self.path.database
+
+    @property
+    def version(self) -> str:
+        """Directory of the staged files."""
+        return str(self.document["version"])
+
+    @property
+    def empty(self) -> str:
+        """A directory without rows beside the version, for partitions that must exist but hold nothing."""
+        return self.version + ".empty"
+
+    @property
+    def effect(self) -> str:
+        """``create``, ``replace`` or ``insert``, as the metastore will see it."""
+        return str(self.document["effect"])
+
+    @property
+    def before(self) -> Mapping[str, Any] | None:
+        """The table as it was at the offer."""
+        found: Mapping[str, Any] | None = self.document["before"]
+        return found
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The table after the publish.
+
+        Raises
+        ------
+        CatalogError
+            It needs secrets that only the statement's own process had.
+        """
+        if self._live is not None:
+            return self._live
+        stored = self.stored_definition
+        if is_redacted(stored):
+            raise CatalogError(
+                f"The options of {self.path} hold secrets, which are never written down: they ended with the process.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                hint="Run the statement again.",
+            )
+        return stored
+
+    @property
+    def stored_definition(self) -> TableDefinition:
+        """The table after the publish, without secrets."""
+        return TableDefinition.from_document(self.document["definition"])
+
+    @property
+    def scope(self) -> OverwriteScope | None:
+        """Which rows an INSERT OVERWRITE replaces; None for everything else."""
+        found = self.document.get("overwrite")
+        return None if found is None else OverwriteScope.from_document(found)
+
+    def hidden(self, role: str) -> str:
+        """Name of one of this participant's hidden tables."""
+        return layout.hidden_name(role, self.transaction_id, int(self.document["ordinal"]))
+
+    def step(self, name: str) -> Any:
+        """The failpoint of one step of this recipe."""
+        return step(f"hive.{self.recipe}.{name}")
+
+    def target(self, *, name: str | None = None, kind: str = MANAGED, location: str | None = None) -> HiveTable:
+        """The metastore's table of the definition, carrying our stamp."""
+        path = ObjectPath.of(self.database, name or self.path.name)
+        return to_table(path, self.definition, kind=kind, location=location or self.version).with_stamp(
+            self.transaction_id
+        )
+
+    def current(self) -> HiveTable | None:
+        """The table as the metastore has it now."""
+        return self.metastore.get_table(self.database, self.path.name)
+
+    def set_level(self, level: Level, reason: str | None = None) -> None:
+        """Say what the publish guarantees; for the user, in words, where it is below 3."""
+        self.document["level"] = int(level)
+        self.document["level_reason"] = reason
+
+    # -- staging -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        with self.step("stage"):
+            layout.write_stamp(self.files, self.version, self.stamp_facts())
+
+    def stamp_facts(self) -> dict[str, Any]:
+        """What the owner stamp says."""
+        facts = {key: self.document[key] for key in ("transaction_id", "ordinal", "path", "catalog")}
+        return {**facts, "purpose": self.purpose.value}
+
+    def write(self, df: Any) -> None:
+        rows = aligned(df, self.definition)
+        with self.step("write"):
+            if written_as_files(self.definition):
+                save(rows, self.definition, self.version)
+            else:
+                self._insert_hidden(rows)
+
+    def _insert_hidden(self, rows: Any) -> None:
+        """Bucketed tables and SerDes: Spark's own insert into a hidden table over the staging directory."""
+        writer = self.hive.environment.table_writer
+        if writer is None or not self.metastore.read_by_session:
+            raise ConfigurationError(
+                f"{self.path} is bucketed or a SerDe table: its files can only be written through the session's metastore.",
+                path=self.path,
+            )
+        name = self.hidden("write")
+        with self.step("hidden_table"):
+            self.make_hidden(name, self.target(name=name, kind=EXTERNAL))
+        writer.insert(rows, self.database, name)
+        with self.step("drop_hidden"):
+            self.metastore.forget_table(self.database, name)
+
+    def make_hidden(self, name: str, table: HiveTable) -> None:
+        """Create a hidden table; one of an earlier try of ours is made anew."""
+        self.forget_hidden(name)
+        self.metastore.create_table(table)
+
+    def forget_hidden(self, *names: str) -> None:
+        """Drop the metadata of hidden tables of ours. Idempotent."""
+        for name in names:
+            found = self.metastore.get_table(self.database, name)
+            if found is not None and found.stamp == self.transaction_id:
+                self.metastore.forget_table(self.database, name)
+
+    # -- preparing -----------------------------------------------------------------------------------------------
+
+    def inherit(self) -> None:
+        """Give the version the files that the statement keeps: more names for the same files, no copy."""
+        source = self.document.get("inherit")
+        if source is None or self.document.get("inherited"):
+            return
+        columns = tuple(self.stored_definition.partition_columns)
+        with self.step("link"):
+            keep = (
+                linking.keep_all if self.scope is None else linking.outside(self.scope, columns, self.new_keys(columns))
+            )
+            self.document["inherit_mark"] = linking.marks(self.files, source)
+            linking.link_tree(self.files, source, self.version, keep, self.transaction_id)
+        self.document["inherited"] = True
+
+    def new_keys(self, columns: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+        """Partitions that the staged rows fell into: key to directory name inside the version."""
+        return layout.partition_directories(self.files.list(self.version), columns)
+
+    def check_inherited(self) -> None:
+        """Refuse when files came to or went from the directory whose files were taken over."""
+        marks = self.document.get("inherit_mark")
+        if marks is not None and linking.marks(self.files, self.document["inherit"]) != marks:
+            raise self.conflict("files were written to it meanwhile, past the metastore")
+
+    def check_unchanged(self) -> HiveTable:
+        """The table now, which must be what it was at the offer.
+
+        Raises
+        ------
+        WriteConflictError
+            Somebody else changed or dropped it.
+        """
+        now, before = self.current(), self.before
+        assert before is not None
+        if now is None:
+            raise self.conflict("it was dropped meanwhile")
+        if not same(now.location, before["location"]) or now.stamp != before["stamp"]:
+            raise self.conflict("another writer published it meanwhile")
+        if not same_layout(redacted(self.hive.definition_of(now), self.hive.conf), self.before_definition):
+            raise self.conflict("its columns or options were changed meanwhile")
+        return now
+
+    @property
+    def before_definition(self) -> TableDefinition:
+        """Definition of the table as it was, without secrets."""
+        assert self.before is not None
+        return TableDefinition.from_document(self.before["definition"])
+
+    def conflict(self, why: str) -> WriteConflictError:
+        """The error of a lost race."""
+        return WriteConflictError(
+            f"{self.path} was not written: {why}.",
+            path=self.path,
+            transaction_id=self.transaction_id,
+            hint="Run the statement again: it will see the new state.",
+        )
+
+    # -- after the decision --------------------------------------------------------------------------------------
+
+    def is_ours(self, table: HiveTable | None) -> bool:
+        """Whether the table is what this very participant publishes."""
+        return table is not None and same(table.location, self.version)
+
+    def outcome(self) -> Outcome:
+        try:
+            published = self.is_ours(self.current()) or self._was_published()
+        except Exception:  # an unreachable store is no answer; the coordinator keeps everything
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
+
+    def _was_published(self) -> bool:
+        """Published, and since then replaced by another writer or marked by us."""
+        marks = (layout.RETIRED_FILE, layout.PUBLISHED_FILE)
+        return any(self.files.exists(join(self.version, mark)) for mark in marks)
+
+    def abort(self) -> None:
+        outcome = self.outcome()
+        if outcome is Outcome.PUBLISHED:
+            return
+        if outcome is Outcome.UNKNOWN:
+            raise CatalogError(
+                f"The metastore of {self.hive.name} does not say whether {self.path} was published: nothing was removed.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                left_behind=[self.version],
+            )
+        self.undo()
+        with self.step("remove_staging"):
+            self.remove_staging()
+
+    def undo(self) -> None:
+        """Take back what the recipe did beside staging files; before the files go. Idempotent."""
+        with self.step("undo"):
+            self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
+
+    def remove_staging(self) -> None:
+        """Remove the version and what belongs to it, each only with our own stamp."""
+        for directory in (self.version, self.empty):
+            if layout.owned_by(self.files, directory, self.transaction_id):
+                self.files.remove_tree(directory)
+            else:
+                self.hive.remove_half_made(directory)
+        self.hive.remove_if_unused(self.version)
+
+    def finish(self) -> None:
+        with self.step("retire"):
+            self.retire()
+        with self.step("drop_hidden"):
+            self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
+        self.tell()
+
+    def retire(self) -> None:
+        """Mark what was replaced. The files of an external table are the user's and stay as they are."""
+        before = self.before
+        if before is not None and before["kind"] == MANAGED and not same(before["location"], self.version):
+            layout.retire(self.files, before["location"], self.transaction_id)
+
+    def tell(self) -> None:
+        """Make the session see the new state."""
+        self.metastore.changed(self.database, self.path.name)
+
+    def left_behind(self) -> list[str]:
+        return [self.version]
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        definition = self.definition
+        if definition.provider in FILE_PROVIDERS and definition.bucketing is None:
+            return ReadSource("files", provider=definition.provider, location=self.version, definition=definition)
+        return self.overlay({})
+
+    def overlay(self, partitions: Mapping[tuple[str, ...], str]) -> ReadSource | None:
+        """A hidden table over the staged state, for Spark's session catalog to read."""
+        if not self.metastore.read_by_session:
+            return None
+        name = self.hidden("read")
+        if self.metastore.get_table(self.database, name) is None:
+            with self.step("hidden_table"):
+                table = self.target(name=name, kind=EXTERNAL)
+                self.metastore.create_table(table)
+                found = partitions or self._staged_partitions(table)
+                self.metastore.add_partitions(table, self.hive.partitions_of(table, found))
+        return ReadSource("session_table", name=ObjectPath.of(self.database, name))
+
+    def _staged_partitions(self, table: HiveTable) -> dict[tuple[str, ...], str]:
+        names = self.new_keys(table.partition_columns) if table.partitioned else {}
+        return {key: join(self.version, name) for key, name in names.items()}

@@ -1,0 +1,181 @@
+"""Recipe ``pointer`` for whole tables: the publish is one metastore call that points at a fresh version directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from twophase.catalog import ReadSource
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.files import join, same
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from twophase.catalogs.hive.participant import INSERT, HiveParticipant
+from twophase.errors import CatalogError, TableAlreadyExistsError
+from twophase.failpoints import declare
+from twophase.model import Level, Outcome, TableDefinition
+
+STEPS = (
+    *("stage", "write", "hidden_table", "link", "register", "publish", "restore", "retire", "drop_hidden"),
+    *("undo", "remove_staging"),
+)
+declare(*(f"hive.pointer.{name}" for name in STEPS))
+
+
+class PointerParticipant(HiveParticipant):
+    """Shared by the participants of this recipe."""
+
+    recipe: ClassVar[str] = "pointer"
+
+
+class PointerCreate(PointerParticipant):
+    """CREATE of an unpartitioned table: one ``create_table`` with its LOCATION at the version."""
+
+    def prepare(self) -> None:
+        self.hive.check_free(self.path, self.transaction_id)
+        self.inherit()
+        self.set_level(Level.ATOMIC)
+
+    def commit(self) -> None:
+        if self.is_ours(self.current()):
+            return
+        with self.step("publish"):
+            self.metastore.create_table(self.target())
+        self.tell()
+
+    def compensate(self) -> bool:
+        if not self.is_ours(self.current()):
+            return False
+        with self.step("restore"):
+            self.metastore.forget_table(self.database, self.path.name)
+        self.tell()
+        return True
+
+
+class PointerCreateHidden(PointerCreate):
+    """CREATE of a partitioned table: made under a hidden name with all its partitions, then renamed in one call.
+
+    Also for tables whose options hold secrets: the metastore has them then, and recovery does not need them.
+    """
+
+    def prepare(self) -> None:
+        self.hive.check_free(self.path, self.transaction_id)
+        self.inherit()
+        with self.step("register"):
+            self.register()
+        self.set_level(Level.ATOMIC)
+
+    def register(self) -> None:
+        """Make the hidden table with every partition, in two calls."""
+        name = self.hidden("table")
+        table = self.target(name=name, kind=EXTERNAL)
+        self.make_hidden(name, table)
+        partitions = self._staged_partitions(table)
+        self.metastore.add_partitions(table, self.hive.partitions_of(table, partitions))
+
+    def commit(self) -> None:
+        if self.is_ours(self.current()):
+            return
+        with self.step("publish"):
+            self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=MANAGED)
+        self.tell()
+
+    def read_source(self) -> ReadSource | None:
+        if not self.metastore.read_by_session:
+            return super().read_source()
+        return self.overlay({})
+
+
+class PointerSwitch(PointerParticipant):
+    """REPLACE of, and INSERT into, an unpartitioned table: one call moves its pointer to the new version."""
+
+    def prepare(self) -> None:
+        now = self.check_unchanged()
+        self.inherit()
+        if self.needs_template(now):
+            self.make_template()
+        self.set_level(*self.reached(now))
+
+    def needs_template(self, now: HiveTable) -> bool:
+        """Whether more than location and stamp changes: then a hidden table holds the new definition."""
+        return self.effect != INSERT
+
+    def make_template(self) -> None:
+        name = self.hidden("table")
+        with self.step("register"):
+            self.make_hidden(name, self.target(name=name, kind=EXTERNAL))
+
+    def reached(self, now: HiveTable) -> tuple[Level, str | None]:
+        """The level of this publish, and why it is not 3."""
+        if self.effect == INSERT or self.metastore.replace_in_one_step(now, self.hidden("table")):
+            return Level.ATOMIC, None
+        return Level.UNDONE, (
+            "The metastore refuses to change column types in one call: for a moment other engines than Spark see the "
+            "table without its columns."
+        )
+
+    def commit(self) -> None:
+        if self.is_ours(self.current()):
+            return
+        now = self.check_unchanged()
+        self.check_inherited()
+        with self.step("publish"):
+            self.switch(now)
+        self.tell()
+
+    def switch(self, now: HiveTable) -> None:
+        """The publish."""
+        if self.effect == INSERT:
+            self.metastore.alter_table(replace(now, location=self.version).with_stamp(self.transaction_id))
+        else:
+            self.metastore.replace_table(self.target(kind=MANAGED), self.hidden("table"))
+
+    def finish(self) -> None:
+        self.complete()
+        super().finish()
+
+    def complete(self) -> None:
+        """Forward-only steps after the publish."""
+
+    def compensate(self) -> bool:
+        now, before = self.current(), self.before
+        if now is None or before is None or not self.is_ours(now) or not self.files.exists(before["location"]):
+            return False
+        with self.step("restore"):
+            if not self.restore(now, before["location"], before["kind"]):
+                return False
+            layout.unretire(self.files, before["location"], self.transaction_id)
+        self.tell()
+        return True
+
+    def restore(self, now: HiveTable, location: str, kind: str) -> bool:
+        """Point the table back at what it was."""
+        old = self.before_definition
+        if self.effect == INSERT:
+            self.metastore.alter_table(self.restored(replace(now, location=location, kind=kind)))
+            return True
+        return self.restore_definition(old, location, kind)
+
+    def restored(self, table: HiveTable) -> HiveTable:
+        """The table with the stamp that it had before."""
+        assert self.before is not None
+        properties = {k: v for k, v in table.properties.items() if k != "twophase.transaction"}
+        stamp = self.before["stamp"]
+        return replace(table, properties=properties if stamp is None else {**properties, "twophase.transaction": stamp})
+
+    def restore_definition(self, old: TableDefinition, location: str, kind: str) -> bool:
+        from twophase.catalogs.hive.definitions import is_redacted, to_table
+
+        if is_redacted(old):
+            return False  # its secrets are gone: the definition cannot be written back
+        name = self.hidden("table")
+        wanted = to_table(self.path, old, kind=kind, location=location)
+        self.make_hidden(name, replace(wanted, name=name, kind=EXTERNAL).with_stamp(self.transaction_id))
+        self.metastore.replace_table(wanted, name)
+        now = self.current()
+        assert now is not None
+        self.metastore.alter_table(self.restored(now))
+        self.forget_hidden(name)
+        return True
+
+
+__all__ = ["PointerCreate", "PointerCreateHidden", "PointerParticipant", "PointerSwitch"]

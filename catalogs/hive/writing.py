@@ -1,0 +1,38 @@
+"""Spark writes the rows into a version's directory: its own executors, its own writers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twophase.catalogs.hive.definitions import FILE_PROVIDERS
+from twophase.model import TableDefinition
+
+
+def written_as_files(definition: TableDefinition) -> bool:
+    """Whether ``DataFrameWriter.save`` writes this; bucketed tables and SerDes need Spark's own insert."""
+    return definition.provider in FILE_PROVIDERS and definition.bucketing is None
+
+
+def aligned(df: Any, definition: TableDefinition) -> Any:
+    """The rows with the table's column names, in the table's order.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        Columns by name where all names fit, else by position.
+    definition : TableDefinition
+    """
+    wanted = [field.name for field in definition.schema]
+    if df.columns == wanted:
+        return df
+    if sorted(df.columns) == sorted(wanted) and len(set(wanted)) == len(wanted):
+        return df.select(*(df[f"`{name.replace('`', '``')}`"] for name in wanted))
+    return df.toDF(*wanted)
+
+
+def save(df: Any, definition: TableDefinition, location: str) -> None:
+    """Append the rows to a directory as files of the definition's format."""
+    writer = df.write.format(definition.provider).options(**definition.options).mode("append")
+    if definition.partition_columns:
+        writer = writer.partitionBy(*definition.partition_columns)
+    writer.save(location)

@@ -1,0 +1,405 @@
+"""The Spark session's own metastore, behind the interface of the Hive catalog.
+
+Calls go to Spark's ``ExternalCatalog``, so that schemas of data source tables are kept in table properties as Spark
+itself keeps them. Three calls that it does not have in one step (rename with the kind, the whole definition at once,
+columns of a data source table) go to the Hive client below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from twophase.catalogs.hive.metastore import (
+    EXTERNAL,
+    MANAGED,
+    HivePartition,
+    HiveTable,
+    Metastore,
+    partition_specs,
+)
+from twophase.errors import (
+    CatalogError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import BucketSpec
+from twophase.spark import jvm as private
+from twophase.spark import types
+
+_CATALOG = "org.apache.spark.sql.catalyst.catalog."
+_SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
+
+
+class SessionMetastore(Metastore):
+    """Databases, tables and partitions of the session catalog, in memory or in a Hive metastore.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session.
+    """
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._jvm = spark.sparkContext._jvm
+        self._catalog = private.external_catalog(spark)
+        self._hive = private.hive_client(spark)
+        self._case = private.CaseClasses(spark)
+        self._classes = self._jvm.org.apache.spark.sql.catalyst.catalog
+
+    @property
+    def read_by_session(self) -> bool:
+        return True
+
+    @property
+    def is_hive(self) -> bool:
+        """Whether a Hive metastore is behind the session."""
+        return self._hive is not None
+
+    def canonical(self, name: str) -> str:
+        if self._spark.conf.get("spark.sql.caseSensitive", "false").lower() == "true" and not self.is_hive:
+            return name
+        return name.lower()
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return sorted(_strings(self._catalog.listDatabases()))
+
+    def get_database(self, database: str) -> dict[str, str] | None:
+        if not self._catalog.databaseExists(database):
+            return None
+        found = self._catalog.getDatabase(database)
+        facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
+        return {**self._dict(found.properties()), **facts}
+
+    def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
+        if not ignore_if_exists and self._catalog.databaseExists(database):
+            raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
+        facts = dict(properties)
+        location = facts.pop("location", None)
+        default = self._session_catalog().getDefaultDBPath(database)
+        uri = self._uri(location) if location else default
+        definition = self._classes.CatalogDatabase(database, facts.pop("comment", ""), uri, self._map(facts))
+        self._catalog.createDatabase(definition, ignore_if_exists)
+
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
+        if not self._catalog.databaseExists(database):
+            if ignore_if_not_exists:
+                return
+            raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
+        try:
+            self._catalog.dropDatabase(database, True, cascade)
+        except _spark_errors() as error:
+            raise CatalogError(f"Database {database} cannot be dropped: {_words(error)}", path=database) from error
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        return sorted(_strings(self._catalog.listTables(database)))
+
+    def get_table(self, database: str, name: str) -> HiveTable | None:
+        try:
+            return self._from_spark(self._catalog.getTable(database, name))
+        except _spark_errors() as error:
+            if _is(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
+                return None
+            raise
+
+    def create_table(self, table: HiveTable) -> None:
+        try:
+            self._catalog.createTable(self._to_spark(table), False)
+        except _spark_errors() as error:
+            self._refuse(error, table)
+            raise
+
+    def alter_table(self, table: HiveTable) -> None:
+        self._catalog.alterTable(self._changed(table))
+
+    def alter_columns(self, table: HiveTable) -> None:
+        width = len(table.schema) - len(table.partition_columns)
+        self._catalog.alterTableDataSchema(table.database, table.name, self._struct(_first(table.schema, width)))
+
+    def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
+        if self._hive is None:
+            return True
+        old = self._hive.getTable(table.database, table.name)
+        return self._columns_fit(old, self._hive.getTable(table.database, template))
+
+    def replace_table(self, table: HiveTable, template: str) -> None:
+        if self._hive is None:
+            self._replace_in_memory(table, template)
+            return
+        old = self._hive.getTable(table.database, table.name)
+        new = self._raw_replacement(table, old, self._hive.getTable(table.database, template))
+        if not self._columns_fit(old, new):
+            # The metastore refuses columns whose types do not fit those in the same positions, but it takes a table
+            # without columns. Spark reads the schema of a data source table from its properties: one step for Spark.
+            keys = new.partitionSchema()
+            self._hive.alterTable(table.database, table.name, self._case.copy(new, schema=keys))
+        self._hive.alterTable(table.database, table.name, new)
+
+    def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:
+        changes: dict[str, Any] = {"identifier": old.identifier(), "tableType": self._kind(table.kind)}
+        if not table.tracked:
+            properties = self._dict(template.properties())
+            properties.pop("spark.sql.partitionProvider", None)
+            changes |= {"properties": self._map(properties), "tracksPartitionsInCatalog": False}
+        return self._case.copy(template, ignoredProperties=self._map({}), **changes)
+
+    def _replace_in_memory(self, table: HiveTable, template: str) -> None:
+        old = self._catalog.getTable(table.database, table.name)
+        new = self._catalog.getTable(table.database, template)
+        changes = {"identifier": old.identifier(), "tableType": self._kind(table.kind)}
+        self._catalog.alterTable(self._case.copy(new, tracksPartitionsInCatalog=table.tracked, **changes))
+
+    def _columns_fit(self, old: Any, new: Any) -> bool:
+        before, after = (_types(raw) for raw in (old, new))
+        return all(one == other for one, other in zip(before, after, strict=False))
+
+    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+        table = self.get_table(database, name)
+        if table is None:
+            raise TableNotExistError(f"Table {database}.{name} does not exist.", path=f"{database}.{name}")
+        try:
+            self._rename(table, new_name, kind or table.kind)
+        except _spark_errors() as error:
+            if self.get_table(database, new_name) is not None and self.get_table(database, name) is not None:
+                raise TableAlreadyExistsError(
+                    f"Table {database}.{new_name} exists already.", path=f"{database}.{new_name}"
+                ) from error
+            raise
+
+    def _rename(self, table: HiveTable, new_name: str, kind: str) -> None:
+        if self._hive is not None:
+            raw = self._hive.getTable(table.database, table.name)
+            identifier = self._identifier(table.database, new_name)
+            renamed = self._case.copy(raw, identifier=identifier, tableType=self._kind(kind))
+            self._hive.alterTable(table.database, table.name, renamed)
+            return
+        # The catalog in memory moves the files of a managed table, never those of an external one.
+        if table.kind == MANAGED:
+            self.alter_table(replace(table, kind=EXTERNAL))
+        self._catalog.renameTable(table.database, table.name, new_name)
+        if kind == MANAGED:
+            renamed = self._catalog.getTable(table.database, new_name)
+            self._catalog.alterTable(self._case.copy(renamed, tableType=self._kind(MANAGED)))
+
+    def drop_table(self, database: str, name: str) -> None:
+        self._catalog.dropTable(database, name, True, False)
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    def list_partitions(self, table: HiveTable) -> list[HivePartition]:
+        found = self._catalog.listPartitions(table.database, table.name, self._none())
+        columns = {column.lower(): column for column in table.partition_columns}
+        return [self._partition(partition, columns) for partition in _items(found)]
+
+    def _partition(self, found: Any, columns: Mapping[str, str]) -> HivePartition:
+        values = {columns.get(key.lower(), key): value for key, value in self._dict(found.spec()).items()}
+        return HivePartition(values, self._location(found.storage().locationUri().get()))
+
+    def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        if partitions:
+            self._catalog.createPartitions(table.database, table.name, self._partitions(table, partitions), False)
+
+    def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        if partitions:
+            self._catalog.alterPartitions(table.database, table.name, self._partitions(table, partitions))
+
+    def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        if partitions:
+            specs = self._jvm.PythonUtils.toSeq([self._map(spec) for spec in partition_specs(partitions)])
+            # ignore missing ones, no purge, keep the files
+            self._catalog.dropPartitions(table.database, table.name, specs, True, False, True)
+
+    def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
+        storage = self._catalog.getTable(table.database, table.name).storage()
+        now = self._jvm.java.lang.System.currentTimeMillis()
+        fields = {name: storage.productElement(i) for i, name in enumerate(self._storage_names(storage))}
+
+        def make(partition: HivePartition) -> Any:
+            located = {**fields, "locationUri": self._option(self._uri(partition.location))}
+            return self._classes.CatalogTablePartition(
+                self._map(partition.values),
+                storage.copy(*located.values()),
+                self._map(partition.parameters),
+                now,
+                -1,
+                self._none(),
+            )
+
+        return self._jvm.PythonUtils.toSeq([make(partition) for partition in partitions])
+
+    def _storage_names(self, storage: Any) -> list[str]:
+        return _strings(storage.productElementNames().toSeq())
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def changed(self, database: str, name: str) -> None:
+        jvm = private.Jvm(self._spark)
+        jvm.forget_relation(database, name)
+        if not jvm.nothing_cached() and self._catalog.tableExists(database, name):
+            self._spark._jsparkSession.catalog().refreshTable(f"spark_catalog.`{database}`.`{name}`")
+
+    # -- to Spark and back ---------------------------------------------------------------------------------------
+
+    def _from_spark(self, found: Any) -> HiveTable:
+        storage = found.storage()
+        location = storage.locationUri()
+        bucketing = found.bucketSpec()
+        provider = found.provider()
+        return HiveTable(
+            database=str(found.identifier().database().get()),
+            name=str(found.identifier().table()),
+            kind=str(found.tableType().name()),
+            schema=types.to_arrow(str(found.schema().json())),
+            provider=str(provider.get()).lower() if provider.isDefined() else None,
+            location=self._location(location.get()) if location.isDefined() else None,
+            partition_columns=tuple(_strings(found.partitionColumnNames())),
+            bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
+            serde=self._serde(storage),
+            options={k: v for k, v in self._dict(storage.properties()).items() if k.lower() != "path"},
+            properties=self._dict(found.properties()),
+            comment=str(found.comment().get()) if found.comment().isDefined() else None,
+            tracked=bool(found.tracksPartitionsInCatalog()) or self._is_serde(provider),
+            extra={"spark": found},
+        )
+
+    def _is_serde(self, provider: Any) -> bool:
+        return bool(provider.isDefined()) and str(provider.get()).lower() == "hive"
+
+    def _serde(self, storage: Any) -> dict[str, str]:
+        found = {key: getattr(storage, name)() for key, name in _SERDE_FIELDS.items()}
+        return {key: str(value.get()) for key, value in found.items() if value.isDefined()}
+
+    def _changed(self, table: HiveTable) -> Any:
+        """The table as it was read, with what :meth:`alter_table` may set."""
+        found = table.extra.get("spark") or self._catalog.getTable(table.database, table.name)
+        storage = self._case.copy(found.storage(), locationUri=self._option(self._uri(table.location)))
+        return self._case.copy(
+            found,
+            storage=storage,
+            tableType=self._kind(table.kind),
+            properties=self._map(table.properties),
+            comment=self._option(table.comment),
+            tracksPartitionsInCatalog=table.tracked,
+            stats=self._none(),
+            ignoredProperties=self._map({}),
+        )
+
+    def _to_spark(self, table: HiveTable) -> Any:
+        serde = {name: self._option(table.serde.get(key)) for key, name in _SERDE_FIELDS.items()}
+        storage = self._case.copy(
+            self._classes.CatalogStorageFormat.empty(),
+            locationUri=self._option(self._uri(table.location)),
+            properties=self._map(table.options),
+            **serde,
+        )
+        return self._case.new(
+            _CATALOG + "CatalogTable",
+            self._identifier(table.database, table.name),
+            self._kind(table.kind),
+            storage,
+            self._struct(table.schema),
+            provider=self._option(table.provider),
+            partitionColumnNames=self._jvm.PythonUtils.toSeq(list(table.partition_columns)),
+            bucketSpec=self._option(self._bucket_spec(table.bucketing)),
+            createVersion=self._spark.version,
+            properties=self._map(table.properties),
+            comment=self._option(table.comment),
+            tracksPartitionsInCatalog=table.tracked and bool(table.partition_columns),
+        )
+
+    def _bucket_spec(self, bucketing: BucketSpec | None) -> Any | None:
+        if bucketing is None:
+            return None
+        to_seq = self._jvm.PythonUtils.toSeq
+        return self._classes.BucketSpec(
+            bucketing.count, to_seq(list(bucketing.columns)), to_seq(list(bucketing.sort_columns))
+        )
+
+    def _refuse(self, error: Exception, table: HiveTable) -> None:
+        path = f"{table.database}.{table.name}"
+        if _is(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
+            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+        if _is(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
+            raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
+
+    def _struct(self, schema: Any) -> Any:
+        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(types.from_arrow(schema))
+
+    def _identifier(self, database: str, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, self._option(database))
+
+    def _kind(self, kind: str) -> Any:
+        return getattr(self._classes.CatalogTableType, kind)()
+
+    def _session_catalog(self) -> Any:
+        return self._spark._jsparkSession.sessionState().catalog()
+
+    def _uri(self, location: str | None) -> Any | None:
+        return None if location is None else self._classes.CatalogUtils.stringToURI(location)
+
+    def _location(self, uri: Any) -> str:
+        return str(self._classes.CatalogUtils.URIToString(uri))
+
+    def _option(self, value: Any | None) -> Any:
+        return self._jvm.scala.Option.apply(value)
+
+    def _none(self) -> Any:
+        return self._jvm.scala.Option.empty()
+
+    def _map(self, entries: Mapping[str, str]) -> Any:
+        return self._jvm.PythonUtils.toScalaMap(dict(entries))
+
+    def _dict(self, scala_map: Any) -> dict[str, str]:
+        java = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)
+        return {str(key): str(value) for key, value in dict(java).items()}
+
+
+def _first(schema: Any, width: int) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([schema.field(index) for index in range(width)])
+
+
+def _bucketing(spec: Any) -> BucketSpec:
+    return BucketSpec(
+        int(spec.numBuckets()), tuple(_strings(spec.bucketColumnNames())), tuple(_strings(spec.sortColumnNames()))
+    )
+
+
+def _types(raw: Any) -> list[str]:
+    fields = raw.schema().fields()
+    width = len(fields) - int(raw.partitionColumnNames().length())
+    return [str(fields[index].dataType().json()) for index in range(width)]
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _strings(seq: Any) -> list[str]:
+    return [str(item) for item in _items(seq)]
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return (Py4JJavaError, PySparkException)
+
+
+def _is(error: Exception, *marks: str) -> bool:
+    text = _words(error)
+    return any(mark in text for mark in marks)
+
+
+def _words(error: Exception) -> str:
+    origin = getattr(error, "java_exception", None)
+    return str(origin.toString()) if origin is not None else str(error)
