@@ -1,0 +1,115 @@
+"""Removing what dead transactions left behind, and replaced versions past their retention."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from twophase.catalog import Catalog, Residue
+from twophase.coordinator import Coordinator
+from twophase.records import describe_error
+from twophase.timeline import Timeline
+
+__all__ = ["Cleaned", "clean"]
+
+_log = logging.getLogger("twophase")
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Something that was found in a store, and what was done with it.
+
+    Attributes
+    ----------
+    catalog : str
+    residue : Residue
+    removed : bool
+    reason : str or None
+        Why it was kept.
+    """
+
+    catalog: str
+    residue: Residue
+    removed: bool
+    reason: str | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """For JSON output."""
+        residue = self.residue
+        return {
+            "catalog": self.catalog,
+            "kind": residue.kind,
+            "location": residue.location,
+            "size": residue.size,
+            "transaction_id": residue.transaction_id,
+            "since": residue.since,
+            "removed": self.removed,
+            "reason": self.reason,
+        }
+
+
+def clean(coordinator: Coordinator, catalogs: Iterable[Catalog], dry_run: bool = False) -> list[Cleaned]:
+    """List and remove what nobody needs any more; only what carries the stamp of a transaction that has ended.
+
+    Transactions that this timeline does not know may be alive on another one: what they made is listed and kept.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+    catalogs : iterable of Catalog
+        Where to look.
+    dry_run : bool
+        Only list.
+
+    Returns
+    -------
+    list of Cleaned
+        In the order of the catalogs; errors stand in it and are not raised.
+
+    Raises
+    ------
+    TimelineError
+        The timeline cannot be read: nothing was removed, as nobody knows what is alive.
+    """
+    timeline = coordinator.timeline
+    if not dry_run:
+        _remove_leftovers(coordinator)
+    return [done for catalog in catalogs for done in _clean_one(timeline, catalog, dry_run)]
+
+
+def _remove_leftovers(coordinator: Coordinator) -> None:
+    """What a transaction could not remove at its end is tried again, by the participants themselves."""
+    coordinator.recover(own_only=True)
+    for record in coordinator.timeline.transactions():
+        if not record.is_open and record.left_behind:
+            coordinator.recover(transaction_id=record.id)
+
+
+def _clean_one(timeline: Timeline, catalog: Catalog, dry_run: bool) -> list[Cleaned]:
+    living = frozenset(record.id for record in timeline.transactions(open_only=True))
+    found = catalog.residues(live_transactions=living)
+    # Asked after the store was: a transaction that began in between is on the timeline, and kept.
+    return [_treat(timeline, catalog, residue, dry_run) for residue in found]
+
+
+def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, dry_run: bool) -> Cleaned:
+    reason = _why_kept(timeline, residue)
+    if reason is None and not dry_run:
+        try:
+            catalog.remove_residue(residue)
+            return Cleaned(catalog.name, residue, removed=True)
+        except Exception as error:
+            _log.warning("Could not remove %s: %s", residue.location, error)
+            reason = describe_error(error)
+    return Cleaned(catalog.name, residue, removed=False, reason=reason)
+
+
+def _why_kept(timeline: Timeline, residue: Residue) -> str | None:
+    record = timeline.transaction(residue.transaction_id)
+    if record is None:
+        return "its transaction is not on this timeline; it may be alive on another one"
+    if record.is_open:
+        return f"its transaction is {record.state.name}"
+    return None
