@@ -1,0 +1,326 @@
+"""The private Spark names that reading a statement needs: the second half of :mod:`twophase.spark.jvm`.
+
+:class:`StatementReader` asks Spark's parser, :class:`NameReader` its session catalog. Few crossings into the JVM, no
+analysis, no execution. A version that lacks a name fails with a :class:`twophase.errors.ConfigurationError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from twophase.spark.jvm import private_name
+
+#: Plan nodes that hold statements inside, and the accessors that lead to them.
+_INNER: Mapping[str, tuple[str, ...]] = {
+    "UnresolvedWith": ("child",),
+    "Union": ("children",),
+    "CompoundBody": ("collection", "handlers"),
+    "ExceptionHandler": ("body",),
+    "IfElseStatement": ("conditionalBodies", "elseBody"),
+    "SimpleCaseStatement": ("conditionalBodies", "elseBody"),
+    "SearchedCaseStatement": ("conditionalBodies", "elseBody"),
+    "WhileStatement": ("body",),
+    "RepeatStatement": ("body",),
+    "LoopStatement": ("body",),
+    "ForStatement": ("body",),
+}
+_SEPARATOR = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteNode:
+    """A statement that writes or makes a table, as Spark's parser reads it.
+
+    Attributes
+    ----------
+    kind : str
+        ``create``, ``replace`` (both AS SELECT), ``insert``, ``execute`` (EXECUTE IMMEDIATE), ``empty`` (a table made
+        without rows) or ``unknown`` (any statement on an ``IDENTIFIER(...)``: its text tells which).
+    parts : tuple of str or None
+        The target's name; None where only the analyser will know it.
+    position : int
+        Where the statement begins, to bring several into the order of the text.
+    provider : str, optional
+        ``USING``; ``hive`` for ``STORED AS`` and ``ROW FORMAT``.
+    partition : mapping of str to str or None
+        ``PARTITION (p = 1, q)``: the columns that have a value, values as in a directory name.
+    overwrite, if_not_exists : bool
+        ``INSERT OVERWRITE``; ``PARTITION (...) IF NOT EXISTS``.
+    replaces_rows : bool
+        ``INSERT INTO ... REPLACE WHERE`` and its kin.
+    options : mapping of str to str
+        ``INSERT INTO t WITH (...)``.
+    """
+
+    kind: str
+    parts: tuple[str, ...] | None
+    position: int
+    provider: str | None = None
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    overwrite: bool = False
+    if_not_exists: bool = False
+    replaces_rows: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class StatementReader:
+    """Spark's own parser, and what its plans say of the tables that a statement writes."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self._has_criteria = True
+        with private_name("SessionState.sqlParser", spark):
+            self._parser = spark._jsparkSession.sessionState().sqlParser()
+
+    # -- parsing -------------------------------------------------------------------------------------------------
+
+    def parse(self, text: str, args: Any = None) -> Any | None:
+        """The parsed plan; None for a text that Spark will refuse."""
+        with private_name("ParserInterface.parsePlan", self.spark):
+            try:
+                return self._parser.parsePlan(text)
+            except _refusals():
+                if not args:
+                    return None
+        return self._parse_with(text, args)
+
+    def _parse_with(self, text: str, args: Any) -> Any | None:
+        # Since 4.1 a parameter may stand wherever a literal may, and the bare parser refuses some of those places.
+        from py4j.protocol import Py4JError
+
+        try:
+            return self._parser.parsePlanWithParameters(text, self._parameters(args))
+        except (*_refusals(), Py4JError, TypeError):
+            return None
+
+    def _parameters(self, args: Any) -> Any:
+        from pyspark.sql.classic.column import _to_java_column
+        from pyspark.sql.functions import lit
+
+        session, jvm = self.spark._jsparkSession, self.spark._jvm
+        contexts = jvm.org.apache.spark.sql.catalyst.parser
+
+        def expression(value: Any) -> Any:
+            return session.expression(_to_java_column(lit(value)))
+
+        if isinstance(args, Mapping):
+            named = {name: expression(value) for name, value in args.items()}
+            return contexts.NamedParameterContext(jvm.PythonUtils.toScalaMap(named))
+        return contexts.PositionalParameterContext(jvm.PythonUtils.toSeq([expression(value) for value in args]))
+
+    def parse_name(self, text: str) -> tuple[str, ...] | None:
+        """The parts of a table name as Spark reads it; None where it is none."""
+        with private_name("ParserInterface.parseMultipartIdentifier", self.spark):
+            try:
+                return _strings(self._parser.parseMultipartIdentifier(text))
+            except _refusals():
+                return None
+
+    def substituted(self, text: str) -> str:
+        """The text with its variables (``${name}``) put in, as Spark does before it parses."""
+        with private_name("VariableSubstitution", self.spark):
+            return str(self.spark._jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text))
+
+    # -- what a plan writes --------------------------------------------------------------------------------------
+
+    def is_script(self, plan: Any) -> bool:
+        """Whether it is a script (``BEGIN ... END``)."""
+        return str(plan.nodeName()) == "CompoundBody"
+
+    def writes(self, plan: Any) -> list[WriteNode]:
+        """Every statement in a plan that writes or makes a table, in the order of the text."""
+        with private_name("logical plan", self.spark):
+            return sorted(self._writes(plan), key=lambda node: node.position)
+
+    def _writes(self, plan: Any) -> Iterator[WriteNode]:
+        kind = str(plan.nodeName())
+        if kind in ("CreateTableAsSelect", "ReplaceTableAsSelect", "CreateTable", "ReplaceTable"):
+            yield self._create(kind, plan)
+        elif kind in ("InsertIntoStatement", "UnresolvedInsert"):
+            yield self._insert(plan)
+        elif kind == "PlanWithUnresolvedIdentifier":
+            yield WriteNode("unknown", None, _position(plan))
+        elif kind in ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"):
+            yield WriteNode("execute", None, _position(plan))
+        elif kind == "SingleStatement":
+            yield from self._writes(plan.parsedPlan())
+        else:
+            for accessor in _INNER.get(kind, ()):
+                for inner in _plans(plan, accessor):
+                    yield from self._writes(inner)
+
+    def _create(self, kind: str, plan: Any) -> WriteNode:
+        name, specification = plan.name(), plan.tableSpec()
+        parts = _strings(name.nameParts()) if str(name.nodeName()) == "UnresolvedIdentifier" else None
+        provider = "hive" if specification.serde().isDefined() else _option(specification.provider())
+        verb = "create" if kind.startswith("Create") else "replace"
+        return WriteNode(verb if kind.endswith("AsSelect") else "empty", parts, _position(plan), provider)
+
+    def _insert(self, plan: Any) -> WriteNode:
+        table = plan.table()
+        if str(table.nodeName()) != "UnresolvedRelation":
+            return WriteNode("insert", None, _position(plan))
+        overwrite = bool(plan.overwrite())
+        return WriteNode(
+            "insert",
+            _strings(table.multipartIdentifier()),
+            _position(plan),
+            partition=_static_partition(plan.partitionSpec()),
+            overwrite=overwrite,
+            if_not_exists=bool(plan.ifPartitionNotExists()),
+            replaces_rows=self._replaces_rows(plan),
+            options=_options(table) if overwrite else {},
+        )
+
+    def _replaces_rows(self, plan: Any) -> bool:
+        from py4j.protocol import Py4JError
+
+        if self._has_criteria:
+            try:
+                return bool(plan.replaceCriteriaOpt().isDefined())
+            except Py4JError:
+                self._has_criteria = False  # before 4.2 these forms have a node of their own
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the session catalog says of a table or view.
+
+    Attributes
+    ----------
+    provider : str or None
+        Lower case; ``hive`` for a SerDe table; None for a view.
+    partition_columns : tuple of str
+    """
+
+    provider: str | None
+    partition_columns: tuple[str, ...]
+
+
+class NameReader:
+    """Spark's session catalog and catalog manager: what a name means, without a look at any file."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        with private_name("SessionState.catalogManager", spark):
+            state = spark._jsparkSession.sessionState()
+            self._manager, self._catalog = state.catalogManager(), state.catalog()
+            self._table_identifier = spark._jvm.org.apache.spark.sql.catalyst.TableIdentifier
+            self._some = spark._jvm.scala.Option.apply
+
+    def current_catalog(self) -> str:
+        with private_name("CatalogManager.currentCatalog", self.spark):
+            return str(self._manager.currentCatalog().name())
+
+    def current_database(self) -> str:
+        """The current database of the session catalog."""
+        with private_name("SessionCatalog.getCurrentDatabase", self.spark):
+            return str(self._catalog.getCurrentDatabase())
+
+    def is_catalog(self, name: str) -> bool:
+        with private_name("CatalogManager.isCatalogRegistered", self.spark):
+            return bool(self._manager.isCatalogRegistered(name))
+
+    def is_temporary_view(self, name: str) -> bool:
+        with private_name("SessionCatalog.getTempView", self.spark):
+            return bool(self._catalog.getTempView(name).isDefined())
+
+    def table(self, database: str, name: str) -> TableFacts | None:
+        """One look-up in the metastore; None where there is no such table."""
+        with private_name("SessionCatalog.getTableMetadata", self.spark):
+            try:
+                table = self._catalog.getTableMetadata(self._table_identifier(name, self._some(database)))
+            except _refusals():
+                return None
+            if str(table.tableType().name()) == "VIEW":
+                return TableFacts(None, ())
+            columns = table.partitionColumnNames()
+            provider = (_option(table.provider()) or "hive").lower()
+            return TableFacts(provider, () if columns.isEmpty() else _strings(columns))
+
+    def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
+        """Whether a partition, given by a value for each column, exists."""
+        with private_name("SessionCatalog.listPartitionNames", self.spark):
+            wanted = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
+            identifier = self._table_identifier(name, self._some(database))
+            return not self._catalog.listPartitionNames(identifier, self._some(wanted)).isEmpty()
+
+    def short_name(self, provider: str) -> str:
+        """The short name of a provider that may be given as a class name."""
+        if "." not in provider:
+            return provider.lower()
+        with private_name("DataSource.lookupDataSource", self.spark):
+            try:
+                source = self.spark._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+                    provider, self.spark._jsparkSession.sessionState().conf()
+                )
+                return str(source.newInstance().shortName()).lower()
+            except _refusals():
+                return provider.lower()
+
+    def setting(self, name: str) -> str:
+        """A configuration value that has a default."""
+        return str(self.spark.conf.get(name))
+
+
+def _plans(plan: Any, accessor: str) -> Iterator[Any]:
+    """The plans behind an accessor: one, an Option or a Seq."""
+    from py4j.protocol import Py4JError
+
+    try:
+        value = getattr(plan, accessor)()
+    except Py4JError:
+        if accessor == "handlers":  # scripts of early versions have none
+            return
+        raise
+    kind = str(value.getClass().getName())
+    if kind.startswith(("scala.Some", "scala.None")):
+        yield from (value.get(),) if kind.startswith("scala.Some") else ()
+    elif kind.startswith("scala."):
+        for index in range(value.size()):
+            yield value.apply(index)
+    else:
+        yield value
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JJavaError
+
+
+def _strings(sequence: Any) -> tuple[str, ...]:
+    """A Scala ``Seq[String]`` in one crossing."""
+    return tuple(str(sequence.mkString(_SEPARATOR)).split(_SEPARATOR))
+
+
+def _option(option: Any) -> str | None:
+    return str(option.get()) if option.isDefined() else None
+
+
+def _position(plan: Any) -> int:
+    index = plan.origin().startIndex()
+    return int(index.get()) if index.isDefined() else 0
+
+
+def _static_partition(specification: Any) -> dict[str, str | None]:
+    """The columns of a PARTITION clause that have a value."""
+    static: dict[str, str | None] = {}
+    if specification.isEmpty():
+        return static
+    entries = specification.toSeq()
+    for index in range(entries.size()):
+        column, value = entries.apply(index)._1(), entries.apply(index)._2()
+        if value.isDefined():
+            static[str(column)] = None if value.get() is None else str(value.get())
+    return static
+
+
+def _options(relation: Any) -> dict[str, str]:
+    """Options of ``INSERT ... WITH (...)``, keys in lower case, without Spark's own."""
+    entries = {str(entry.getKey()): str(entry.getValue()) for entry in relation.options().entrySet()}
+    return {key.lower(): value for key, value in entries.items() if not key.startswith("__")}

@@ -1,0 +1,357 @@
+"""A statement's text, so that the tables it writes are written all-or-nothing.
+
+Text in, text out. Nothing is analysed or executed, except that Spark is asked for the value of a constant expression in
+an ``IDENTIFIER(...)`` or ``EXECUTE IMMEDIATE``. What the parser reads and what is found in the text must agree; where
+they do not, the target cannot be told, and the policy decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from twophase.model import ObjectPath, OverwriteScope, quote
+from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.targets import Target, Targets, purpose_of, quoted
+from twophase.spark.tokens import Place, Token, leading_words, places, splice, tokens
+
+Args = Mapping[str, Any] | Sequence[Any] | None
+#: Spark's value of a constant expression: (expression, args).
+Evaluate = Callable[[str, Args], Any]
+Edit = tuple[int, int, str]
+
+_INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
+_VERBS = {"create": ("create",), "replace": ("create", "replace"), "empty": ("create", "replace")}
+
+
+class Untellable(Exception):
+    """The statement cannot be made atomic; the text says why."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A statement to run instead.
+
+    Attributes
+    ----------
+    text, args
+        For ``SparkSession.sql``.
+    targets : tuple of Target
+        The tables of ours that it writes.
+    scopes : mapping of ObjectPath to OverwriteScope
+        Targets whose write is an overwrite that the text calls an append.
+    is_script : bool
+        Each statement in it is a transaction of its own.
+    """
+
+    text: str
+    args: Args
+    targets: tuple[Target, ...] = ()
+    scopes: Mapping[ObjectPath, OverwriteScope] = field(default_factory=dict)
+    is_script: bool = False
+
+    @property
+    def is_group(self) -> bool:
+        """Whether one statement writes several tables, with one outcome."""
+        return len(self.targets) > 1 and not self.is_script
+
+
+def concerns_us(text: str) -> bool:
+    """Whether a statement may write a table, by its first words alone: most statements need no second look."""
+    words = leading_words(text)
+    first = words[0] if words else ""
+    if first == "CREATE":
+        return words[1:2] == ("TABLE",) or words[1:3] == ("OR", "REPLACE") or words[1:2] == ("EXTERNAL",)
+    if first in ("WITH", "FROM"):
+        return _INSERT.search(text) is not None
+    return first in ("INSERT", "REPLACE", "BEGIN", "EXECUTE")
+
+
+def _is_insert(text: str) -> bool:
+    return leading_words(text, 1) in (("INSERT",), ("WITH",), ("FROM",)) and concerns_us(text)
+
+
+class Rewriter:
+    """Rewrites the statements of one session.
+
+    Parameters
+    ----------
+    reader : StatementReader
+    targets : Targets
+    evaluate : callable
+    """
+
+    def __init__(self, reader: StatementReader, targets: Targets, evaluate: Evaluate) -> None:
+        self._reader = reader
+        self._targets = targets
+        self._evaluate = evaluate
+
+    def rewrite(self, text: str, args: Args = None) -> Rewritten | None:
+        """The statement to run instead; None where it is none of ours.
+
+        Raises
+        ------
+        Untellable
+            Its target cannot be told, or our catalog cannot do it.
+        """
+        if not concerns_us(text):
+            return None
+        named = self._name_identifiers(self._reader.substituted(text) if "${" in text else text, args)
+        if named is None:
+            return None
+        text, args = named
+        plan = self._reader.parse(text, args)
+        if plan is None:
+            return None  # Spark's own parse error is better than ours
+        stream = list(tokens(text))
+        draft = _Draft(self, text, args, stream, self._reader.is_script(plan))
+        for node, place in _paired(self._writes(plan, text), places(stream)):
+            draft.add(node, place)
+        return draft.finished()
+
+    def _writes(self, plan: Any, text: str) -> list[WriteNode]:
+        """What a plan writes, but for statements on an ``IDENTIFIER(...)`` that are no insert."""
+        nodes = self._reader.writes(plan)
+        return [n for n in nodes if n.kind != "unknown" or _is_insert(text[n.position :])]
+
+    # -- IDENTIFIER(...) -----------------------------------------------------------------------------------------
+
+    def _name_identifiers(self, text: str, args: Args) -> tuple[str, Args] | None:
+        """Put plain names in the place of each ``IDENTIFIER(...)`` that is a target."""
+        try:
+            return self._named(text, args, leading_words(text, 1) == ("BEGIN",))
+        except Untellable:
+            plan = self._reader.parse(text, args)
+            if plan is None or all(node.kind == "empty" for node in self._writes(plan, text)):
+                return None  # a plain CREATE TABLE needs no telling
+            raise
+
+    def _named(self, text: str, args: Args, is_script: bool) -> tuple[str, Args]:
+        while True:
+            stream = list(tokens(text))
+            found = [p for p in places(stream) if p.names is None and p.verb not in ("execute", "drop")]
+            if not found:
+                return text, args
+            place = found[-1]
+            names = [name for part in place.parts for name in self._names(part, text, stream, args, is_script)]
+            args = _without(args, stream, (place.start, place.stop))
+            text = splice(text, [(place.start, place.stop, quoted(names))])
+
+    def _names(self, part: Any, text: str, stream: Sequence[Token], args: Args, is_script: bool) -> tuple[str, ...]:
+        if part.expression is None:
+            return (part.name,)
+        value = self._constant(text, stream, part.expression, args, is_script)
+        names = self._reader.parse_name(value) if isinstance(value, str) else None
+        if names is None:
+            raise Untellable(f"IDENTIFIER({text[slice(*part.expression)]}) gives no table name")
+        return names
+
+    def _constant(self, text: str, stream: Sequence[Token], span: tuple[int, int], args: Args, is_script: bool) -> Any:
+        """The value of an expression in the text; in a script a variable has none before the script runs."""
+        expression = text[slice(*span)]
+        inside = [token for token in stream if span[0] <= token.start < span[1]]
+        if is_script and any(_may_be_variable(inside, index) for index in range(len(inside))):
+            raise Untellable(f"the value of {expression} is known only when the script runs")
+        return self._evaluate(expression, _within(args, stream, span))
+
+    # -- EXECUTE IMMEDIATE ---------------------------------------------------------------------------------------
+
+    def immediate(
+        self, text: str, stream: Sequence[Token], place: Place, args: Args, is_script: bool
+    ) -> Rewritten | None:
+        """The statement inside an EXECUTE IMMEDIATE, rewritten."""
+        span = (place.start, place.stop)
+        value = self._constant(text, stream, span, args, is_script)
+        return self.rewrite(value) if isinstance(value, str) else None
+
+    # -- one target ----------------------------------------------------------------------------------------------
+
+    def decide(self, node: WriteNode, is_script: bool) -> tuple[Target, OverwriteScope | None] | None:
+        """Where a statement goes, and the scope of an overwrite that runs as an append; None where it stays Spark's."""
+        if node.parts is None:
+            raise Untellable("its target cannot be told from its text")
+        if node.kind == "empty" or node.replaces_rows:
+            return None
+        target = self._targets.resolve(node.parts, views=node.kind == "insert")
+        if target is None:
+            return None
+        decision = self._insert(node, target, is_script) if node.kind == "insert" else self._create(node, target)
+        if decision is not None:
+            self._require(node, target)
+        return decision
+
+    def _create(self, node: WriteNode, target: Target) -> tuple[Target, None] | None:
+        ours = target.spliced and self._targets.can_create(target, node.provider)
+        return (target, None) if ours else None
+
+    def _insert(self, node: WriteNode, target: Target, is_script: bool) -> tuple[Target, OverwriteScope | None] | None:
+        facts = self._targets.existing(target)
+        if facts is None and is_script and target.spliced:
+            return target, None  # made by the script itself; our catalog looks again when the statement runs
+        if facts is None or (target.spliced and not self._targets.can_write(target, facts)):
+            return None
+        scope = self._targets.carried_scope(facts, node.partition, node.options) if node.overwrite else None
+        return (target, scope) if target.spliced or scope else None
+
+    def _require(self, node: WriteNode, target: Target) -> None:
+        purpose = purpose_of(node)
+        if purpose not in target.catalog.capabilities.purposes:
+            raise Untellable(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+
+    def partition_exists(self, target: Target, node: WriteNode) -> bool:
+        """Whether the partition of a ``PARTITION (...) IF NOT EXISTS`` is there."""
+        return self._targets.names.partition_exists(target.path.database, target.path.name, node.partition)
+
+
+class _Draft:
+    """Collects the edits of one statement."""
+
+    def __init__(self, rewriter: Rewriter, text: str, args: Args, stream: Sequence[Token], is_script: bool) -> None:
+        self._rewriter = rewriter
+        self._text = text
+        self._args = args
+        self._stream = stream
+        self._is_script = is_script
+        self._edits: list[Edit] = []
+        self._targets: list[Target] = []
+        self._scopes: dict[ObjectPath, OverwriteScope] = {}
+
+    def add(self, node: WriteNode, place: Place) -> None:
+        if node.kind == "execute":
+            self._add_immediate(place)
+            return
+        decision = self._rewriter.decide(node, self._is_script)
+        if decision is None:
+            return
+        target, scope = decision
+        if node.if_not_exists:
+            if self._rewriter.partition_exists(target, node):
+                return  # Spark itself then writes nothing
+            self._edits.append(_if_not_exists(self._stream, place))
+        self._refuse_moved(target, node)
+        self._edits.extend(_edits(target, node, place, scope))
+        self._targets.append(target)
+        if scope:
+            self._scope(target.path, scope)
+
+    def _scope(self, path: ObjectPath, scope: OverwriteScope) -> None:
+        if self._scopes.get(path, scope) != scope:
+            raise Untellable(f"it overwrites {path} twice, in different ways")
+        self._scopes[path] = scope
+
+    def _add_immediate(self, place: Place) -> None:
+        inner = self._rewriter.immediate(self._text, self._stream, place, self._args, self._is_script)
+        if inner is None:
+            return
+        self._edits.append((place.start, place.stop, _literal(inner.text)))
+        self._args = _without(self._args, self._stream, (place.start, place.stop))
+        self._targets.extend(inner.targets)
+        for path, scope in inner.scopes.items():
+            self._scope(path, scope)
+
+    def _refuse_moved(self, target: Target, node: WriteNode) -> None:
+        """In a script that says USE, an unqualified name means what the script makes of it."""
+        if self._is_script and target.spliced and len(node.parts or ()) < 3 and _has_use(self._stream):
+            raise Untellable(f"the script says USE, so that {quoted(node.parts or ())} is known only when it runs")
+
+    def finished(self) -> Rewritten | None:
+        if not self._edits:
+            return None
+        text = splice(self._text, self._edits)
+        return Rewritten(text, self._args, tuple(self._targets), self._scopes, self._is_script)
+
+
+# -- the parser's statements and the places in the text ---------------------------------------------------------------
+
+
+def _paired(nodes: Sequence[WriteNode], found: Sequence[Place]) -> list[tuple[WriteNode, Place]]:
+    """Each statement with its place, in the order of the text."""
+    wanted = Counter(_key(node) for node in nodes)
+    have = Counter(key for place in found if (key := _place_key(place)) in wanted)
+    if wanted != have:
+        raise Untellable("its target cannot be told from its text")
+    rest = {key: [place for place in found if _place_key(place) == key] for key in wanted}
+    return [(node, rest[_key(node)].pop(0)) for node in nodes]
+
+
+def _key(node: WriteNode) -> tuple[str, tuple[str, ...] | None]:
+    return ("table" if node.kind in _VERBS else node.kind, node.parts)
+
+
+def _place_key(place: Place) -> tuple[str, tuple[str, ...] | None]:
+    verb = "table" if place.verb in ("create", "replace") else place.verb
+    return (verb, None if verb == "execute" else place.names)
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+def _edits(target: Target, node: WriteNode, place: Place, scope: OverwriteScope | None) -> list[Edit]:
+    edits = []
+    if target.spliced:
+        written = len(node.parts or ())
+        if written == 3:
+            edits.append((place.start, place.stop, target.name))
+        else:
+            missing = (target.catalog.name, *target.path.namespace)[: 3 - written]
+            edits.append((place.start, place.start, "".join(quote(part) + "." for part in missing)))
+    if scope and place.overwrite:
+        edits.append((*place.overwrite, "INTO"))
+    return edits
+
+
+def _if_not_exists(stream: Sequence[Token], place: Place) -> Edit:
+    """Take away the ``IF NOT EXISTS`` behind the target's PARTITION clause."""
+    for index in range(place.next, len(stream) - 2):
+        if [t.text.upper() for t in stream[index : index + 3]] == ["IF", "NOT", "EXISTS"]:
+            return (stream[index].start, stream[index + 2].stop, "")
+    raise Untellable("its IF NOT EXISTS cannot be found in its text")
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _has_use(stream: Sequence[Token]) -> bool:
+    """Whether a script changes the current catalog or database."""
+    starts = ("BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
+    return any(
+        token.is_word("USE") and (before.text == ";" or before.is_word(*starts)) for before, token in pairwise(stream)
+    )
+
+
+def _may_be_variable(inside: Sequence[Token], index: int) -> bool:
+    """Whether a token of an expression names a column or variable: a word that is no function and no parameter."""
+    token = inside[index]
+    if token.kind == "quoted":
+        return True
+    if token.kind != "word" or token.text[0].isdigit():
+        return False
+    before = inside[index - 1].text if index else ""
+    after = inside[index + 1].text if index + 1 < len(inside) else ""
+    return before != ":" and after != "("
+
+
+# -- positional parameters ---------------------------------------------------------------------------------------------
+
+
+def _markers(stream: Sequence[Token], stop: int) -> int:
+    return sum(token.text == "?" and token.start < stop for token in stream)
+
+
+def _within(args: Args, stream: Sequence[Token], span: tuple[int, int]) -> Args:
+    """The arguments of an expression cut out of the text."""
+    if args is None or isinstance(args, Mapping):
+        return args
+    return list(args[_markers(stream, span[0]) : _markers(stream, span[1])])
+
+
+def _without(args: Args, stream: Sequence[Token], span: tuple[int, int]) -> Args:
+    """The arguments of the text without that expression."""
+    if args is None or isinstance(args, Mapping):
+        return args
+    return [*args[: _markers(stream, span[0])], *args[_markers(stream, span[1]) :]]

@@ -1,0 +1,182 @@
+"""Which table a statement's target is, and whether twophase takes the statement over.
+
+A name is taken over where it means a table of Spark's session catalog whose format the session's twophase catalog can
+write. Everything else stays exactly Spark's: views, other formats, other catalogs, paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
+from twophase.spark.jvm_statements import NameReader, TableFacts, WriteNode
+
+if TYPE_CHECKING:
+    from twophase.catalog import Catalog
+    from twophase.spark.session import Handle
+
+SESSION_CATALOG = "spark_catalog"
+#: Set to something else by users of another lakehouse: their extension serves all session tables, and we keep out.
+_EXTENSION = "spark.sql.catalog.spark_catalog"
+_LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
+_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that a statement of ours writes.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    path : ObjectPath
+    spliced : bool
+        Whether the catalog's name is to be put in front; False where the user wrote it.
+    """
+
+    catalog: Catalog
+    path: ObjectPath
+    spliced: bool = True
+
+    @property
+    def name(self) -> str:
+        """The full name, quoted."""
+        return ".".join(quote(part) for part in (self.catalog.name, *self.path.to_document()))
+
+
+class Targets:
+    """Resolves names for one attached session.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.names = NameReader(handle.spark)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    @property
+    def session_catalog(self) -> Catalog | None:
+        """The catalog that serves unprefixed names; None where that is off or another extension serves them."""
+        if self._handle.session_catalog is None:
+            return None
+        if self._handle.spark.conf.get(_EXTENSION, "builtin") != "builtin":
+            return None
+        return self._handle.catalog(self._handle.session_catalog)
+
+    def resolve(self, parts: tuple[str, ...], *, views: bool = False) -> Target | None:
+        """The table that a name means; None where it is none of ours.
+
+        Parameters
+        ----------
+        parts : tuple of str
+            The name as the statement has it.
+        views : bool
+            Whether a temporary view of that name goes first (inserts and reads, not CREATE).
+        """
+        first = parts[0]
+        if len(parts) > 1 and first in self._handle.catalogs:
+            return Target(self._handle.catalog(first), ObjectPath.of(*parts[1:]), spliced=False)
+        path = self._session_path(parts, views)
+        catalog = self.session_catalog if path else None
+        return Target(catalog, path) if catalog and path else None
+
+    def _session_path(self, parts: tuple[str, ...], views: bool) -> ObjectPath | None:
+        """Database and name in the session catalog."""
+        if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
+            return ObjectPath.of(*parts[1:])
+        if len(parts) > 2 or not all(parts):
+            return None
+        if len(parts) == 1 and views and self.names.is_temporary_view(parts[0]):
+            return None
+        if self.names.current_catalog() != SESSION_CATALOG:
+            return None
+        if len(parts) == 1:
+            return ObjectPath.of(self.names.current_database(), parts[0])
+        if parts[0].lower() == "global_temp" or self.names.is_catalog(parts[0]):
+            return None
+        return ObjectPath.of(*parts)
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def existing(self, target: Target) -> TableFacts | None:
+        """Provider and partition columns of a table, staged in the surrounding transaction or published."""
+        staged = self.staged_definition(target)
+        if staged is not None:
+            return TableFacts((staged.provider or self.default_provider()).lower(), staged.partition_columns)
+        if target.catalog.name == self._handle.session_catalog:
+            return self.names.table(target.path.database, target.path.name)
+        return self._loaded(target)
+
+    def _loaded(self, target: Target) -> TableFacts | None:
+        from twophase.errors import CatalogError
+
+        try:
+            definition = target.catalog.load_table(target.path)
+        except CatalogError:
+            return None
+        return TableFacts(definition.provider or "", definition.partition_columns)
+
+    def staged_definition(self, target: Target) -> TableDefinition | None:
+        """The definition of what the surrounding transaction staged for a table."""
+        from twophase.spark import live
+
+        found = live.staged(self._handle, target.catalog, target.path)
+        return (found[1] or target.catalog.load_table(target.path)) if found else None
+
+    def default_provider(self) -> str:
+        """The format of a table that is created without one."""
+        if self.names.setting(_LEGACY_HIVE_DEFAULT).lower() == "true":
+            return "hive"
+        return self.names.setting("spark.sql.sources.default").lower()
+
+    def providers(self, catalog: Catalog) -> Collection[str]:
+        """Formats that a catalog writes atomically."""
+        return catalog.capabilities.providers
+
+    def can_create(self, target: Target, provider: str | None) -> bool:
+        """Whether a new table of this format is ours to make. SerDe tables need Hive support, as in Spark itself."""
+        name = self.names.short_name(provider) if provider else self.default_provider()
+        if name == "hive" and self.names.setting("spark.sql.catalogImplementation") != "hive":
+            return False
+        return name in self.providers(target.catalog)
+
+    def can_write(self, target: Target, facts: TableFacts | None) -> bool:
+        """Whether an existing table is ours to write."""
+        return facts is not None and facts.provider is not None and facts.provider in self.providers(target.catalog)
+
+    # -- overwrites ----------------------------------------------------------------------------------------------
+
+    def carried_scope(
+        self, facts: TableFacts, static: Mapping[str, str | None], options: Mapping[str, str]
+    ) -> OverwriteScope | None:
+        """The scope of an overwrite that Spark cannot hand to a V1 write itself; None where it can.
+
+        Tables with a Hive SerDe always replace only the partitions that they write, others as configured: as in Spark
+        itself. In dynamic mode Spark makes *every* overwrite of a v2 table a dynamic one.
+        """
+        named = {column.lower() for column in static}
+        is_open = any(column.lower() not in named for column in facts.partition_columns)
+        mode = options.get("partitionoverwritemode") or self.names.setting(_OVERWRITE_MODE)
+        if mode.lower() != "dynamic" and not (facts.provider == "hive" and is_open):
+            return None
+        return OverwriteScope(dict(static), dynamic=is_open)
+
+
+def purpose_of(node: WriteNode) -> Purpose:
+    """What a parsed statement does to its target."""
+    if node.kind == "insert":
+        return Purpose.INSERT_OVERWRITE if node.overwrite else Purpose.INSERT_INTO
+    if node.kind == "replace":
+        return Purpose.CREATE_OR_REPLACE_TABLE_AS
+    return Purpose.CREATE_TABLE_AS
+
+
+def quoted(parts: Collection[Any]) -> str:
+    """A name from its parts."""
+    return ".".join(quote(str(part)) for part in parts)
