@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from twophase import actions, protocol
@@ -154,14 +156,14 @@ class Transaction:
     def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
         """Make the staging area of a participant."""
         member = self._member(participant)
-        with step("core.begin"):
+        with self._fenced(), step("core.begin"):
             participant.begin()
         self._driver().save_if_changed(member)
 
     def write(self, participant: TwoPhaseCatalogTable, df: Any) -> None:
         """Write the rows of ``df`` to the staging area; the user's own error comes out unchanged."""
         member = self._member(participant)
-        with step("core.write"):
+        with self._fenced(), step("core.write"):
             participant.write(df)
         self._driver().save_if_changed(member)
 
@@ -175,7 +177,8 @@ class Transaction:
         """
         member = self._member(participant)
         if member.state is ParticipantState.STAGED:
-            self._driver().run(protocol.prepare(member.ordinal))
+            with self._fenced():
+                self._driver().run(protocol.prepare(member.ordinal))
 
     def discard(self, participant: TwoPhaseCatalogTable) -> None:
         """Give one participant up while the transaction goes on: what one failed statement staged is removed.
@@ -263,6 +266,28 @@ class Transaction:
             clear=coordinator.clear,
             wait_seconds=coordinator.wait_seconds,
         )
+
+    @contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """An error that comes of another process having removed what was staged is told as that."""
+        try:
+            yield
+        except Exception as error:
+            lost = self._lost()
+            if lost is None or lost is error:
+                raise
+            raise lost from error
+
+    def _lost(self) -> LeaseLostError | None:
+        if self._lease is None or self._lease.surely_held():
+            return None
+        try:
+            self._coordinator.timeline.renew(self._lease)
+        except LeaseLostError as lost:
+            return lost
+        except TwoPhaseError:
+            pass  # It cannot be known: the error itself says more.
+        return None
 
     def _require_open(self) -> None:
         if self._state in (TransactionState.REQUESTED, TransactionState.INFLIGHT):

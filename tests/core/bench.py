@@ -1,0 +1,135 @@
+"""What the tests of the coordinator run on: a real timeline, and chaos catalogs in files that other processes see."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from twophase import failpoints
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.coordinator import Coordinator
+from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.testing.chaos import ChaosCatalog
+from twophase.timeline import Timeline
+from twophase.transaction import Transaction
+
+ROWS = pa.table({"id": [1, 2]})
+DEFINITION = TableDefinition(ROWS.schema)
+
+
+def path(name: str) -> ObjectPath:
+    return ObjectPath.of("default", name)
+
+
+@dataclass
+class Bench:
+    """A timeline and catalogs, and coordinators over them."""
+
+    url: str
+    directory: Path
+    options: dict[str, str] = field(default_factory=lambda: {"group_publish": "false"})
+    coordinators: list[Coordinator] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.catalogs = {name: self.new_catalog(name) for name in ("one", "two")}
+
+    def new_catalog(self, name: str) -> ChaosCatalog:
+        return ChaosCatalog(name, {"file": str(self.directory / f"{name}.json"), **self.options})
+
+    def coordinator(self, name: str = "app", **arguments: Any) -> Coordinator:
+        """A coordinator with a connection of its own."""
+        coordinator = Coordinator(Timeline(self.url), self.catalogs.__getitem__, name=name, **arguments)
+        self.coordinators.append(coordinator)
+        return coordinator
+
+    def close(self) -> None:
+        for coordinator in self.coordinators:
+            coordinator.close()
+
+    def tables(self) -> list[str]:
+        """What readers see."""
+        return [f"{name}.{table}" for name, c in self.catalogs.items() for table in c.list_tables("default")]
+
+    def staged(self) -> list[str]:
+        """What readers do not see, and nobody may forget."""
+        return [residue.location for catalog in self.catalogs.values() for residue in catalog.residues()]
+
+
+def write(
+    tx: Transaction, catalog: ChaosCatalog, name: str, purpose: Purpose = Purpose.CREATE_TABLE_AS, rows: Any = ROWS
+) -> TwoPhaseCatalogTable:
+    """One statement inside a transaction, up to *prepared*."""
+    participant = stage(tx, catalog, name, purpose)
+    tx.begin_participant(participant)
+    tx.write(participant, rows)
+    tx.prepare_participant(participant)
+    return participant
+
+
+def stage(
+    tx: Transaction, catalog: ChaosCatalog, name: str, purpose: Purpose = Purpose.CREATE_TABLE_AS
+) -> TwoPhaseCatalogTable:
+    participant = tx.stage(catalog, path(name), DEFINITION, purpose=purpose)
+    assert participant is not None
+    return participant
+
+
+#: Which tables a transaction of the tests writes: one publish, or two in two stores.
+SHAPES = {"single": (("one", "t"),), "several": (("one", "t"), ("two", "u"))}
+
+
+def run_shape(bench: Bench, shape: str, **arguments: Any) -> Transaction:
+    """A whole transaction of that shape."""
+    tx = bench.coordinator(**arguments).begin()
+    try:
+        for catalog, name in SHAPES[shape]:
+            write(tx, bench.catalogs[catalog], name)
+    except BaseException as error:
+        tx.abort(error)
+        raise
+    tx.commit()
+    return tx
+
+
+# -- in a process of its own ------------------------------------------------------------------------------------------
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.core.bench"])
+
+
+def child(function: Callable[..., Any], *arguments: Any, failpoint: str = "", directory: Path | None = None) -> Any:
+    """Start a function in a process of its own, armed with failpoints."""
+    process = _context.Process(target=_run, args=(function, arguments, failpoint, str(directory or "")))
+    process.start()
+    return process
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], failpoint: str, directory: str) -> None:
+    os.environ["TWOPHASE_FAILPOINT_DIR"] = directory
+    failpoints.arm_from_environment(failpoint)
+    function(*arguments)
+
+
+def run_shape_in(url: str, directory: Path, shape: str, lease_seconds: float = 60.0) -> None:
+    """For a child: a whole transaction."""
+    run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds)
+
+
+def report_in(url: str, directory: Path, shape: str, lease_seconds: float) -> None:
+    """For a child: a whole transaction, and what its user was told."""
+    try:
+        told = run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds).state.name
+    except Exception as error:
+        told = type(error).__name__
+    (directory / "told").write_text(told)
+
+
+def recover_in(url: str, directory: Path) -> None:
+    """For a child: recover what is dead."""
+    Bench(url, directory).coordinator().recover()

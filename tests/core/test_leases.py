@@ -1,0 +1,271 @@
+"""Leases: a live transaction is never recovered, a silent one is, and a zombie cannot publish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.bench import Bench, child, path, report_in, run_shape, stage, write
+from twophase import failpoints
+from twophase.coordinator import Coordinator
+from twophase.errors import LeaseLostError
+from twophase.liveness import Owner, this_process
+from twophase.records import TransactionRecord
+from twophase.states import TransactionState
+
+LEASE = 1.0
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Poll for something that another process does."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+class Sleeper:
+    """A child that reached a step, and is stopped there with all its threads, as by a long pause of its machine."""
+
+    def __init__(self, bench: Bench, step: str, shape: str) -> None:
+        self._step = step
+        self._directory = bench.directory
+        arguments = (bench.url, bench.directory, shape, LEASE)
+        self.process = child(report_in, *arguments, failpoint=f"{step}=pause@1", directory=bench.directory)
+        wait_until((bench.directory / f"{step}.reached").exists)
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def wake(self) -> str:
+        """Let it go on; what its user was told."""
+        (self._directory / f"{self._step}.go").touch()
+        os.kill(self.process.pid, signal.SIGCONT)
+        self.process.join(60)
+        return (self._directory / "told").read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(60)
+
+
+@pytest.fixture
+def sleeper(bench: Bench) -> Iterator[Callable[[str, str], Sleeper]]:
+    started: list[Sleeper] = []
+
+    def start(step: str, shape: str = "single") -> Sleeper:
+        started.append(Sleeper(bench, step, shape))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+def only(coordinator: Coordinator) -> TransactionRecord:
+    (record,) = coordinator.timeline.transactions()
+    return record
+
+
+def wait_for_silence(coordinator: Coordinator) -> None:
+    wait_until(lambda: only(coordinator).is_dead(coordinator.timeline.now()))
+
+
+@pytest.mark.parametrize("step", ["core.begin", "core.write", "core.prepare", "core.record_committing"])
+def test_a_zombie_that_lost_its_lease_cannot_publish(bench: Bench, sleeper: Callable[..., Sleeper], step: str) -> None:
+    zombie = sleeper(step)
+    coordinator = bench.coordinator()
+    wait_for_silence(coordinator)
+    (recovered,) = coordinator.recover()
+    assert recovered.state is TransactionState.ROLLED_BACK
+    assert zombie.wake() == "LeaseLostError"
+    assert bench.tables() == []
+    assert only(coordinator).state is TransactionState.ROLLED_BACK
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_a_zombie_in_the_middle_of_its_publish_is_rolled_forward_and_told_so(
+    bench: Bench, sleeper: Callable[..., Sleeper], shape: str
+) -> None:
+    """Its owner may go on at any moment, so that only an outcome that both bring about is safe."""
+    zombie = sleeper("core.publish", shape)
+    coordinator = bench.coordinator()
+    wait_for_silence(coordinator)
+    (recovered,) = coordinator.recover()
+    assert recovered.state is TransactionState.COMPLETED
+    published = bench.tables()
+    assert zombie.wake() == "COMPLETED"
+    assert bench.tables() == published
+    assert bench.staged() == []
+
+
+def test_a_killed_process_is_recovered_without_waiting_for_its_lease(
+    bench: Bench, sleeper: Callable[..., Sleeper]
+) -> None:
+    dead = sleeper("core.prepare")
+    dead.kill()
+    coordinator = bench.coordinator()
+    assert only(coordinator).is_certainly_dead()
+    (recovered,) = coordinator.recover()
+    assert recovered.state is TransactionState.ROLLED_BACK
+
+
+def test_a_live_transaction_is_never_recovered_however_long_it_takes(bench: Bench) -> None:
+    coordinator = bench.coordinator(lease_seconds=0.4)
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    other = bench.coordinator()
+    first = only(other).lease_until
+    wait_until(lambda: other.timeline.now() > first)  # Its first lease alone would have run out.
+    wait_until(lambda: only(other).lease_until > first)
+    assert other.recover() == []
+    (left_alone,) = other.recover(transaction_id=tx.id)
+    assert "alive" in (left_alone.note or "")
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+
+
+def test_a_transaction_that_nobody_refers_to_any_more_is_recovered(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    assert coordinator.recover() == []
+    del tx
+    (recovered,) = coordinator.recover()
+    assert recovered.state is TransactionState.ROLLED_BACK
+    assert bench.staged() == []
+
+
+def test_transactions_of_other_coordinators_are_left_alone(bench: Bench) -> None:
+    tx = bench.coordinator(name="theirs").begin()
+    stage(tx, bench.catalogs["one"], "t")
+    del tx
+    ours = bench.coordinator(name="ours")
+    assert ours.recover() == []
+    assert only(ours).state is TransactionState.INFLIGHT
+    assert [r.state for r in ours.recover(own_only=False)] == [TransactionState.ROLLED_BACK]
+
+
+def test_a_lease_lost_to_another_process_fences_every_write(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    participant = write(tx, bench.catalogs["one"], "t")
+    line = bench.coordinator().timeline
+    record = line.transaction(tx.id)
+    assert record is not None
+    line.give_up(_stolen(coordinator, tx.id))
+    abandoned = line.transaction(tx.id)
+    assert abandoned is not None
+    assert line.take_over(abandoned, this_process(), 60) is not None
+    with pytest.raises(LeaseLostError):
+        stage(tx, bench.catalogs["two"], "u")
+    tx.discard(participant)
+    with pytest.raises(LeaseLostError):
+        tx.commit()
+    assert bench.tables() == []
+
+
+def _stolen(coordinator: Coordinator, transaction_id: str) -> Any:
+    tx = coordinator.find(transaction_id)
+    assert tx is not None
+    return tx._lease
+
+
+def test_only_one_of_many_recoveries_takes_a_transaction(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    transaction_id = tx.id
+    del tx
+    coordinators = [bench.coordinator() for _ in range(6)]
+    barrier = threading.Barrier(len(coordinators))
+    taken: list[Any] = []
+
+    def take(coordinator: Coordinator) -> None:
+        record = coordinator.timeline.transaction(transaction_id)
+        assert record is not None
+        barrier.wait()
+        taken.append(coordinator.timeline.take_over(record, this_process(), 60))
+
+    threads = [threading.Thread(target=take, args=(c,)) for c in coordinators]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([lease for lease in taken if lease]) == 1
+
+
+def test_a_timeline_that_is_away_for_a_while_does_not_end_a_transaction(bench: Bench) -> None:
+    beats = threading.Event()
+    failpoints.arm("core.heartbeat", lambda _: _fail(beats), nth=1)
+    coordinator = bench.coordinator(lease_seconds=0.4)
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    assert beats.wait(30)
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+
+
+def _fail(beats: threading.Event) -> None:
+    beats.set()
+    raise ConnectionError("the timeline is away")
+
+
+def test_two_recoveries_at_once_leave_one_outcome(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    write(tx, bench.catalogs["two"], "u")
+    del tx
+    threads = [threading.Thread(target=bench.coordinator().recover) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert only(bench.coordinator()).state is TransactionState.ROLLED_BACK
+    assert bench.staged() == []
+
+
+# -- who is gone ------------------------------------------------------------------------------------------------------
+
+
+def test_this_process_is_not_gone() -> None:
+    assert not this_process().is_gone()
+
+
+def test_a_process_number_that_another_process_has_now_is_gone() -> None:
+    me = this_process()
+    assert Owner(me.host, me.boot_id, me.pid, "ticks:1").is_gone()
+
+
+def test_a_process_that_cannot_be_seen_from_here_is_not_taken_for_gone() -> None:
+    me = this_process()
+    assert not Owner("elsewhere", me.boot_id, 999_999_999, "ticks:1").is_gone()
+    assert not Owner(me.host, "another boot or container", 999_999_999, "ticks:1").is_gone()
+
+
+def test_a_killed_child_is_gone_before_its_parent_asked_for_it(tmp_path: Path) -> None:
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
+    try:
+        me = this_process()
+        from twophase.liveness import _started
+
+        owner = Owner(me.host, me.boot_id, pid, _started(pid) or "")
+        assert not owner.is_gone()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(owner.is_gone)
+    os.waitpid(pid, 0)
+
+
+def test_a_finished_transaction_is_told_from_an_unknown_one(bench: Bench) -> None:
+    tx = run_shape(bench, "single")
+    coordinator = bench.coordinator()
+    (untouched,) = coordinator.recover(transaction_id=tx.id)
+    assert untouched.state is TransactionState.COMPLETED
+    assert "nothing is left" in (untouched.note or "")
+    assert bench.catalogs["one"].table_exists(path("t"))
