@@ -251,7 +251,10 @@ class Timeline:
             key = target_key(catalog, path)
             holder = _holder(connection, key)
             if holder is None:
-                connection.execute(reservations.delete().where(reservations.c.target == key))  # of a finished one
+                # Of a finished one; the condition is asked again, as another may have reserved it just now.
+                living = sa.select(transactions.c.id).where(transactions.c.finished.is_(None))
+                stale = (reservations.c.target == key) & reservations.c.transaction_id.not_in(living)
+                connection.execute(reservations.delete().where(stale))
                 connection.execute(
                     reservations.insert().values(
                         target=key, catalog=catalog, path=path_text(path), transaction_id=lease.transaction_id

@@ -1,0 +1,290 @@
+"""The timeline: durable, shared by processes, and clear about what it cannot read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.core.bench import child, path
+from twophase import tables
+from twophase.errors import LeaseLostError, TimelineError
+from twophase.liveness import this_process
+from twophase.model import Level, Purpose
+from twophase.records import ParticipantRecord, describe_error
+from twophase.states import ParticipantState, TransactionState
+from twophase.timeline import Timeline
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "new directory" / "timeline.db"
+
+
+@pytest.fixture
+def timeline(file: Path) -> Iterator[Timeline]:
+    with closing(Timeline(f"sqlite:///{file}")) as timeline:
+        yield timeline
+
+
+def request(timeline: Timeline, transaction_id: str, seconds: float = 60.0) -> Any:
+    return timeline.request(
+        transaction_id, coordinator="app", owner=this_process(), user="ann", application="etl", seconds=seconds
+    )
+
+
+def enlist(timeline: Timeline, lease: Any, ordinal: int = 0) -> ParticipantRecord:
+    record = ParticipantRecord(
+        ordinal, "hive", path("t"), Purpose.CREATE_TABLE_AS, ParticipantState.STAGED, document={"key": "wört"}
+    )
+    timeline.enlist(lease, record)
+    return record
+
+
+# -- what it keeps ----------------------------------------------------------------------------------------------------
+
+
+def test_it_keeps_who_what_when_and_the_level(timeline: Timeline) -> None:
+    lease = request(timeline, "app-1")
+    enlist(timeline, lease)
+    timeline.save_participant(lease, 0, state=ParticipantState.PREPARED, level=Level.ATOMIC)
+    timeline.record(lease, TransactionState.COMMITTING, level=Level.ATOMIC)
+    timeline.record(lease, TransactionState.COMPLETED)
+    timeline.finish(lease, ("/old/version",))
+    record = timeline.transaction("app-1")
+    assert record is not None
+    assert (record.user, record.application, record.coordinator) == ("ann", "etl", "app")
+    assert record.owner == this_process()
+    assert record.state is TransactionState.COMPLETED
+    assert record.level is Level.ATOMIC
+    assert record.created <= (record.decided or 0) <= (record.finished or 0)
+    assert record.left_behind == ("/old/version",)
+    (participant,) = record.participants
+    assert participant.name == "hive.default.t"
+    assert participant.state is ParticipantState.PUBLISHED
+    assert participant.level is Level.ATOMIC
+    assert participant.document == {"key": "wört"}  # Kept: it left something behind.
+
+
+def test_documents_are_dropped_when_nothing_is_left_to_do(timeline: Timeline) -> None:
+    lease = request(timeline, "app-1")
+    enlist(timeline, lease)
+    timeline.record(lease, TransactionState.ROLLED_BACK)
+    timeline.finish(lease)
+    record = timeline.transaction("app-1")
+    assert record is not None
+    assert record.participants[0].document is None
+
+
+def test_the_newest_transactions_come_first(timeline: Timeline) -> None:
+    for number in range(5):
+        lease = request(timeline, f"app-{number}")
+        if number % 2:
+            timeline.record(lease, TransactionState.ROLLED_BACK)
+            timeline.finish(lease)
+    assert [r.id for r in timeline.transactions(limit=2)] == ["app-4", "app-3"]
+    assert [r.id for r in timeline.transactions(open_only=True)] == ["app-4", "app-2", "app-0"]
+    assert timeline.transactions(coordinator="other") == []
+    assert timeline.transaction("app-9") is None
+
+
+def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None:
+    lease = request(timeline, "app-1")
+    timeline.record(lease, TransactionState.COMPLETED)
+    timeline.record(lease, TransactionState.COMPLETED)
+    with pytest.raises(LeaseLostError):
+        timeline.record(lease, TransactionState.ROLLED_BACK)
+
+
+def test_a_table_is_reserved_by_one_transaction_at_a_time(timeline: Timeline) -> None:
+    first, second = request(timeline, "app-1"), request(timeline, "app-2")
+    assert timeline.reserve(first, "hive", path("t")) is None
+    assert timeline.reserve(first, "hive", path("t")) is None
+    assert timeline.reserve(second, "hive", path("t")) == "app-1"
+    assert timeline.reserve(second, "other", path("t")) is None
+    assert timeline.holder("hive", path("t")) == "app-1"
+    timeline.record(first, TransactionState.ROLLED_BACK)
+    timeline.finish(first)
+    assert timeline.holder("hive", path("t")) is None
+    assert timeline.reserve(second, "hive", path("t")) is None
+
+
+def test_the_names_of_reserved_tables_may_be_long_and_strange(timeline: Timeline) -> None:
+    first, second = request(timeline, "app-1"), request(timeline, "app-2")
+    names = ["ü" * 200, 'a"b', "a.b", "a`b", "a b", "A", "a"]
+    for name in names:
+        assert timeline.reserve(first, "hive", path(name)) is None
+        assert timeline.reserve(second, "hive", path(name)) == "app-1"
+
+
+# -- many processes ---------------------------------------------------------------------------------------------------
+
+
+def write_many(url: str, name: str, count: int) -> None:
+    timeline = Timeline(url)
+    for number in range(count):
+        lease = request(timeline, f"{name}-{number}")
+        enlist(timeline, lease)
+        holder = timeline.reserve(lease, "hive", path("contended"))
+        state = TransactionState.ROLLED_BACK if holder else TransactionState.COMPLETED
+        timeline.record(lease, state)
+        timeline.finish(lease)
+
+
+def test_many_processes_make_and_write_one_sqlite_file_together(file: Path) -> None:
+    url = f"sqlite:///{file}"
+    processes = [child(write_many, url, f"p{number}", 15) for number in range(4)]
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 4
+    records = Timeline(url, create=False).transactions()
+    assert len(records) == 60
+    assert all(record.finished and record.state.is_final and record.participants for record in records)
+    assert any(record.state is TransactionState.COMPLETED for record in records)
+
+
+def test_what_is_recorded_survives_a_power_failure(timeline: Timeline) -> None:
+    with timeline._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+# -- what cannot be read ----------------------------------------------------------------------------------------------
+
+
+def refuse(url: str, **arguments: Any) -> str:
+    with pytest.raises(TimelineError) as caught:
+        Timeline(url, **arguments)
+    return str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_refused_and_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "timeline.db"
+    file.write_bytes(b"these are not the rows you are looking for " * 50)
+    before = file.read_bytes()
+    assert "damaged or no SQLite database" in refuse(f"sqlite:///{file}")
+    assert file.read_bytes() == before
+
+
+def test_a_truncated_timeline_is_refused_with_words(file: Path, timeline: Timeline) -> None:
+    for number in range(50):
+        request(timeline, f"app-{number}")
+    timeline.close()
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    for wal in file.parent.glob("timeline.db-*"):
+        wal.unlink()
+    with pytest.raises(TimelineError, match="damaged"):
+        Timeline(f"sqlite:///{file}").transactions()
+
+
+def test_a_directory_in_its_place_is_refused(tmp_path: Path) -> None:
+    assert str(tmp_path) in refuse(f"sqlite:///{tmp_path}")
+
+
+def test_a_newer_timeline_is_refused_and_untouched(file: Path, timeline: Timeline) -> None:
+    timeline.close()
+    set_version(file, tables.VERSION + 1)
+    assert "newer twophase" in refuse(f"sqlite:///{file}")
+
+
+def test_a_timeline_too_old_is_refused_with_words(file: Path, timeline: Timeline) -> None:
+    timeline.close()
+    set_version(file, 0)
+    assert "too old" in refuse(f"sqlite:///{file}")
+
+
+def test_an_old_timeline_is_upgraded_and_keeps_its_rows(
+    file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request(timeline, "app-1")
+    timeline.close()
+
+    def add_column(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE twophase_transactions ADD COLUMN note TEXT")
+
+    monkeypatch.setattr(tables, "VERSION", tables.VERSION + 1)
+    monkeypatch.setitem(tables.UPGRADES, tables.VERSION - 1, add_column)
+    for _ in range(2):
+        upgraded = Timeline(f"sqlite:///{file}")
+        assert [record.id for record in upgraded.transactions()] == ["app-1"]
+        upgraded.close()
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT version FROM twophase_schema_version").fetchall() == [(tables.VERSION,)]
+
+
+def test_an_upgrade_that_fails_changes_nothing(file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline.close()
+
+    def half(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("ALTER TABLE twophase_transactions ADD COLUMN note TEXT")
+        raise RuntimeError("no more room")
+
+    monkeypatch.setattr(tables, "VERSION", tables.VERSION + 1)
+    monkeypatch.setitem(tables.UPGRADES, tables.VERSION - 1, half)
+    assert "no more room" in refuse(f"sqlite:///{file}")
+    monkeypatch.undo()
+    with closing(sqlite3.connect(file)) as connection:
+        assert "note" not in [row[1] for row in connection.execute("PRAGMA table_info(twophase_transactions)")]
+    Timeline(f"sqlite:///{file}").close()
+
+
+def set_version(file: Path, version: int) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE twophase_schema_version SET version = ?", (version,))
+        connection.commit()
+
+
+def test_a_timeline_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "timeline.db"
+    assert "no timeline" in refuse(f"sqlite:///{file}", create=False)
+    assert not file.parent.exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_timeline_in_memory_is_refused(url: str) -> None:
+    assert "forget" in refuse(url)
+
+
+def test_a_wrong_url_is_refused_without_repeating_it() -> None:
+    text = refuse("postgres secret=hunter2")
+    assert "hunter2" not in text
+    assert "sqlite:////" in text
+
+
+def test_a_database_without_a_driver_is_refused_with_the_remedy() -> None:
+    assert "pip install" in refuse("nosuchdb://user:hunter2@host/db")
+
+
+def test_a_server_that_does_not_answer_is_told_without_its_password() -> None:
+    text = refuse("postgresql+psycopg://ann:hunter2@127.0.0.1:1/db?connect_timeout=2")
+    assert "hunter2" not in text
+    assert "127.0.0.1" in text
+
+
+# -- no secrets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot connect to postgresql://ann:hunter2@host/db",
+        "login failed: password=hunter2, try again",
+        'Missing grant; "secret_key": "hunter2"',
+        "AWS access-key: hunter2",
+        "token = hunter2",
+        "first line\n== SQL ==\nSELECT 'hunter2'",
+    ],
+)
+def test_an_error_on_the_timeline_holds_no_secret(timeline: Timeline, file: Path, text: str) -> None:
+    assert "hunter2" not in (describe_error(RuntimeError(text)) or "")
+    lease = request(timeline, "app-1")
+    timeline.record(lease, TransactionState.ROLLED_BACK, error=RuntimeError(text))
+    timeline.finish(lease)
+    timeline.close()
+    assert all(b"hunter2" not in part.read_bytes() for part in file.parent.iterdir())
