@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,14 @@ class Side:
         self._progress = progress
         self._bar: TaskID = progress.add_task(TITLES[name], total=len(SCENES), what="starting Spark")
         self._killed_with: dict[str, Any] | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the driver that runs, if any; for Ctrl-C."""
+        self._stopped = True
+        if self._driver is not None:
+            _kill(self._driver)
 
     def run(self) -> None:
         """Run all scenes; the last one kills the driver, and a second driver finds what it left."""
@@ -60,15 +67,22 @@ class Side:
         self._progress.update(self._bar, completed=len(SCENES), what="done")
 
     def _drive(self, more: list[str]) -> None:
+        if self._stopped:
+            return
         (self.directory / self.name).mkdir(exist_ok=True)
         command = [sys.executable, "-m", "demo.worker", self.name, str(self.directory), *more]
         with open(self.log, "ab") as log:
             # A session of its own: the kill must take Python and its JVM together, as a lost machine does.
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        self._driver = process
         try:
-            for message in self._messages(process):
-                self._handle(process, message)
-            if process.wait() and not (self._killed_with and not more):
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    if line.startswith(b"{"):
+                        self._handle(process, json.loads(line))
+            killed = self._stopped or (self._killed_with is not None and not more)
+            if process.wait() and not killed:
                 raise WorkerFailed(f"A driver failed; see {self.log}")
         finally:
             _kill(process)
@@ -76,12 +90,6 @@ class Side:
     @property
     def log(self) -> Path:
         return self.directory / f"{self.name}.log"
-
-    def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(b"{"):
-                yield json.loads(line)
 
     def _handle(self, process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
         kind = message.pop("kind")
@@ -102,21 +110,28 @@ class Side:
     def _kill_in_the_middle(self, process: subprocess.Popen[bytes]) -> None:
         """Kill the driver as soon as its job has written the first data file anywhere."""
         warehouse = self.directory / self.name / "warehouse"
-        known = set(warehouse.rglob("part-*"))
+        known = data_files(warehouse)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and process.poll() is None:
-            if set(warehouse.rglob("part-*")) - known:
-                break
+        while time.monotonic() < deadline and process.poll() is None and not data_files(warehouse) - known:
             time.sleep(0.02)
         _kill(process)
 
 
+def data_files(directory: Path) -> set[str]:
+    """Every data file below, half-written ones included. (``rglob`` would fail where a job removes a folder.)"""
+    return {
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(directory)
+        for name in names
+        if name.startswith("part-")
+    }
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
+    """Kill a driver with its JVM; nothing when it has ended (its number may be another's by then)."""
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+        process.wait()
 
 
 # -- the table at the end --------------------------------------------------------------------------------------------
@@ -205,8 +220,14 @@ def show(directory: Path, console: Console) -> int:
     with Progress(*columns, TextColumn("{task.fields[what]}"), console=console) as progress:
         sides = [Side(name, directory, progress) for name in ("stock", "twophase")]
         with ThreadPoolExecutor() as pool:
-            # Each side is a process of its own; listing the results raises what went wrong in one.
-            list(pool.map(Side.run, sides))
+            runs = [pool.submit(side.run) for side in sides]
+            try:
+                for run in runs:
+                    run.result()
+            finally:
+                # After Ctrl-C, or when one side failed, drivers still run; else this does nothing.
+                for side in sides:
+                    side.stop()
     stock, ours = sides
     console.print(report(stock, ours))
     states = ", ".join(f"{ours.recovered.count(state)} {state}" for state in sorted(set(ours.recovered)))
