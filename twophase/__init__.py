@@ -67,7 +67,6 @@ _HOMES = {
 }
 
 
-
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

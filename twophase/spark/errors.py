@@ -1,8 +1,8 @@
 """Errors across Py4J: ours and the user's own reach the user's ``except`` as what they are.
 
-A callback can only throw a Java exception. So an error of ours is remembered under a token, a Java exception carries the
-token through Spark, and PySpark's own hook for results (``py4j.java_gateway.get_return_value``, which PySpark wraps too) is
-wrapped once more to raise the remembered error. Spark's own errors travel as the Java exceptions that they are.
+A callback can only throw a Java exception. So an error of ours is remembered under a token, a Java exception carries
+the token through Spark, and Py4J's function for results (``py4j.java_gateway.get_return_value``, which PySpark wraps
+too) is wrapped once more to raise the remembered error. Spark's own errors travel as the Java exceptions that they are.
 """
 
 from __future__ import annotations

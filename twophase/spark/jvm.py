@@ -343,7 +343,7 @@ def _py4j_error() -> type[Exception]:
     return Py4JError
 
 
-# -- the session's metastore: Scala case classes, the external catalog and its Hive client ------------------------------
+# -- the session's metastore: Scala case classes, the external catalog and its Hive client -----------------------------
 
 
 class CaseClasses:
@@ -396,3 +396,31 @@ def hive_client(spark: Any) -> Any | None:
             return None
     with private_name("HiveExternalCatalog.client", spark):
         return unwrapped.client()
+
+
+def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
+    """``alter_table`` of a raw Hive table with an empty list of data columns, which the Hive client itself refuses.
+
+    The metastore compares the types of columns position by position with those that are there; against an empty
+    list everything fits.
+    """
+    jvm = spark.sparkContext._jvm
+    with private_name("HiveClientImpl.toHiveTable", spark):
+        make = _method(client, "toHiveTable", 2)
+        arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 2)
+        arguments[0] = raw
+        arguments[1] = jvm.scala.Option.apply(None)
+        table = make.invoke(client, arguments).getTTable()
+        table.getSd().setCols(jvm.java.util.ArrayList())
+    with private_name("HiveClientImpl.msClient", spark):
+        found = _method(client, "msClient", 0)
+        found.setAccessible(True)
+        store = found.invoke(client, spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0))
+    store.alter_table(table.getDbName(), table.getTableName(), table)
+
+
+def _method(instance: Any, name: str, parameters: int) -> Any:
+    for method in instance.getClass().getDeclaredMethods():
+        if str(method.getName()).endswith(name) and method.getParameterCount() == parameters:
+            return method
+    raise AttributeError(name)

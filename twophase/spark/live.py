@@ -147,7 +147,7 @@ def open_statement(
         raise AtomicityNotSupportedError(
             f"Catalog {catalog.name} has no two-phase write for {purpose.value} of {path}; nothing was started.",
             path=path,
-            hint="There is no other way to run it in this catalog, so spark.twophase.atomicity=preferred does not help.",
+            hint="This catalog has no other way to run it: spark.twophase.atomicity=preferred does not help.",
         )
     hooks: Iterable[JobStatusHook] = (*handle.hooks, *(live.hooks if live else ()))
     statement = Statement(

@@ -1,12 +1,13 @@
 """A twophase catalog as a native Spark catalog: the Python side of Spark's ``StagingTableCatalog``, over Py4J.
 
-Spark calls it from its analyser (``loadTable``, ``tableExists``) and from running statements (``stage*``, ``createTable``,
-...). ``loadTable`` with write privileges answers a table of ours; without them, one that Spark itself reads.
+Spark calls it from its analyser (``loadTable``, ``tableExists``) and from running statements (``stage*``,
+``createTable``, ...). ``loadTable`` with write privileges answers a table of ours; without them, one that Spark reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, ReadSource
@@ -19,7 +20,8 @@ from twophase.errors import (
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark import live
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import CATALOG
+from twophase.spark.intent import options_of
+from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
 from twophase.spark.proxies_namespaces import NamespacesMixin
@@ -157,7 +159,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _stage(self, identifier: Any, facts: tuple[Any, ...], purpose: Purpose) -> Any:
         with thrown_to_spark(self._jvm, identifier):
             path = self._writable_path(identifier)
-            definition = self._definition_of(facts)
+            definition = self._with_options(path, self._definition_of(facts))
             statement = live.open_statement(self._handle, self._catalog, path, definition, purpose)
             return StagedTable(self._handle, statement, definition)
 
@@ -167,6 +169,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return definition_of(self._jvm, self._catalog, info.columns(), info.partitions(), info.properties())
         columns, transforms, properties = facts
         return definition_of(self._jvm, self._catalog, columns, transforms, properties)
+
+    def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
+        """Options of a ``DataFrameWriter``: Spark itself tells them only when the table is staged already."""
+        options = options_of(self._jvm.local_property(INTENT_PROPERTY), path)
+        return replace(definition, options={**definition.options, **options}) if options else definition
 
     def _writable_path(self, identifier: Any) -> ObjectPath:
         path = object_path(identifier)
@@ -210,8 +217,14 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def renameTable(self, identifier: Any, new_identifier: Any) -> None:
         with thrown_to_spark(self._jvm, identifier):
-            path, new_path = object_path(identifier), self._writable_path(new_identifier)
+            path, new_path = object_path(identifier), self._without_catalog(self._writable_path(new_identifier))
             self._ddl("ALTER TABLE ... RENAME", path, lambda: self._catalog.rename_table(path, new_path))
+
+    def _without_catalog(self, path: ObjectPath) -> ObjectPath:
+        """Spark takes the new name of a RENAME as it is written, with the catalog's name where that is written too."""
+        if len(path.namespace) > 1 and path.namespace[0] == self._catalog.name:
+            return ObjectPath(path.namespace[1:], path.name)
+        return path
 
     def _ddl(self, verb: str, path: ObjectPath, run: Callable[[], None]) -> None:
         """Run a change that takes effect at once; inside a transaction that would break its promise."""

@@ -85,7 +85,9 @@ def read(configuration: Mapping[str, str]) -> Options:
     for name in own:
         refuse_unknown(name, KNOWN, prefix=PREFIX)
     values = {
-        key.removeprefix(CATALOG_PREFIX): value for key, value in configuration.items() if key.startswith(CATALOG_PREFIX)
+        key.removeprefix(CATALOG_PREFIX): value
+        for key, value in configuration.items()
+        if key.startswith(CATALOG_PREFIX)
     }
     catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
     session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)

@@ -25,7 +25,10 @@ class Proxy:
         return (id(self),)
 
     def equals(self, other: Any) -> bool:
-        return type(self) is type(other) and self._identity() == other._identity()
+        # Another proxy comes back as a Java object: its two answers stand for its identity.
+        return (
+            other is not None and str(other.toString()) == self.toString() and int(other.hashCode()) == self.hashCode()
+        )
 
     def hashCode(self) -> int:
         return hash(self._identity()) & 0x7FFFFFFF

@@ -194,7 +194,7 @@ def _directory_value(value: Any, kind: str, zone: str) -> str | None:
     if kind == "date":
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days=value)).isoformat()
     if kind.startswith("timestamp"):
-        utc = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(microseconds=value)
+        utc = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=value)
         local = utc if kind == "timestamp_ntz" else utc.astimezone(ZoneInfo(zone))
         text = local.strftime("%Y-%m-%d %H:%M:%S")
         return f"{text}.{local.microsecond:06d}".rstrip("0") if local.microsecond else text

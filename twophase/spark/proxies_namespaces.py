@@ -61,9 +61,7 @@ class NamespacesMixin:
 
     def alterNamespace(self, namespace: Any, changes: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
-            raise CatalogError(
-                f"Catalog {self._catalog.name} cannot alter databases.", path=self._database(namespace)
-            )
+            raise CatalogError(f"Catalog {self._catalog.name} cannot alter databases.", path=self._database(namespace))
 
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
         with thrown_to_spark(self._jvm, namespace=namespace):
@@ -80,5 +78,3 @@ class NamespacesMixin:
         from py4j.protocol import Py4JJavaError
 
         raise Py4JJavaError("", self._jvm.exception("NonEmptyNamespaceException", namespace))
-
-

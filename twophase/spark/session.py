@@ -346,9 +346,11 @@ def _refuse_nested(transaction_id: str | None) -> None:
 
 def _commit(handle: Handle, tx: Transaction) -> None:
     written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
-    others = [(p.catalog, p.path, []) for p in tx.participants if not p.purpose.inserts]
+    made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
     tx.commit()
-    for catalog, path, cached in (*written, *others):
+    for catalog, path in made:
+        handle.refresh(catalog, path)
+    for catalog, path, cached in written:
         handle.refresh(catalog, path, cached=cached)
 
 
@@ -374,9 +376,7 @@ def _active_session() -> Any:
 
     spark = SparkSession.getActiveSession()
     if spark is None:
-        raise ConfigurationError(
-            "There is no active Spark session.", hint="Pass one: twophase.attach(spark)."
-        )
+        raise ConfigurationError("There is no active Spark session.", hint="Pass one: twophase.attach(spark).")
     return spark
 
 
@@ -384,5 +384,3 @@ def _forget_stopped() -> None:
     """Sessions whose application was stopped need no putting back."""
     for handle in [h for h in _attached.values() if not h.jvm.is_alive()]:
         handle.detach()
-
-

@@ -1,4 +1,4 @@
-"""What all attached sessions of one process share: the listener, signal handling, Py4J's result function, the router."""
+"""What all attached sessions of a process share: listener, signal handling, Py4J's result function, router."""
 
 from __future__ import annotations
 

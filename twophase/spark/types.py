@@ -2,8 +2,8 @@
 
 Spark's own JSON of a field travels in the Arrow field's metadata (``SPARK:field``), so that char and varchar lengths,
 collations, interval units, variants, defaults and user-defined types come back exactly. A catalog may rename a field,
-change its nullability or its ``comment``: those are taken from the Arrow field. Where the Arrow type itself was changed,
-or a catalog made the field, the Spark type follows from the Arrow type.
+change its nullability or its ``comment``: those are taken from the Arrow field. Where the Arrow type itself was
+changed, or a catalog made the field, the Spark type follows from the Arrow type.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _PARAMETRIC: tuple[tuple[str, pa.DataType], ...] = (
     ("char(", pa.string()),
     ("varchar(", pa.string()),
     ("string collate ", pa.string()),
-    ("interval year", pa.month_day_nano_interval()),
-    ("interval month", pa.month_day_nano_interval()),
+    ("interval year", pa.int32()),  # months, as Spark stores them
+    ("interval month", pa.int32()),
     ("interval ", pa.duration("us")),
     ("time(", pa.time64("us")),
     ("geography(", pa.binary()),
@@ -94,7 +94,13 @@ def _arrow_field(field: Json) -> pa.Field:
     metadata = {SPARK_FIELD: json.dumps(field, separators=(",", ":"), ensure_ascii=False).encode()}
     if (comment := field.get("metadata", {}).get("comment")) is not None:
         metadata[COMMENT] = str(comment).encode()
-    return pa.field(field["name"], _arrow_type(field["type"], field["name"]), field["nullable"], metadata)
+    return _field(field, metadata)
+
+
+def _field(field: Json, metadata: Mapping[bytes, bytes] | None) -> pa.Field:
+    arrow = _arrow_type(field["type"], field["name"])
+    # Arrow has no type for "always null, yet not nullable".
+    return pa.field(field["name"], arrow, field["nullable"] or pa.types.is_null(arrow), metadata)
 
 
 def _arrow_type(kind: Json, name: str) -> pa.DataType:
@@ -114,8 +120,7 @@ def _arrow_type(kind: Json, name: str) -> pa.DataType:
 
 def _nested_field(field: Json) -> pa.Field:
     comment = field.get("metadata", {}).get("comment")
-    metadata = None if comment is None else {COMMENT: str(comment).encode()}
-    return pa.field(field["name"], _arrow_type(field["type"], field["name"]), field["nullable"], metadata)
+    return _field(field, None if comment is None else {COMMENT: str(comment).encode()})
 
 
 def _arrow_atom(kind: str, name: str) -> pa.DataType:

@@ -1,0 +1,47 @@
+"""Sessions for the tests of the Spark layer: one a module, on a warehouse of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+CHAOS = "twophase.testing.chaos:ChaosCatalog"
+
+Start = Callable[..., SparkSession]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts the module's session; it is stopped after the module."""
+    started: list[SparkSession] = []
+
+    def make(conf: Mapping[str, str] | None = None) -> SparkSession:
+        root = tmp_path_factory.mktemp("spark")
+        builder: Any = SparkSession.builder.master("local[2]").appName("native tests")
+        facts = {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.log.level": "OFF",
+            "spark.sql.warehouse.dir": str(root / "warehouse"),
+            "spark.sql.catalog.lake": CHAOS,
+            "spark.sql.catalog.lake.directory": str(root / "lake"),
+        }
+        for key, value in {**facts, **(conf or {})}.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        started.append(session)
+        return session
+
+    yield make
+    for session in started:
+        session.stop()
+
+
+def warehouse_of(spark: SparkSession) -> Path:
+    """The session's warehouse directory."""
+    return Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))

@@ -1,0 +1,340 @@
+"""Plain Spark statements on a named catalog are all-or-nothing, and the rest of Spark is as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.sql import Row, SparkSession
+
+import twophase
+from tests.spark.conftest import CHAOS, Start
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, TransactionInDoubt
+from twophase.hooks import JobStatus, JobStatusHook
+from twophase.model import ObjectPath
+from twophase.protocol import TransactionState
+from twophase.spark.session import Handle
+from twophase.testing import ChaosCatalog
+
+pytestmark = pytest.mark.spark40
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start) -> SparkSession:
+    session = start(
+        {
+            "spark.twophase.session.catalog": "none",
+            "spark.sql.catalog.few": CHAOS,
+            "spark.sql.catalog.few.purposes": "insert_into",
+        }
+    )
+    twophase.attach(session).catalog("lake").create_database("db")
+    return session
+
+
+@pytest.fixture
+def handle(spark: SparkSession) -> Handle:
+    return twophase.attach(spark)
+
+
+@pytest.fixture
+def lake(handle: Handle) -> Iterator[ChaosCatalog]:
+    """The catalog, without the tables of other tests."""
+    catalog = handle.catalog("lake")
+    assert isinstance(catalog, ChaosCatalog)
+    catalog.faults.clear()
+    for name in catalog.list_tables("db"):
+        catalog.drop_table(ObjectPath.of("db", name))
+    yield catalog
+    catalog.faults.clear()
+
+
+def ids(spark: SparkSession, table: str = "lake.db.t") -> list[Any]:
+    return sorted(row[0] for row in spark.table(table).collect())
+
+
+def states(handle: Handle) -> list[TransactionState]:
+    return [record.state for record in handle.timeline.transactions()]
+
+
+# -- the six purposes --------------------------------------------------------------------------------------------------
+
+
+def test_create_table_as_is_visible_when_it_returns(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t COMMENT 'c' TBLPROPERTIES ('k' = 'v') AS SELECT id FROM range(3)")
+
+    assert ids(spark) == [0, 1, 2]
+    definition = lake.load_table(ObjectPath.of("db", "t"))
+    assert (definition.comment, dict(definition.properties)) == ("c", {"k": "v"})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE lake.db.new AS SELECT raise_error('boom') AS id",
+        "CREATE OR REPLACE TABLE lake.db.t AS SELECT raise_error('boom') AS id",
+        "REPLACE TABLE lake.db.t AS SELECT raise_error('boom') AS id",
+        "INSERT INTO lake.db.t SELECT CAST(raise_error('boom') AS BIGINT)",
+        "INSERT OVERWRITE lake.db.t SELECT CAST(raise_error('boom') AS BIGINT)",
+    ],
+)
+def test_a_failing_statement_changes_nothing_and_its_error_is_sparks_own(
+    spark: SparkSession, lake: ChaosCatalog, handle: Handle, statement: str
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT id FROM range(3)")
+
+    with pytest.raises(SparkRuntimeException) as caught:
+        spark.sql(statement)
+
+    assert caught.value.getCondition() == "USER_RAISED_EXCEPTION"
+    assert ids(spark) == [0, 1, 2]
+    assert lake.list_tables("db") == ["t"]
+    assert lake.residues() == []
+    assert states(handle)[0] is TransactionState.ROLLED_BACK
+
+
+def test_replaces_and_inserts_do_what_spark_documents(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT id FROM range(3)")
+    spark.sql("INSERT INTO lake.db.t VALUES (7)")
+    assert ids(spark) == [0, 1, 2, 7]
+
+    spark.sql("INSERT OVERWRITE lake.db.t SELECT max(id) FROM lake.db.t")
+    assert ids(spark) == [7]
+
+    spark.sql("CREATE OR REPLACE TABLE lake.db.t AS SELECT 'x' AS name")
+    assert ids(spark) == ["x"]
+
+    spark.sql("REPLACE TABLE lake.db.t AS SELECT 1 AS n")
+    assert spark.table("lake.db.t").columns == ["n"]
+
+
+def test_a_static_overwrite_replaces_its_partition_only(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t (id INT, p STRING) PARTITIONED BY (p)")
+    spark.sql("INSERT INTO lake.db.t VALUES (1, 'a'), (2, 'b')")
+
+    spark.sql("INSERT OVERWRITE lake.db.t PARTITION (p = 'a') SELECT 9")
+
+    assert sorted(spark.table("lake.db.t").collect()) == [Row(id=2, p="b"), Row(id=9, p="a")]
+
+
+def test_the_data_frame_writers_work_too(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.range(3).writeTo("lake.db.t").create()
+    spark.range(1).writeTo("lake.db.t").append()
+    spark.range(1).write.insertInto("lake.db.t")
+    spark.range(1).write.mode("append").saveAsTable("lake.db.t")
+    assert ids(spark) == [0, 0, 0, 0, 1, 2]
+
+    spark.range(2).writeTo("lake.db.t").createOrReplace()
+    assert ids(spark) == [0, 1]
+    spark.range(4).write.mode("overwrite").saveAsTable("lake.db.t")
+    assert ids(spark) == [0, 1, 2, 3]
+    spark.range(9).write.mode("ignore").saveAsTable("lake.db.t")
+    assert ids(spark) == [0, 1, 2, 3]
+
+
+# -- what must begin nothing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE IF NOT EXISTS lake.db.t AS SELECT 1 AS id",
+        "EXPLAIN CREATE TABLE lake.db.new AS SELECT 1 AS id",
+        "EXPLAIN EXTENDED CREATE OR REPLACE TABLE lake.db.t AS SELECT 1 AS id",
+        "EXPLAIN INSERT OVERWRITE lake.db.t SELECT 1L",
+    ],
+)
+def test_explain_and_if_not_exists_begin_nothing(
+    spark: SparkSession, lake: ChaosCatalog, handle: Handle, statement: str
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 5L AS id")
+    before = len(states(handle))
+
+    spark.sql(statement).collect()
+
+    assert (ids(spark), len(states(handle))) == ([5], before)
+
+
+@pytest.mark.parametrize(
+    ("statement", "condition"),
+    [
+        ("CREATE TABLE lake.db.t AS SELECT 1 AS id", "TABLE_OR_VIEW_ALREADY_EXISTS"),
+        ("CREATE TABLE lake.nowhere.t AS SELECT 1 AS id", "SCHEMA_NOT_FOUND"),
+        ("REPLACE TABLE lake.db.missing AS SELECT 1 AS id", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("INSERT INTO lake.db.missing SELECT 1", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT * FROM lake.db.missing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("DROP TABLE lake.db.missing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("CREATE DATABASE lake.db", "SCHEMA_ALREADY_EXISTS"),
+        ("DROP DATABASE lake.db", "SCHEMA_NOT_EMPTY"),
+        ("DROP DATABASE lake.nowhere", "SCHEMA_NOT_FOUND"),
+        ("SHOW TABLES IN lake.nowhere", "SCHEMA_NOT_FOUND"),
+        ("CREATE TABLE lake.db.new AS SELECT 1 AS a, 2 AS a", "COLUMN_ALREADY_EXISTS"),
+        ("INSERT INTO lake.db.t SELECT 1, 2", "INSERT_COLUMN_ARITY_MISMATCH.TOO_MANY_DATA_COLUMNS"),
+        ("INSERT INTO lake.db.t SELECT array(1)", "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST"),
+    ],
+)
+def test_bad_statements_get_sparks_own_error_and_begin_nothing(
+    spark: SparkSession, lake: ChaosCatalog, handle: Handle, statement: str, condition: str
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 5L AS id")
+    before = len(states(handle))
+
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(statement)
+
+    assert caught.value.getCondition() == condition
+    assert (ids(spark), len(states(handle))) == ([5], before)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_our_errors_arrive_as_themselves(spark: SparkSession, lake: ChaosCatalog) -> None:
+    lake.faults.add("publish", "error")
+    with pytest.raises(TransactionAborted):
+        spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    assert lake.list_tables("db") == []
+
+
+def test_an_unknown_outcome_arrives_as_in_doubt(spark: SparkSession, lake: ChaosCatalog) -> None:
+    lake.faults.add("publish", "error")
+    lake.faults.add("outcome", "error")
+    with pytest.raises(TransactionInDoubt) as caught:
+        spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    assert "twophase recover" in str(caught.value)
+
+
+def test_a_checked_java_exception_is_not_masked(spark: SparkSession, lake: ChaosCatalog) -> None:
+    """SparkException is a checked one: through a proxy it comes wrapped, and is unwrapped for the user."""
+    group = "cancelled by the test"
+    spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+    cancel = threading.Timer(2.0, spark.sparkContext.cancelJobGroup, [group])
+    cancel.start()
+    try:
+        with pytest.raises(Exception, match="cancelled part of cancelled job group") as caught:
+            spark.sql(
+                "CREATE TABLE lake.db.t AS SELECT java_method('java.lang.Thread','sleep',60000L) AS s FROM range(2)"
+            )
+    finally:
+        cancel.join()
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert "UndeclaredThrowable" not in str(caught.value)
+    assert lake.list_tables("db") == []
+
+
+def test_a_catalog_without_two_phase_writes_is_refused_with_words(spark: SparkSession) -> None:
+    with pytest.raises(AtomicityNotSupportedError, match="no two-phase write for create_table_as"):
+        spark.sql("CREATE TABLE few.default.t AS SELECT 1 AS id")
+
+
+# -- describing and changing -------------------------------------------------------------------------------------------
+
+
+def test_databases_and_tables_are_listed_described_and_dropped(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE DATABASE IF NOT EXISTS lake.other COMMENT 'spare'")
+    spark.sql("CREATE TABLE lake.db.t (id INT NOT NULL COMMENT 'key', name VARCHAR(5)) COMMENT 'people'")
+
+    assert ("db",) in [tuple(row) for row in spark.sql("SHOW DATABASES IN lake").collect()]
+    assert [row.tableName for row in spark.sql("SHOW TABLES IN lake.db").collect()] == ["t"]
+    described = {row[0]: (row[1], row[2]) for row in spark.sql("DESCRIBE TABLE EXTENDED lake.db.t").collect()}
+    assert described["id"] == ("int", "key")
+    assert described["name"][0] == "varchar(5)"
+    assert described["Comment"][0] == "people"
+
+    spark.sql("DROP TABLE lake.db.t")
+    spark.sql("DROP DATABASE lake.other")
+    assert lake.list_tables("db") == []
+    assert not lake.database_exists("other")
+
+
+def test_alter_table_reaches_the_catalog(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    spark.sql("ALTER TABLE lake.db.t ADD COLUMN name STRING COMMENT 'who'")
+    spark.sql("ALTER TABLE lake.db.t SET TBLPROPERTIES ('k' = 'v')")
+    spark.sql("COMMENT ON TABLE lake.db.t IS 'people'")
+    spark.sql("ALTER TABLE lake.db.t RENAME TO db.u")
+
+    definition = lake.load_table(ObjectPath.of("db", "u"))
+    assert definition.schema.names == ["id", "name"]
+    assert definition.comment == "people"
+    assert definition.properties["k"] == "v"
+
+
+def test_names_of_any_kind_work(spark: SparkSession, lake: ChaosCatalog) -> None:
+    for name in ("select", "a.b", "with space", 'quo"te', "back`tick", "naïve-表", "x" * 128):
+        quoted = "`" + name.replace("`", "``") + "`"
+        spark.sql(f"CREATE TABLE lake.db.{quoted} AS SELECT 1 AS {quoted}")
+        assert spark.table(f"lake.db.{quoted}").columns == [name]
+        spark.sql(f"DROP TABLE lake.db.{quoted}")
+
+
+def test_every_type_survives_a_create_table_as(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql(
+        "CREATE TABLE lake.db.typed (c CHAR(3), v VARCHAR(7), s STRING COLLATE UNICODE_CI, y INTERVAL YEAR, "
+        "h INTERVAL DAY TO HOUR, j VARIANT, n STRUCT<a: ARRAY<CHAR(2)> NOT NULL COMMENT 'inner', m: MAP<INT, DATE>>, "
+        "t TIMESTAMP_NTZ, d DECIMAL(38, 37), x BINARY)"
+    )
+    shown = spark.sql("DESCRIBE lake.db.typed").collect()
+
+    assert [row.data_type for row in shown] == [
+        "char(3)",
+        "varchar(7)",
+        "string collate UNICODE_CI",
+        "interval year",
+        "interval day to hour",
+        "variant",
+        "struct<a:array<char(2)>,m:map<int,date>>",
+        "timestamp_ntz",
+        "decimal(38,37)",
+        "binary",
+    ]
+
+
+# -- caches and hooks --------------------------------------------------------------------------------------------------
+
+
+def test_a_cached_table_shows_the_new_rows_after_a_replace(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1L AS id")
+    spark.sql("CACHE TABLE lake.db.t")
+    assert ids(spark) == [1]
+
+    spark.sql("INSERT INTO lake.db.t VALUES (2L)")
+    assert ids(spark) == [1, 2]
+    assert spark.catalog.isCached("lake.db.t")
+
+    spark.sql("CREATE OR REPLACE TABLE lake.db.t AS SELECT 3L AS id")
+    assert ids(spark) == [3]
+
+
+def test_hooks_of_the_session_are_told(spark: SparkSession, lake: ChaosCatalog, handle: Handle) -> None:
+    events: list[str] = []
+
+    class Hook(JobStatusHook):
+        def on_created(self, job: JobStatus) -> None:
+            events.append(f"created {job.path}")
+
+        def on_finished(self, job: JobStatus) -> None:
+            events.append("finished")
+
+        def on_failed(self, job: JobStatus, error: BaseException) -> None:
+            events.append(f"failed {type(error).__name__}")
+
+    before = handle.hooks
+    twophase.attach(spark, hooks=[Hook()])
+    try:
+        spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+        with pytest.raises(SparkRuntimeException):
+            spark.sql("INSERT INTO lake.db.t SELECT CAST(raise_error('x') AS INT)")
+    finally:
+        handle.hooks = before
+
+    assert events == ["created lake.db.t", "finished", "created lake.db.t", "failed SparkRuntimeException"]
+
+
+def test_time_travel_is_refused_with_words(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    with pytest.raises(CatalogError, match="time travel"):
+        spark.sql("SELECT * FROM lake.db.t VERSION AS OF 1")

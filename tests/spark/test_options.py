@@ -1,0 +1,103 @@
+"""Wrong configuration is refused before anything happens, with the nearest right word."""
+
+from __future__ import annotations
+
+import pytest
+
+from twophase.errors import ConfigurationError
+from twophase.spark import options
+
+CHAOS = "twophase.testing.chaos:ChaosCatalog"
+
+
+def test_without_configuration_a_hive_catalog_serves_unprefixed_names() -> None:
+    found = options.read({})
+
+    assert [c.name for c in found.catalogs] == ["hive"]
+    assert found.session_catalog == "hive"
+    assert (found.policy, found.retention, found.timeline) == ("required", 86_400.0, None)
+
+
+def test_none_turns_the_session_catalog_off() -> None:
+    found = options.read({"spark.twophase.session.catalog": "none"})
+
+    assert (found.catalogs, found.session_catalog) == ((), None)
+
+
+def test_the_default_hive_catalog_takes_options_of_its_own() -> None:
+    found = options.read({"spark.sql.catalog.hive.recipe": "rename"})
+
+    assert found.catalogs[0].options == {"recipe": "rename"}
+
+
+def test_a_foreign_catalog_named_hive_keeps_its_name() -> None:
+    found = options.read({"spark.sql.catalog.hive": "com.example.Catalog", "spark.sql.catalog.hive.url": "x"})
+
+    assert [c.name for c in found.catalogs] == ["twophase_hive"]
+    assert found.session_catalog == "twophase_hive"
+    assert found.catalogs[0].options == {}
+
+
+def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
+    found = options.read(
+        {
+            "spark.sql.catalog.lake": CHAOS,
+            "spark.sql.catalog.lake.seed": "1",
+            "spark.sql.catalog.old": "twophase.hive",
+            "spark.sql.catalog.other": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.other.type": "hadoop",
+            "spark.twophase.session.catalog": "old",
+        }
+    )
+
+    assert {c.name: c.options for c in found.catalogs} == {"lake": {"seed": "1"}, "old": {}}
+    assert found.session_catalog == "old"
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [
+        ({"spark.sql.catalog.x": "twophase.hvie"}, "Did you mean twophase.hive"),
+        ({"spark.sql.catalog.x": "twophase.hive", "spark.sql.catalog.x.recipee": "1"}, "Did you mean recipe?"),
+        ({"spark.sql.catalog.x": "no.such.module:Catalog"}, "cannot be imported"),
+        ({"spark.sql.catalog.x": "twophase.testing.chaos:Nothing"}, "cannot be imported"),
+        ({"spark.sql.catalog.x": "pathlib:Path"}, "not a subclass of twophase.Catalog"),
+        ({"spark.sql.catalog.spark_catalog": "twophase.hive"}, "never replaced"),
+        ({"spark.sql.catalog.Lake": CHAOS, "spark.sql.catalog.lake": CHAOS}, "Two catalogs have one name"),
+        ({"spark.twophase.atomicty": "required"}, "Did you mean atomicity?"),
+        ({"spark.twophase.atomicity": "prefered"}, "Did you mean preferred?"),
+        ({"spark.twophase.retention": "a week"}, "no duration"),
+        ({"spark.twophase.retention": "-1d"}, "no duration"),
+        ({"spark.twophase.lease": "0"}, "more than 0"),
+        ({"spark.twophase.session.catalog": "lak", "spark.sql.catalog.lake": CHAOS}, "Did you mean lake?"),
+        (
+            {"spark.twophase.session.catalog": "hive", "spark.sql.catalog.hive": "com.example.Catalog"},
+            "foreign catalog",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_the_nearest_right_word(configuration: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        options.read(configuration)
+
+    assert message in str(caught.value)
+
+
+def test_secrets_do_not_show_in_the_representation() -> None:
+    found = options.read({"spark.sql.catalog.lake": CHAOS, "spark.sql.catalog.lake.password": "hush"})
+
+    assert "hush" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("30s", 30), ("15m", 900), ("12 h", 43_200), ("1d", 86_400), ("0.5d", 43_200)]
+)
+def test_durations_are_read_in_their_units(text: str, seconds: float) -> None:
+    assert options.duration("retention", text) == seconds
+
+
+def test_the_timeline_has_a_default_place_only_on_a_local_warehouse() -> None:
+    assert str(options.default_timeline("file:/data/ware%20house")) == "/data/ware house/.twophase/timeline.db"
+    assert str(options.default_timeline("/data/warehouse")) == "/data/warehouse/.twophase/timeline.db"
+    with pytest.raises(ConfigurationError, match=r"spark\.twophase\.timeline"):
+        options.default_timeline("s3a://bucket/warehouse")
