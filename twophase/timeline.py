@@ -81,8 +81,12 @@ class Timeline:
         #: The URL with its password hidden: for messages.
         self.display_url: str = self._engine.url.render_as_string(hide_password=True)
         self._pid = os.getpid()
-        with self._translated("open"):
-            self._retrying(lambda: self._transact(lambda connection: ensure_tables(connection, create=create)))
+        try:
+            with self._translated("open"):
+                self._retrying(lambda: self._transact(lambda connection: ensure_tables(connection, create=create)))
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Timeline {self.display_url}>"

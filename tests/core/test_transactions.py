@@ -1,0 +1,498 @@
+"""Live transactions over stores that fail on demand: what is published, what is told, what is left."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.core.bench import DEFINITION, ROWS, Bench, path, run_shape, stage, write
+from twophase import failpoints
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.coordinator import Coordinator
+from twophase.errors import (
+    ConfigurationError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TimelineError,
+    TransactionAborted,
+    TransactionInDoubt,
+    WriteConflictError,
+)
+from twophase.identifiers import coordinator_of
+from twophase.model import Level, ObjectPath, Purpose
+from twophase.records import TransactionRecord
+from twophase.states import ParticipantState, TransactionState
+from twophase.testing.chaos import ChaosError
+from twophase.transaction import Transaction
+
+MORE = pa.table({"id": [3]})
+
+
+def recorded(coordinator: Coordinator, tx: Transaction) -> TransactionRecord:
+    record = coordinator.timeline.transaction(tx.id)
+    assert record is not None
+    return record
+
+
+# -- one statement, several statements --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(bench: Bench, shape: str) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    if shape == "several":
+        write(tx, bench.catalogs["two"], "u")
+    assert bench.tables() == []
+    assert tx.state is TransactionState.INFLIGHT
+    tx.commit()
+    assert len(bench.tables()) == (1 if shape == "single" else 2)
+    assert tx.state is recorded(coordinator, tx).state is TransactionState.COMPLETED
+
+
+def test_the_id_names_the_coordinator(bench: Bench) -> None:
+    tx = bench.coordinator(name="Nightly ETL (Müller)").begin()
+    assert coordinator_of(tx.id) == "nightly_etl_m_ller"
+    assert coordinator_of("no id of ours") is None
+
+
+def test_a_single_publish_reaches_level_three_and_several_reach_two(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    single, several = coordinator.begin(), coordinator.begin()
+    write(single, bench.catalogs["one"], "t")
+    write(several, bench.catalogs["one"], "v")
+    write(several, bench.catalogs["two"], "w")
+    assert (single.level, single.level_reasons) == (Level.ATOMIC, [])
+    assert several.level is Level.UNDONE
+    assert several.level_reasons == ["several publishes, one after the other"]
+    single.commit()
+    several.commit()
+    assert recorded(coordinator, single).level is Level.ATOMIC
+    assert recorded(coordinator, several).level is Level.UNDONE
+
+
+def test_tables_of_one_store_are_published_in_one_step_at_level_three(bench: Bench) -> None:
+    bench.options["group_publish"] = "true"
+    bench.catalogs["one"] = bench.new_catalog("one")
+    tx = bench.coordinator().begin()
+    for name in ("t", "u", "v"):
+        write(tx, bench.catalogs["one"], name)
+    assert tx.level is Level.ATOMIC
+    tx.commit()
+    assert bench.tables() == ["one.t", "one.u", "one.v"]
+
+
+def test_a_level_below_three_says_why(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    participant = stage(tx, bench.catalogs["one"], "t")
+    participant.document |= {"level": 2, "level_reason": "files are moved one by one"}
+    assert tx.level is Level.UNDONE
+    assert tx.level_reasons == ["one.default.t: files are moved one by one"]
+    tx.abort()
+
+
+def test_a_statement_that_a_catalog_refuses_or_does_not_offer_leaves_no_row(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    with pytest.raises(DatabaseNotExistError):
+        tx.stage(bench.catalogs["one"], ObjectPath.of("nowhere", "t"), DEFINITION, purpose=Purpose.CREATE_TABLE_AS)
+    arguments: dict[str, Any] = {"purpose": Purpose.CREATE_TABLE_AS, "is_streaming_mode": True}
+    assert tx.stage(bench.catalogs["one"], path("t"), DEFINITION, **arguments) is None
+    tx.commit()
+    assert coordinator.timeline.transactions() == []
+
+
+def test_commit_and_abort_may_be_repeated(bench: Bench) -> None:
+    tx = run_shape(bench, "single")
+    tx.commit()
+    tx.abort()
+    assert tx.state is TransactionState.COMPLETED
+    assert bench.tables() == ["one.t"]
+    other = bench.coordinator().begin()
+    other.abort()
+    other.abort()
+    with pytest.raises(TransactionAborted, match="has ended"):
+        other.commit()
+    with pytest.raises(TransactionAborted, match="has ended"):
+        stage(other, bench.catalogs["one"], "u")
+
+
+def test_a_transaction_of_many_threads_ends_once(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    barrier, ends = threading.Barrier(6), []
+
+    def end(method: Callable[[], None]) -> None:
+        barrier.wait()
+        try:
+            method()
+            ends.append(tx.state)
+        except TransactionAborted:
+            ends.append(TransactionState.ROLLED_BACK)
+
+    threads = [threading.Thread(target=end, args=(m,)) for m in (tx.commit, tx.abort) * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(ends) == {tx.state}
+    assert bench.tables() == (["one.t"] if tx.state is TransactionState.COMPLETED else [])
+    assert bench.staged() == []
+
+
+# -- statements on one table ------------------------------------------------------------------------------------------
+
+
+def test_a_second_statement_builds_on_what_the_first_staged(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    first = write(tx, bench.catalogs["one"], "t")
+    second = write(tx, bench.catalogs["one"], "t", Purpose.INSERT_INTO, MORE)
+    assert tx.find("one", path("t")) is second
+    assert tx.participants == [second]
+    assert first.document == second.document["base"]
+    tx.commit()
+    assert [row["id"] for row in bench.catalogs["one"].rows(path("t"))] == [1, 2, 3]
+    assert bench.staged() == []
+    states = [p.state for p in recorded(coordinator, tx).participants]
+    assert states == [ParticipantState.SUPERSEDED, ParticipantState.PUBLISHED]
+
+
+def test_a_statement_that_fails_can_be_taken_out_of_a_transaction_that_goes_on(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    failed = write(tx, bench.catalogs["one"], "t", Purpose.INSERT_INTO, MORE)
+    other = write(tx, bench.catalogs["two"], "u")
+    tx.discard(failed)
+    tx.discard(failed)
+    tx.discard(other)
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+    assert [row["id"] for row in bench.catalogs["one"].rows(path("t"))] == [1, 2]
+    assert bench.staged() == []
+
+
+def test_a_discarded_table_is_free_for_others(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    tx.discard(write(tx, bench.catalogs["one"], "t"))
+    run_shape(bench, "single")
+    write(tx, bench.catalogs["two"], "u")
+    tx.commit()
+    assert bench.tables() == ["one.t", "two.u"]
+
+
+def test_what_could_not_be_discarded_is_removed_at_the_end(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    failed = write(tx, bench.catalogs["one"], "t")
+    write(tx, bench.catalogs["two"], "u")
+    bench.catalogs["one"].faults.add("abort", "error", 1)
+    tx.discard(failed)
+    tx.commit()
+    assert bench.tables() == ["two.u"]
+    assert bench.staged() == []
+
+
+def test_a_discard_that_cannot_be_recorded_lets_the_whole_transaction_end(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    failed = write(tx, bench.catalogs["one"], "t")
+    write(tx, bench.catalogs["two"], "u")
+    failpoints.arm("core.save_participant", "error")
+    tx.discard(failed)
+    failpoints.disarm()
+    with pytest.raises(TimelineError):
+        tx.commit()
+    assert bench.tables() == []
+    assert bench.staged() == []
+
+
+# -- conflicts --------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_writers_of_one_name_one_wins_and_the_other_touches_nothing_of_it(bench: Bench) -> None:
+    winner, loser = bench.coordinator().begin(), bench.coordinator().begin()
+    late = stage(loser, bench.catalogs["one"], "t")
+    loser.begin_participant(late)
+    write(winner, bench.catalogs["one"], "t")
+    loser.write(late, MORE)
+    with pytest.raises(WriteConflictError, match=winner.id) as caught:
+        loser.prepare_participant(late)
+    loser.abort(caught.value)
+    winner.commit()
+    assert [row["id"] for row in bench.catalogs["one"].rows(path("t"))] == [1, 2]
+    assert bench.staged() == []
+
+
+def test_a_statement_on_a_table_about_to_be_published_is_refused_before_its_job(bench: Bench) -> None:
+    first = bench.coordinator().begin()
+    write(first, bench.catalogs["one"], "t")
+    second = bench.coordinator().begin()
+    with pytest.raises(WriteConflictError, match=f"{first.id}.*twophase show {first.id}"):
+        stage(second, bench.catalogs["one"], "t", Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    assert bench.coordinator().timeline.transaction(second.id) is None
+
+
+def test_many_appends_to_one_table_all_succeed_one_after_the_other(bench: Bench) -> None:
+    run_shape(bench, "single")
+    failed: list[BaseException] = []
+
+    def append(number: int) -> None:
+        try:
+            tx = bench.coordinator().begin()
+            write(tx, bench.catalogs["one"], "t", Purpose.INSERT_INTO, pa.table({"id": [number]}))
+            tx.commit()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(10, 16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert sorted(row["id"] for row in bench.catalogs["one"].rows(path("t"))) == [1, 2, *range(10, 16)]
+
+
+def test_an_append_waits_only_so_long(bench: Bench) -> None:
+    run_shape(bench, "single")
+    first = bench.coordinator().begin()
+    write(first, bench.catalogs["one"], "t", Purpose.INSERT_INTO)
+    with pytest.raises(WriteConflictError, match=first.id):
+        write(bench.coordinator(wait_seconds=0.2).begin(), bench.catalogs["one"], "t", Purpose.INSERT_INTO)
+
+
+def test_a_table_held_by_a_transaction_in_doubt_is_refused_and_names_it(bench: Bench) -> None:
+    doubtful = in_doubt(bench)
+    with pytest.raises(WriteConflictError, match=doubtful.id):
+        write(bench.coordinator().begin(), bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.clear()
+    with pytest.raises(TableAlreadyExistsError):  # It is asked again on the way, and turns out to be published.
+        write(bench.coordinator().begin(), bench.catalogs["one"], "t")
+
+
+def test_a_table_held_by_the_dead_of_another_coordinator_is_left_to_them(bench: Bench) -> None:
+    dead = bench.coordinator(name="theirs").begin()
+    write(dead, bench.catalogs["one"], "t")
+    dead_id = dead.id
+    del dead
+    with pytest.raises(WriteConflictError, match=dead_id):
+        stage(bench.coordinator(name="ours").begin(), bench.catalogs["one"], "t")
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_original_error_reaches_the_user_with_what_went_wrong_while_cleaning_up(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    participant = stage(tx, bench.catalogs["one"], "t")
+    tx.begin_participant(participant)
+    bench.catalogs["one"].faults.add("abort", "error")
+    original = ValueError("the user's own mistake; password=hunter2")
+    tx.abort(original)
+    notes = "\n".join(original.__notes__)
+    assert "ChaosError" in notes
+    assert "Left behind" in notes
+    record = recorded(coordinator, tx)
+    assert record.state is tx.state is TransactionState.ROLLED_BACK
+    assert record.left_behind == tx.left_behind == tuple(bench.staged())
+    assert record.error == "ValueError: the user's own mistake; password=***"
+
+
+def test_what_an_abort_left_behind_is_removed_by_a_recovery_of_that_transaction(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.add("abort", "error", 1)
+    tx.abort()
+    assert bench.staged() != []
+    (recovered,) = bench.coordinator().recover(transaction_id=tx.id)
+    assert (recovered.state, recovered.left_behind) == (TransactionState.ROLLED_BACK, ())
+    assert bench.staged() == []
+
+
+def test_a_refusing_store_s_own_error_is_raised(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].create_table(path("t"), DEFINITION)  # By somebody who does not use twophase.
+    with pytest.raises(WriteConflictError) as caught:
+        tx.commit()
+    assert caught.value.transaction_id == tx.id
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert bench.tables() == ["one.t"]
+    assert bench.catalogs["one"].rows(path("t")) == []
+    assert bench.staged() == []
+
+
+def test_a_publish_that_failed_for_another_reason_is_told_as_aborted_with_its_cause(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.add("publish", "error")
+    with pytest.raises(TransactionAborted, match="nothing was published") as caught:
+        tx.commit()
+    assert isinstance(caught.value.__cause__, ChaosError)
+    assert bench.tables() == []
+
+
+def test_a_later_refusal_undoes_what_was_published(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    write(tx, bench.catalogs["two"], "u")
+    bench.catalogs["two"].create_table(path("u"), DEFINITION)
+    with pytest.raises(WriteConflictError):
+        tx.commit()
+    assert bench.tables() == ["two.u"]
+    assert tx.state is TransactionState.ROLLED_BACK
+
+
+def test_a_later_refusal_that_cannot_be_undone_is_in_doubt_with_names(bench: Bench) -> None:
+    bench.options["compensate"] = "false"
+    bench.catalogs["one"] = bench.new_catalog("one")
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    write(tx, bench.catalogs["two"], "u")
+    bench.catalogs["two"].create_table(path("u"), DEFINITION)
+    with pytest.raises(TransactionInDoubt, match=r"In doubt: one\.default\.t"):
+        tx.commit()
+
+
+# -- in doubt ---------------------------------------------------------------------------------------------------------
+
+
+def in_doubt(bench: Bench) -> Transaction:
+    """A transaction that was published, while its store no longer answers."""
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.add("publish", "lost_reply", 1)
+    bench.catalogs["one"].faults.add("outcome", "error")
+    with pytest.raises(TransactionInDoubt):
+        tx.commit()
+    return tx
+
+
+def test_an_unknown_outcome_is_in_doubt_and_names_the_commands_that_resolve_it(bench: Bench) -> None:
+    tx = in_doubt(bench)
+    with pytest.raises(TransactionInDoubt) as caught:
+        tx.commit()
+    text = str(caught.value)
+    assert f"twophase recover {tx.id}" in text
+    assert f"twophase recover {tx.id} --assume committed|rolled-back" in text
+    assert "one.default.t" in text
+    assert not isinstance(caught.value, TransactionAborted)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def test_abort_after_an_unknown_outcome_touches_nothing(bench: Bench) -> None:
+    tx = in_doubt(bench)
+    tx.abort(ValueError("Spark calls abort although commit threw"))
+    assert tx.state is TransactionState.IN_DOUBT
+    assert bench.tables() == ["one.t"]
+
+
+def test_a_doubt_is_resolved_when_the_store_answers_again(bench: Bench) -> None:
+    tx = in_doubt(bench)
+    coordinator = bench.coordinator()
+    (still,) = coordinator.recover()
+    assert (still.state, still.doubtful) == (TransactionState.IN_DOUBT, ("one.default.t",))
+    bench.catalogs["one"].faults.clear()
+    (resolved,) = coordinator.recover()
+    assert (resolved.transaction_id, resolved.state) == (tx.id, TransactionState.COMPLETED)
+    assert coordinator.recover() == []
+
+
+@pytest.mark.parametrize("state", [TransactionState.COMPLETED, TransactionState.ROLLED_BACK])
+def test_an_operator_s_decision_ends_a_doubt_and_removes_nothing_that_may_be_published(
+    bench: Bench, state: TransactionState
+) -> None:
+    tx = in_doubt(bench)
+    (ended,) = bench.coordinator().recover(transaction_id=tx.id, assume=state)
+    assert ended.state is state
+    assert recorded(bench.coordinator(), tx).finished
+    assert bench.tables() == ["one.t"]
+
+
+def test_there_is_nothing_to_assume_where_the_outcome_is_not_in_doubt(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    transaction_id = tx.id
+    del tx
+    with pytest.raises(ConfigurationError, match="nothing to assume"):
+        bench.coordinator().recover(transaction_id=transaction_id, assume=TransactionState.COMPLETED)
+    with pytest.raises(ConfigurationError, match="no transaction"):
+        bench.coordinator().recover(transaction_id="app-20200101t000000-00000000")
+
+
+def test_a_transaction_over_a_catalog_that_is_not_configured_here_stays_as_it_is(bench: Bench) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    del tx
+    catalog = bench.catalogs.pop("one")
+    (left,) = bench.coordinator().recover()
+    assert (left.state, "one" in (left.note or "")) == (TransactionState.INFLIGHT, True)
+    bench.catalogs["one"] = catalog
+    assert [r.state for r in bench.coordinator().recover()] == [TransactionState.ROLLED_BACK]
+
+
+# -- interrupts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "step", ["core.record_committing", "core.publish", "core.record_completed", "core.finish", "core.record_finished"]
+)
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_ctrl_c_during_the_commit_ends_it_one_way_or_the_other(bench: Bench, step: str, shape: str) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    failpoints.arm(step, interrupt, nth=1)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_shape(bench, shape)
+    failpoints.disarm()
+    told = "\n".join(caught.value.__notes__)
+    bench.coordinator().recover()
+    assert len(bench.tables()) == (0 if "ROLLED_BACK" in told else 1 if shape == "single" else 2)
+    assert bench.staged() == []
+
+
+# -- secrets, policies ------------------------------------------------------------------------------------------------
+
+
+def test_options_of_a_catalog_are_nowhere_on_the_timeline(bench: Bench) -> None:
+    bench.options["password"] = "hunter2"
+    bench.catalogs["one"] = bench.new_catalog("one")
+    tx = run_shape(bench, "single")
+    assert "hunter2" not in repr(tx.participants)
+    assert b"hunter2" not in pickle.dumps(tx.participants)
+    for file in bench.directory.glob("timeline.db*"):
+        assert b"hunter2" not in file.read_bytes()
+
+
+def test_a_policy_that_does_not_exist_is_refused(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="required, preferred"):
+        bench.coordinator(policy="sometimes")
+
+
+def test_a_participant_of_another_transaction_is_refused(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    one, other = coordinator.begin(), coordinator.begin()
+    participant: TwoPhaseCatalogTable = stage(one, bench.catalogs["one"], "t")
+    with pytest.raises(ValueError, match=other.id):
+        other.write(participant, ROWS)
+    one.abort()
+
+
+def test_a_participant_is_on_the_timeline_before_anything_is_staged(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    participant = stage(tx, bench.catalogs["one"], "t")
+    record = recorded(coordinator, tx)
+    assert record.state is TransactionState.INFLIGHT
+    assert record.participants[0].document == participant.document
+    assert bench.staged() == []
+    tx.abort()
