@@ -1,0 +1,187 @@
+"""The command line without Spark: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.core.bench import Bench, path, run_shape, write
+from tests.core.test_transactions import in_doubt
+from twophase import cli
+from twophase.coordinator import Coordinator
+from twophase.errors import TransactionInDoubt
+
+
+@dataclass
+class Handle:
+    """What the commands need of an attached session."""
+
+    coordinator: Coordinator
+    catalogs: dict[str, Any]
+
+    @property
+    def timeline(self) -> Any:
+        return self.coordinator.timeline
+
+
+@pytest.fixture
+def run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a command over the bench's catalogs instead of a Spark session's."""
+    monkeypatch.setattr(cli.Context, "session", lambda self: Handle(bench.coordinator("twophase"), bench.catalogs))
+
+    def invoke(*words: str) -> Result:
+        return CliRunner().invoke(cli.main, [*words, "--timeline", bench.url])
+
+    return invoke
+
+
+def document(result: Result) -> Any:
+    return json.loads(result.stdout)
+
+
+def abandon(bench: Bench) -> str:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    return tx.id
+
+
+def test_the_timeline_lists_who_what_when_and_the_level(bench: Bench, run: Any) -> None:
+    tx = run_shape(bench, "several", user="ann", application="etl")
+    result = run("timeline")
+    assert result.exit_code == 0
+    for word in (tx.id, "COMPLETED", "ann etl", "one.default.t", "two.default.u"):
+        assert word in result.stdout
+    (row,) = document(run("timeline", "--output", "json"))["transactions"]
+    assert (row["id"], row["state"], row["level"]) == (tx.id, "COMPLETED", 2)
+    assert document(run("timeline", "--open", "--output", "json")) == {"transactions": []}
+
+
+def test_show_tells_all_of_one_transaction(bench: Bench, run: Any) -> None:
+    tx = in_doubt(bench)
+    result = run("show", tx.id)
+    assert result.exit_code == 0
+    assert "IN_DOUBT" in result.stdout
+    shown = document(run("show", tx.id, "--output", "json"))
+    assert shown["participants"][0]["path"] == ["default", "t"]
+    assert shown["owner"]["pid"] == os.getpid()
+    assert "document" not in shown["participants"][0]
+
+
+def test_show_of_an_unknown_transaction_fails_with_words(bench: Bench, run: Any) -> None:
+    run_shape(bench, "single")
+    result = run("show", "nosuch", "--output", "json")
+    assert result.exit_code == 1
+    assert document(result)["error"]["kind"] == "ConfigurationError"
+    assert "twophase timeline" in document(result)["error"]["hint"]
+
+
+def test_a_timeline_that_is_not_there_fails_with_words_on_stderr(run: Any) -> None:
+    result = CliRunner().invoke(cli.main, ["timeline", "--timeline", "sqlite:////nowhere/timeline.db"])
+    assert result.exit_code == 1
+    assert "no timeline at /nowhere/timeline.db" in result.stderr.replace("\n", " ")
+
+
+def test_recover_carries_the_dead_to_their_end(bench: Bench, run: Any) -> None:
+    transaction_id = abandon(bench)
+    result = run("recover", "--output", "json")
+    assert result.exit_code == 0
+    (recovered,) = document(result)["recovered"]
+    assert (recovered["id"], recovered["found"], recovered["state"]) == (transaction_id, "INFLIGHT", "ROLLED_BACK")
+    assert "nothing to recover" in run("recover").stdout
+
+
+def test_recover_without_anything_dead_does_not_start_spark(bench: Bench) -> None:
+    run_shape(bench, "single")
+    result = CliRunner().invoke(cli.main, ["recover", "--timeline", bench.url])
+    assert (result.exit_code, "pyspark" in sys.modules) == (0, False)
+
+
+def test_recover_leaves_the_living_alone_and_says_so(bench: Bench, run: Any) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    result = run("recover", tx.id)
+    assert result.exit_code == 1
+    assert "alive" in result.stdout
+    tx.commit()
+
+
+def test_a_doubt_exits_with_three_until_it_is_resolved(bench: Bench, run: Any) -> None:
+    tx = in_doubt(bench)
+    result = run("recover", tx.id)
+    assert result.exit_code == 3
+    assert "one.default.t" in result.stdout
+    bench.catalogs["one"].faults.clear()
+    assert run("recover", tx.id).exit_code == 0
+
+
+@pytest.mark.parametrize(("word", "state"), [("committed", "COMPLETED"), ("rolled-back", "ROLLED_BACK")])
+def test_an_operator_decides_where_the_store_cannot_answer(bench: Bench, run: Any, word: str, state: str) -> None:
+    tx = in_doubt(bench)
+    result = run("recover", tx.id, "--assume", word, "--output", "json")
+    assert result.exit_code == 0
+    assert document(result)["recovered"][0]["state"] == state
+
+
+def test_assume_needs_one_transaction(run: Any) -> None:
+    assert run("recover", "--assume", "committed").exit_code == 2
+
+
+def test_clean_lists_in_a_dry_run_and_removes_without(bench: Bench, run: Any) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    bench.catalogs["one"].faults.add("abort", "error", 1)
+    tx.abort()
+    (residue,) = document(run("clean", "--dry-run", "--output", "json"))["residues"]
+    assert (residue["transaction_id"], residue["removed"]) == (tx.id, False)
+    assert "would be removed" in run("clean", "--dry-run").stdout
+    assert run("clean").exit_code == 0
+    assert bench.staged() == []
+
+
+def test_doctor_tells_each_problem_with_what_to_do(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tx = in_doubt(bench)
+
+    def session(_: cli.Context) -> Any:
+        raise RuntimeError("Java is missing. Run: apt-get install openjdk-17-jre-headless")
+
+    monkeypatch.setattr(cli.Context, "session", session)
+    result = run("doctor", "--output", "json")
+    assert result.exit_code == 1
+    text = json.dumps(document(result))
+    assert "Java is missing" in text
+    assert f"twophase recover {tx.id}" in text
+
+
+def test_errors_in_doubt_exit_with_three(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(_: cli.Context) -> Any:
+        raise TransactionInDoubt("It is not known.", transaction_id="app-1", hint="twophase recover app-1")
+
+    monkeypatch.setattr(cli.Context, "session", session)
+    result = run("sql", "-e", "SELECT 1", "--output", "json")
+    assert result.exit_code == 3
+    assert document(result)["error"]["transaction_id"] == "app-1"
+
+
+def test_a_configuration_of_the_wrong_form_is_wrong_usage(run: Any) -> None:
+    assert run("timeline", "--conf", "novalue").exit_code == 2
+
+
+def test_the_installed_command_reads_its_timeline_from_the_environment(bench: Bench) -> None:
+    tx = run_shape(bench, "single")
+    done = subprocess.run(
+        [sys.executable, "-m", "twophase.cli", "timeline", "--output", "json"],
+        env={**os.environ, "TWOPHASE_TIMELINE": bench.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout)["transactions"][0]["id"] == tx.id
+    assert bench.catalogs["one"].table_exists(path("t"))
