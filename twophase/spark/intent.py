@@ -1,13 +1,18 @@
-"""What a statement wants of its write that Spark cannot say to a V1 write: a *dynamic* overwrite.
+"""What a statement wants of its write that Spark does not carry to a native catalog in time.
 
-Spark refuses ``OverwritePartitionsDynamic`` for a V1 write. The router therefore runs such a statement as an append,
-and says what it means in a local property, which follows the statement through the JVM's thread into the callbacks of
-the native catalog. An entry names its table, so that a nested statement on another table never takes it for its own.
+- A *dynamic* overwrite: Spark refuses ``OverwritePartitionsDynamic`` for a V1 write, so the router runs such a
+  statement as an append that says what it means. An entry names its table, so that a nested statement on another table
+  never takes it for its own.
+- The options of a ``DataFrameWriter``: Spark tells them only when the table is staged already. They may hold secrets,
+  so they stay in this process, and only a token of them travels.
+
+Both travel in a local property, which follows the statement through the JVM's thread into the catalog's callbacks.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,23 +20,51 @@ from typing import Any
 from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.jvm import INTENT_PROPERTY
 
+_options: dict[str, Mapping[ObjectPath, Mapping[str, str]]] = {}
+
 
 @contextmanager
-def overwriting(context: Any, scopes: Mapping[ObjectPath, OverwriteScope]) -> Iterator[None]:
-    """Carry the overwrite scopes of one statement, and afterwards whatever was carried before.
+def intending(
+    context: Any,
+    scopes: Mapping[ObjectPath, OverwriteScope],
+    options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
+) -> Iterator[None]:
+    """Carry what one statement intends, and afterwards whatever was carried before.
 
     Parameters
     ----------
     context : pyspark.SparkContext
     scopes : mapping of ObjectPath to OverwriteScope
-        For each target of the statement that is overwritten dynamically; may be empty.
+        For each target whose overwrite runs as an append; may be empty.
+    options : mapping of ObjectPath to mapping, optional
+        Options that a new table is to have.
     """
+    token = secrets.token_hex(8)
+    if options:
+        _options[token] = options
     before = context.getLocalProperty(INTENT_PROPERTY)
-    context.setLocalProperty(INTENT_PROPERTY, _dump(scopes) if scopes else None)
+    context.setLocalProperty(INTENT_PROPERTY, _dump(scopes, token) if scopes or options else None)
     try:
         yield
     finally:
         context.setLocalProperty(INTENT_PROPERTY, before)
+        _options.pop(token, None)
+
+
+def options_of(intent: str | None, path: ObjectPath) -> dict[str, str]:
+    """Options that the statement's new table is to have beside those in its definition.
+
+    Parameters
+    ----------
+    intent : str or None
+        Value of the local property, as read in the callback.
+    path : ObjectPath
+        The table that is made.
+    """
+    for other, options in _options.get(json.loads(intent)["options"], {}).items() if intent else ():
+        if _folded(other) == _folded(path):
+            return {key: value for key, value in options.items() if key.lower() != "path"}
+    return {}
 
 
 def overwrite_of(intent: str | None, path: ObjectPath) -> OverwriteScope | None:
@@ -50,9 +83,9 @@ def overwrite_of(intent: str | None, path: ObjectPath) -> OverwriteScope | None:
     return None
 
 
-def _dump(scopes: Mapping[ObjectPath, OverwriteScope]) -> str:
+def _dump(scopes: Mapping[ObjectPath, OverwriteScope], token: str) -> str:
     entries = [{"path": path.to_document(), "scope": scope.to_document()} for path, scope in scopes.items()]
-    return json.dumps({"overwrite": entries})
+    return json.dumps({"overwrite": entries, "options": token})
 
 
 def _folded(path: ObjectPath) -> tuple[str, ...]:

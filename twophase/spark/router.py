@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from twophase.errors import AtomicityNotSupportedError
-from twophase.model import ObjectPath, OverwriteScope
-from twophase.spark.intent import overwriting
+from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark import writers
+from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader
 from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.targets import Targets
+from twophase.spark.targets import Target, Targets
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -38,6 +39,7 @@ class Router:
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
+        self.spark = handle.spark
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
         self._rewriter = Rewriter(self.reader, self.targets, self._constant)
@@ -81,15 +83,41 @@ class Router:
     # -- running -------------------------------------------------------------------------------------------------
 
     def run(
-        self, run: Callable[[], Any], scopes: Mapping[ObjectPath, OverwriteScope], *, instead: Callable[[], Any]
+        self,
+        run: Callable[[], Any],
+        scopes: Mapping[ObjectPath, OverwriteScope] | None = None,
+        *,
+        options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
+        instead: Callable[[], Any],
     ) -> Any:
         """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it."""
         try:
-            with overwriting(self.handle.spark.sparkContext, scopes):
+            with intending(self.spark.sparkContext, scopes or {}, options):
                 return run()
         except AtomicityNotSupportedError as error:
             self.unprotected(str(error), error)
         return instead()
+
+    def resolve(self, name: Any, *, views: bool = False) -> Target | None:
+        """The target that a name given to the DataFrame API means; None where it is none of ours."""
+        parts = self.reader.parse_name(name) if isinstance(name, str) else None
+        return self.targets.resolve(parts, views=views) if parts else None
+
+    def offers(self, target: Target, purpose: Purpose) -> bool:
+        """Whether the catalog can do it; where it cannot, the policy decides.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if purpose in target.catalog.capabilities.purposes:
+            return True
+        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+        return False
+
+    def stays_outside(self, name: str) -> None:
+        """A write goes past us: no harm, unless a transaction is open."""
+        self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
 
     def unprotected(self, problem: str, cause: BaseException | None = None) -> None:
         """Refuse a statement under ``required``; warn under ``preferred``.
@@ -189,7 +217,50 @@ def _sql(original: Original, spark: Any, sqlQuery: Any, args: Any = None, **kwar
         formatter.clear()
 
 
+def _save_as_table(
+    original: Original,
+    writer: Any,
+    name: Any,
+    format: Any = None,
+    mode: Any = None,
+    partitionBy: Any = None,  # noqa: N803
+    **options: Any,
+) -> None:
+    router = router_of(writer._spark)
+    if router is None:
+        original(writer, name, format, mode, partitionBy, **options)
+        return
+    writer.mode(mode).options(**options)
+    if partitionBy is not None:
+        writer.partitionBy(partitionBy)
+    if format is not None:
+        writer.format(format)
+    writers.save_as_table(router, writer, functools.partial(original, writer), name)
+
+
+def _insert_into(original: Original, writer: Any, tableName: Any, overwrite: Any = None) -> None:  # noqa: N803
+    router = router_of(writer._spark)
+    if router is None:
+        original(writer, tableName, overwrite)
+        return
+    if overwrite is not None:
+        writer.mode("overwrite" if overwrite else "append")
+    writers.insert_into(router, writer, functools.partial(original, writer), tableName)
+
+
+def _write_to(original: Original, df: Any, table: Any) -> Any:
+    router = router_of(df.sparkSession)
+    return original(df, table) if router is None else writers.RoutedWriter(router, df, table)
+
+
 def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.session import SparkSession
 
-    return {(SparkSession, "sql"): _sql}
+    return {
+        (SparkSession, "sql"): _sql,
+        (DataFrameWriter, "saveAsTable"): _save_as_table,
+        (DataFrameWriter, "insertInto"): _insert_into,
+        (DataFrame, "writeTo"): _write_to,
+    }

@@ -105,8 +105,8 @@ class Place:
     Attributes
     ----------
     verb : str
-        ``insert``, ``create`` (also ``CREATE OR REPLACE``), ``replace``, ``drop`` or ``execute`` (EXECUTE IMMEDIATE; the
-        place is then that of the statement's text).
+        ``insert``, ``create`` (also ``CREATE OR REPLACE``), ``replace``, ``drop`` or ``execute`` (EXECUTE IMMEDIATE,
+        whose place is that of the statement's text).
     start, stop : int
         The name's place.
     parts : tuple of NamePart

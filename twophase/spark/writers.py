@@ -1,0 +1,215 @@
+"""The doors of the DataFrame API: ``saveAsTable``, ``insertInto`` and ``writeTo``.
+
+Each asks what the job means to do, and hands Spark's own method the full name of the table in the twophase catalog
+where the table is ours. Where Spark would refuse a statement because it does not fit the table that is there, it is
+left to Spark, which then refuses it in its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.readwriter import DataFrameWriterV2
+
+from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark.jvm_statements import TableFacts
+from twophase.spark.jvm_writers import WriterFacts, qualified, stored_facts, without_layout, writer_facts
+from twophase.spark.targets import Target
+
+if TYPE_CHECKING:
+    from twophase.spark.router import Router
+
+Save = Callable[[str], None]
+
+
+def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
+    """``DataFrameWriter.saveAsTable`` with everything but the name told to the writer already."""
+    target = router.resolve(name)
+    if target is None:
+        router.stays_outside(name)
+        save(name)
+        return
+    facts = writer_facts(router.spark, writer._jwrite)
+    existing = router.targets.existing(target) if facts.mode in ("Append", "Overwrite") else None
+    if not _saves_to_ours(router, target, facts, existing, writer._df):
+        router.stays_outside(name)
+        save(name)
+        return
+
+    def run() -> None:
+        # A layout that fits was checked above; Spark's check of it does not know a sorted bucket.
+        appends = existing is not None and facts.mode == "Append"
+        with without_layout(router.spark, writer._jwrite) if appends else nullcontext():
+            save(target.name)
+
+    router.run(run, options={target.path: facts.options}, instead=lambda: save(name))
+
+
+def _saves_to_ours(router: Router, target: Target, facts: WriterFacts, existing: TableFacts | None, df: Any) -> bool:
+    """Whether a ``saveAsTable`` is taken over."""
+    if not target.spliced:
+        return True
+    if existing is not None and facts.mode == "Append":
+        return _appends(router, target, facts, existing, df)
+    if existing is not None and existing.provider is None:
+        return False  # a view, which Spark drops
+    purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
+    return router.targets.can_create(target, facts.source) and router.offers(target, purpose)
+
+
+def _appends(router: Router, target: Target, facts: WriterFacts, existing: TableFacts, df: Any) -> bool:
+    """Whether the rows fit the table as Spark's own ``saveAsTable`` demands; it refuses what does not."""
+    if not router.targets.can_write(target, existing) or not router.offers(target, Purpose.INSERT_INTO):
+        return False
+    if router.targets.names.short_name(facts.source) != existing.provider:
+        return False
+    wanted = tuple(column.lower() for column in facts.partition_columns or ())
+    if wanted != tuple(column.lower() for column in existing.partition_columns):
+        return False
+    if router.targets.staged_definition(target) is not None:
+        return True
+    stored = stored_facts(router.spark, router.handle.jvm.session_table(target.path.database, target.path.name))
+    is_there = facts.path is None or qualified(router.spark, facts.path) == stored.location
+    return stored.columns == len(df.columns) and stored.bucketing == facts.bucketing and is_there
+
+
+def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
+    """``DataFrameWriter.insertInto`` with its mode told to the writer already."""
+    target = router.resolve(name, views=True)
+    existing = router.targets.existing(target) if target else None
+    ours = target is not None and existing is not None
+    facts = writer_facts(router.spark, writer._jwrite) if ours else None
+    if target is None or existing is None or facts is None or not _inserts(router, target, facts, existing):
+        router.stays_outside(name)
+        insert(name)
+        return
+    scope = router.targets.carried_scope(existing, {}, {}) if facts.mode == "Overwrite" else None
+
+    def run() -> None:
+        if scope:
+            writer.mode("append")
+        try:
+            insert(target.name)
+        finally:
+            writer.mode(facts.mode.lower())
+
+    router.run(run, {target.path: scope} if scope else {}, instead=lambda: insert(name))
+
+
+def _inserts(router: Router, target: Target, facts: WriterFacts, existing: TableFacts) -> bool:
+    if not target.spliced:
+        return True
+    purpose = Purpose.INSERT_OVERWRITE if facts.mode == "Overwrite" else Purpose.INSERT_INTO
+    if facts.partition_columns is not None:
+        return False  # Spark refuses partitionBy here
+    return router.targets.can_write(target, existing) and router.offers(target, purpose)
+
+
+class RoutedWriter(DataFrameWriterV2):
+    """Spark's ``DataFrameWriterV2``, which learns only at its last call what it is to do.
+
+    What the job tells it is told to Spark's writer at once, so that Spark refuses what is wrong, and kept, to be told
+    again to a writer of the table in the twophase catalog where the last call is one of ours.
+    """
+
+    def __init__(self, router: Router, df: Any, table: str) -> None:
+        super().__init__(df, table)
+        self._router = router
+        self._table = table
+        self._told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._provider: str | None = None
+        self._options: dict[str, Any] = {}
+
+    # -- what it is told -----------------------------------------------------------------------------------------
+
+    def using(self, provider: str) -> DataFrameWriterV2:
+        self._provider = provider
+        return self._tell("using", provider)
+
+    def option(self, key: str, value: Any) -> DataFrameWriterV2:
+        return self.options(**{key: value})
+
+    def options(self, **options: Any) -> DataFrameWriterV2:
+        from pyspark.sql.utils import to_str
+
+        self._options.update({key: to_str(value) for key, value in options.items() if value is not None})
+        return self._tell("options", **options)
+
+    def tableProperty(self, property: str, value: str) -> DataFrameWriterV2:  # noqa: N802
+        return self._tell("tableProperty", property, value)
+
+    def partitionedBy(self, col: Any, *cols: Any) -> DataFrameWriterV2:  # noqa: N802
+        return self._tell("partitionedBy", col, *cols)
+
+    def clusterBy(self, col: str, *cols: str) -> DataFrameWriterV2:  # noqa: N802
+        return self._tell("clusterBy", col, *cols)
+
+    def _tell(self, method: str, *args: Any, **kwargs: Any) -> DataFrameWriterV2:
+        getattr(DataFrameWriterV2, method)(self, *args, **kwargs)
+        self._told.append((method, args, kwargs))
+        return self
+
+    # -- what it does --------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        self._make("create", Purpose.CREATE_TABLE_AS)
+
+    def replace(self) -> None:
+        self._make("replace", Purpose.REPLACE_TABLE_AS)
+
+    def createOrReplace(self) -> None:  # noqa: N802
+        self._make("createOrReplace", Purpose.CREATE_OR_REPLACE_TABLE_AS)
+
+    def append(self) -> None:
+        self._write("append", Purpose.INSERT_INTO)
+
+    def overwrite(self, condition: Any) -> None:
+        self._write("overwrite", Purpose.INSERT_OVERWRITE, condition)
+
+    def overwritePartitions(self) -> None:  # noqa: N802
+        self._write("overwritePartitions", Purpose.INSERT_OVERWRITE)
+
+    def _make(self, method: str, purpose: Purpose) -> None:
+        router = self._router
+        target = router.resolve(self._table)
+        is_ours = target is not None and (
+            not target.spliced or (router.targets.can_create(target, self._provider) and router.offers(target, purpose))
+        )
+        self._run(method, target if is_ours else None)
+
+    def _write(self, method: str, purpose: Purpose, *args: Any) -> None:
+        router = self._router
+        target = router.resolve(self._table, views=True)
+        existing = router.targets.existing(target) if target else None
+        if target is None or existing is None or not self._is_ours(target, existing, purpose):
+            self._run(method, None, *args)
+        elif method == "overwritePartitions":
+            scope = OverwriteScope(dynamic=bool(existing.partition_columns))
+            self._run("append", target, scopes={target.path: scope})
+        else:
+            self._run(method, target, *args)
+
+    def _is_ours(self, target: Target, existing: TableFacts, purpose: Purpose) -> bool:
+        router = self._router
+        return not target.spliced or (router.targets.can_write(target, existing) and router.offers(target, purpose))
+
+    def _run(
+        self, method: str, target: Target | None, *args: Any, scopes: dict[ObjectPath, OverwriteScope] | None = None
+    ) -> None:
+        def stock() -> None:
+            getattr(DataFrameWriterV2, method)(self, *args)
+
+        if target is None:
+            self._router.stays_outside(self._table)
+            stock()
+            return
+
+        def routed() -> None:
+            writer = DataFrameWriterV2(self._df, target.name)
+            for told, told_args, told_kwargs in self._told:
+                getattr(writer, told)(*told_args, **told_kwargs)
+            getattr(writer, method)(*args)
+
+        self._router.run(routed, scopes, options={target.path: self._options}, instead=stock)
