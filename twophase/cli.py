@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class Context:
     out: Output
     url: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
+    _handle: Any = None
 
     def timeline(self) -> Timeline:
         """The timeline alone, without Spark; it must be there already."""
@@ -52,7 +54,16 @@ class Context:
         """A Spark session with its catalogs, attached."""
         from twophase.spark.session import cli_session
 
-        return cli_session(self.conf if self.url is None else {**self.conf, _TIMELINE: self.url})
+        conf = {"spark.ui.showConsoleProgress": "false", **self.conf}
+        self._handle = cli_session(conf if self.url is None else {**conf, _TIMELINE: self.url})
+        return self._handle
+
+    def close(self) -> None:
+        """Stop the session, if one was started: nothing it says comes after the results."""
+        if self._handle is not None:
+            with suppress(Exception):
+                self._handle.detach()
+                self._handle.spark.stop()
 
 
 def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -88,6 +99,8 @@ def command(function: Callable[..., int | None]) -> click.Command:
         except Exception as error:
             context.out.error(error)
             sys.exit(FAILED)
+        finally:
+            context.close()
         sys.exit(code or DONE)
 
     name = function.__name__.rstrip("_")
@@ -139,12 +152,19 @@ def recover(context: Context, transaction_id: str | None, assume: str | None) ->
 def _recover(context: Context, transaction_id: str | None, assumed: TransactionState | None) -> list[Recovered]:
     line = context.timeline()
     if transaction_id is not None:
-        _find(line, transaction_id)
-    elif not _dead(line):
+        before = [_find(line, transaction_id)]
+    elif not (before := _dead(line)):
         return []  # Without starting Spark.
-    handle = context.session()
-    found: list[Recovered] = handle.coordinator.recover(own_only=False, transaction_id=transaction_id, assume=assumed)
-    return found
+    coordinator = context.session().coordinator
+    found: list[Recovered] = coordinator.recover(own_only=False, transaction_id=transaction_id, assume=assumed)
+    # Attaching has recovered those of the command line's own.
+    told = {result.transaction_id for result in found}
+    return [*(_now(line, record) for record in before if record.id not in told), *found]
+
+
+def _now(line: Timeline, before: TransactionRecord) -> Recovered:
+    after = _find(line, before.id)
+    return Recovered(before.id, before.state, after.state, after.left_behind, note=after.error)
 
 
 def _dead(line: Timeline) -> list[TransactionRecord]:

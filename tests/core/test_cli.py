@@ -185,3 +185,18 @@ def test_the_installed_command_reads_its_timeline_from_the_environment(bench: Be
     )
     assert json.loads(done.stdout)["transactions"][0]["id"] == tx.id
     assert bench.catalogs["one"].table_exists(path("t"))
+
+
+def test_recover_tells_also_of_those_that_attaching_recovered(
+    bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction_id = abandon(bench)
+
+    def session(_: cli.Context) -> Handle:
+        coordinator = bench.coordinator()
+        coordinator.recover()
+        return Handle(coordinator, dict(bench.catalogs))
+
+    monkeypatch.setattr(cli.Context, "session", session)
+    (recovered,) = document(run("recover", "--output", "json"))["recovered"]
+    assert (recovered["id"], recovered["found"], recovered["state"]) == (transaction_id, "INFLIGHT", "ROLLED_BACK")
