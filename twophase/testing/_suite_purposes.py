@@ -54,18 +54,20 @@ class PurposesChapter(SuiteBase):
             assert driver.state(path) == after(purpose, old, NEW)
 
     def _existing_is_no_error(self, driver: Driver, path: ObjectPath, old: Rows) -> None:
-        """The caller asks first, but another writer may be faster: no error then, and the table stays as it is."""
-        participant = driver.offer(path, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, ignore_if_exists=True)
-        if participant is not None:
-            try:
+        """The caller asks first, but another writer may be faster: then the table stays as it is."""
+        participant = None
+        try:
+            participant = driver.offer(path, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, ignore_if_exists=True)
+            if participant is not None:
                 participant.begin()
                 participant.write(driver.make_frame(NEW, SCHEMA))
                 participant.prepare()
                 participant.commit()
-            except (TableAlreadyExistsError, TransactionAborted):
-                participant.abort()
-            else:
                 participant.finish()
+        except (TableAlreadyExistsError, TransactionAborted):
+            # The caller knows what these mean here: somebody else has made it.
+            if participant is not None:
+                participant.abort()
         assert driver.state(path) == old
 
     @each_purpose

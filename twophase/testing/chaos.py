@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from twophase import failpoints
@@ -36,10 +36,10 @@ from twophase.testing.faults import ChaosError, Faults
 
 __all__ = ["ChaosCatalog", "ChaosError", "ChaosTable", "Faults"]
 
+#: Steps of the protocol; the others (``create_table``, ...) are no failpoints, only faults.
 STEPS = ("begin", "write", "prepare", "publish", "publish_group", "outcome", "abort", "finish", "compensate")
-DDL_STEPS = ("create_table", "drop_table", "rename_table", "alter_table", "remove_residue")
 
-failpoints.declare(*(f"chaos.{name}" for name in (*STEPS, *DDL_STEPS)))
+failpoints.declare(*(f"chaos.{name}" for name in STEPS))
 
 
 class ChaosCatalog(Catalog):
@@ -127,7 +127,7 @@ class ChaosCatalog(Catalog):
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Run one step that may be armed, by a failpoint or by :attr:`faults`."""
-        with failpoints.step(f"chaos.{name}"), self.faults.step(name):
+        with failpoints.step(f"chaos.{name}") if name in STEPS else nullcontext(), self.faults.step(name):
             yield
 
     # -- databases -----------------------------------------------------------------------------------------------

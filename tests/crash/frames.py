@@ -1,0 +1,122 @@
+"""Rows that are written the way Spark's ``DataFrameWriter`` writes them: the same calls, the same files, no JVM."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twophase import failpoints
+from twophase.catalogs.hive.metastore import NULL_PARTITION
+
+failpoints.declare("rows.file", "rows.success")
+
+
+def local(location: str) -> Path:
+    """A Hadoop path string as a path."""
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
+
+
+class ArrowFrame:
+    """An Arrow table with as much of a DataFrame's face as a catalog needs.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._table.column_names)
+
+    def __getitem__(self, name: str) -> str:
+        return name.strip("`").replace("``", "`")
+
+    def select(self, *columns: str) -> ArrowFrame:
+        return ArrowFrame(self._table.select(list(columns)))
+
+    def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802 - Spark's name
+        return ArrowFrame(self._table.rename_columns(list(names)))
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return self._table
+
+    @property
+    def write(self) -> ArrowWriter:
+        return ArrowWriter(self._table)
+
+
+class ArrowWriter:
+    """``df.write``."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._keys: tuple[str, ...] = ()
+        self._mode = "error"
+
+    def format(self, provider: str) -> ArrowWriter:
+        assert provider == "parquet", provider
+        return self
+
+    def options(self, **_: Any) -> ArrowWriter:
+        return self
+
+    def mode(self, mode: str) -> ArrowWriter:
+        self._mode = mode
+        return self
+
+    def partitionBy(self, *columns: str) -> ArrowWriter:  # noqa: N802 - Spark's name
+        self._keys = columns
+        return self
+
+    def save(self, location: str) -> None:
+        root = local(location)
+        assert self._mode == "append" or not root.exists(), f"{root} exists"
+        root.mkdir(parents=True, exist_ok=True)
+        for directory, rows in self._parts():
+            with failpoints.step("rows.file"):
+                (root / directory).mkdir(parents=True, exist_ok=True)
+                pq.write_table(rows, root / directory / f"part-00000-{uuid.uuid4()}.snappy.parquet")
+        with failpoints.step("rows.success"):
+            (root / "_SUCCESS").touch()
+
+    def _parts(self) -> list[tuple[str, pa.Table]]:
+        if not self._keys:
+            return [("", self._table)]
+        keys = [tuple(row.values()) for row in self._table.select(list(self._keys)).to_pylist()]
+        data = self._table.drop_columns(list(self._keys))
+        parts = []
+        for key in sorted(set(keys), key=repr):
+            rows = data.filter(pa.array([k == key for k in keys], pa.bool_()))
+            parts.append(("/".join(_directory(n, v) for n, v in zip(self._keys, key, strict=True)), rows))
+        return parts
+
+
+def _directory(name: str, value: object) -> str:
+    return f"{name}={NULL_PARTITION if value is None else value}"
+
+
+def read(location: str, schema: pa.Schema, values: dict[str, str]) -> list[tuple[Any, ...]]:
+    """The rows under a directory, as Spark reads them: hidden names passed over, directories are partitions."""
+    rows: list[tuple[Any, ...]] = []
+    root = local(location)
+    for file in sorted(root.rglob("*.parquet")):
+        parts = file.relative_to(root).parts
+        if any(part.startswith((".", "_")) and "=" not in part for part in parts):
+            continue
+        found = {**values, **dict(part.split("=", 1) for part in parts[:-1])}
+        for row in pq.ParquetFile(file).read().to_pylist():
+            rows.append(tuple(_value({**row, **found}.get(field.name), field.type) for field in schema))
+    return rows
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if value is None or value == NULL_PARTITION:
+        return None
+    return pa.scalar(value).cast(kind).as_py()

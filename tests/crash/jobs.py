@@ -1,0 +1,154 @@
+"""What a child process of the crash matrix does: run the transaction, recover, look, run it again.
+
+Each job opens the world anew, as a fresh driver would, and answers with plain JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.crash.scenarios import Scenario, Statement
+from tests.crash.worlds import WORLDS, World
+from twophase import failpoints
+from twophase.errors import TableAlreadyExistsError, TransactionInDoubt, TwoPhaseError
+from twophase.transaction import Transaction
+
+Answer = dict[str, Any]
+
+
+def run(job: dict[str, Any]) -> Answer:
+    """Run one job, with its failpoint armed."""
+    kind = WORLDS[job["world"]]
+    world = kind(Path(job["directory"]))
+    scenario = kind.scenarios[job["scenario"]]
+    time.sleep = lambda _: None  # Waiting only sets the pace; the matrix has none.
+    logging.getLogger("twophase").setLevel(logging.CRITICAL)
+    failpoints.disarm()
+    failpoints.arm_from_environment(job.get("arm") or "none=")
+    answer: Answer = JOBS[job["job"]](world, scenario)
+    return {**answer, "reached": dict(failpoints.reached())}
+
+
+def set_up(world: World, scenario: Scenario) -> Answer:
+    world.set_up(scenario)
+    return {}
+
+
+def work(world: World, scenario: Scenario) -> Answer:
+    """Run the transaction, and tell what its caller was told."""
+    coordinator = world.coordinator()
+    transaction = coordinator.begin()
+    try:
+        for statement in scenario.statements:
+            _execute(world, transaction, statement)
+        if scenario.outsider:
+            with _calm():
+                world.interfere(scenario.outsider)
+        transaction.commit()
+        told: Answer = {"told": "success"}
+    except BaseException as error:
+        # Spark calls its abort even when commit threw.
+        transaction.abort(error)
+        told = {"told": _kind(error), "error": f"{type(error).__name__}: {error}"}
+    coordinator.close()
+    return {**told, "id": transaction.id, "seen": _tables(type(world)(world.directory), scenario)}
+
+
+def _execute(world: World, transaction: Transaction, statement: Statement) -> None:
+    participant = transaction.stage(
+        world.catalogs[statement.catalog],
+        world.path(statement.table),
+        world.definition(statement),
+        purpose=statement.purpose,
+        overwrite=statement.overwrite,
+    )
+    assert participant is not None
+    transaction.begin_participant(participant)
+    transaction.write(participant, world.frame(list(statement.rows), world.definition(statement).schema))
+    if statement.fails:
+        transaction.discard(participant)
+    else:
+        transaction.prepare_participant(participant)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, TableAlreadyExistsError):
+        return "exists"
+    return "in doubt" if isinstance(error, TransactionInDoubt) else "failed"
+
+
+def recover(world: World, scenario: Scenario) -> Answer:
+    """Recovery, as at the start of the next driver."""
+    coordinator = world.coordinator()
+    try:
+        recovered = [r.to_document() for r in coordinator.recover()]
+    except TwoPhaseError as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+    finally:
+        coordinator.close()
+    return {"recovered": recovered}
+
+
+def _tables(world: World, scenario: Scenario) -> Answer:
+    return {s.table: world.rows(s.table) for s in scenario.statements}
+
+
+def look(world: World, scenario: Scenario) -> Answer:
+    """What readers and operators see."""
+    return {
+        "tables": _tables(world, scenario),
+        "timeline": _query(world, "select id, state, error from twophase_transactions"),
+        "reservations": _query(world, "select * from twophase_reservations"),
+    }
+
+
+def clean(world: World, scenario: Scenario) -> Answer:
+    """``twophase clean``, with nobody alive; then what is left."""
+    for catalog in world.catalogs.values():
+        for residue in catalog.residues():
+            catalog.remove_residue(residue)
+    return {"left": world.leftovers()}
+
+
+def again(world: World, scenario: Scenario) -> Answer:
+    """Recover once more, clean, look, run the same once more, and look again."""
+    recovered = recover(world, scenario)
+    cleaned = clean(world, scenario)
+    before = look(world, scenario)
+    calm = Scenario(scenario.name, scenario.statements, scenario.before)
+    told = work(world, calm)
+    return {**recovered, "before": before, "left": cleaned["left"], "work": told, "after": look(world, scenario)}
+
+
+def _query(world: World, sql: str) -> list[list[Any]]:
+    with sqlite3.connect(world.timeline_file) as connection:
+        rows = [list(row) for row in connection.execute(sql)]
+    connection.close()
+    return rows
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """No failpoints inside: an outsider is no part of the transaction."""
+    armed = dict(failpoints._armed)
+    failpoints._armed.clear()
+    yield
+    failpoints._armed.update(armed)
+
+
+def warm_up() -> None:
+    """Import what is imported late, by doing everything once; nothing stays open."""
+    with tempfile.TemporaryDirectory() as directory:
+        job = {"world": "chaos", "directory": directory, "scenario": "create"}
+        for name in ("set up", "work", "recover", "again"):
+            run({**job, "job": name})
+
+
+JOBS = {"set up": set_up, "work": work, "recover": recover, "look": look, "clean": clean, "again": again}

@@ -1,0 +1,323 @@
+"""The crash matrix: every failpoint, every time it is reached, every way to fail; then recovery, twice.
+
+Afterwards the tables must be wholly old or wholly new, as the caller was told, nothing may be left, and the same
+transaction can be run again at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.crash.forks import Forks, Job
+from tests.crash.scenarios import OLD, Scenario, State
+from tests.crash.worlds import WORLDS
+from twophase import failpoints
+
+ACTIONS = ("error", "error_after", "lost_reply", "exit", "exit_after")
+KILLS = ("exit", "exit_after")
+
+
+def quick(step: str) -> tuple[str, ...]:
+    """The actions of the quick tier: die after each step, and lose the reply where a reply matters."""
+    matters = any(
+        word in step for word in ("publish", "record_committing", "record_completed", "compensate", "outcome")
+    )
+    return ("exit_after", "lost_reply") if matters else ("exit_after",)
+
+
+@dataclass
+class Report:
+    """What was tried, and what went wrong."""
+
+    name: str
+    points: set[str] = field(default_factory=set)
+    cases: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"crash matrix {self.name}: {len(self.points)} failpoints, {self.cases} cases, "
+            f"{len(self.violations)} violations"
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failure in one scenario.
+
+    Parameters
+    ----------
+    scenario : str
+    work : str
+        What fails while the transaction runs, as in ``TWOPHASE_FAILPOINTS``.
+    recovery : str
+        What fails in the first recovery.
+    at_once : bool
+        Two recoveries side by side.
+    """
+
+    scenario: str
+    work: str
+    recovery: str = ""
+    at_once: bool = False
+
+    def __str__(self) -> str:
+        then = f", recovery {self.recovery}" if self.recovery else ""
+        return f"[{self.scenario}] {self.work}{then}{', two recoveries at once' if self.at_once else ''}"
+
+
+class Matrix:
+    """Runs cases in one world.
+
+    Parameters
+    ----------
+    world : str
+        A key of ``WORLDS``.
+    forks : Forks
+    directory : Path
+    report : Report
+    """
+
+    def __init__(self, world: str, forks: Forks, directory: Path, report: Report) -> None:
+        self._world = world
+        self._forks = forks
+        self._directory = directory / "world"
+        self._templates = directory / "templates"
+        self.report = report
+
+    def scenario(self, name: str) -> Scenario:
+        return WORLDS[self._world].scenarios[name]
+
+    # -- which cases there are -----------------------------------------------------------------------------------
+
+    def cases(self, name: str, actions: Callable[[str], tuple[str, ...]] = lambda _: ACTIONS) -> Iterator[Case]:
+        """One case for each time that a step is reached, and for each action that is wanted for that step."""
+        self._reset(name)
+        counted = self._job(name, "work")
+        self._note(counted)
+        for step, times in sorted(counted["reached"].items()):
+            for nth in range(1, times + 1):
+                for action in actions(step):
+                    yield Case(name, f"{step}={action}@{nth}")
+
+    def recovery_cases(self, case: Case, actions: tuple[str, ...] = KILLS) -> Iterator[Case]:
+        """The same case, with the recovery killed at each step that it reaches."""
+        self._reset(case.scenario)
+        self._job(case.scenario, "work", case.work)
+        counted = self._job(case.scenario, "recover")
+        self._note(counted)
+        for step, times in sorted(counted["reached"].items()):
+            for nth in range(1, times + 1):
+                for action in actions:
+                    yield Case(case.scenario, case.work, f"{step}={action}@{nth}")
+
+    def tell(self, case: Case) -> Job:
+        """What the caller of the transaction is told; nothing is recovered."""
+        self._reset(case.scenario)
+        return self._job(case.scenario, "work", case.work)
+
+    def look(self, scenario: str) -> Job:
+        """What is there after :meth:`tell` and one recovery."""
+        self._job(scenario, "recover")
+        return self._job(scenario, "look")
+
+    # -- one case ------------------------------------------------------------------------------------------------
+
+    def run(self, case: Case) -> None:
+        """Run one case and note its violations."""
+        self.report.cases += 1
+        self._reset(case.scenario)
+        worked = self._job(case.scenario, "work", case.work)
+        if case.recovery:
+            self._job(case.scenario, "recover", case.recovery)
+        recovered = self._recover(case)
+        settled = self._job(case.scenario, "again")
+        problems = _judge(self.scenario(case.scenario), worked, recovered, settled)
+        self.report.violations += [f"{case}: {problem}" for problem in problems]
+
+    def run_all(self, cases: Iterable[Case]) -> None:
+        """Run cases, one after the other."""
+        for case in cases:
+            self.run(case)
+
+    def _recover(self, case: Case) -> list[Job]:
+        job = self._described(case.scenario, "recover")
+        if case.at_once:
+            return self._forks.run(job, job) + self._forks.run(job)
+        return self._forks.run(job)  # The second one is part of the job "again".
+
+    def _job(self, scenario: str, job: str, arm: str = "") -> Job:
+        (answer,) = self._forks.run(self._described(scenario, job, arm))
+        if "broken" in answer:
+            raise RuntimeError(f"{scenario}, {job}, {arm}:\n{answer['broken']}")
+        self._note(answer)
+        return answer
+
+    def _described(self, scenario: str, job: str, arm: str = "") -> Job:
+        return {
+            "world": self._world,
+            "directory": str(self._directory),
+            "scenario": scenario,
+            "job": job,
+            "arm": arm,
+        }
+
+    def _note(self, answer: Job) -> None:
+        self.report.points |= set(answer.get("reached", {})) & failpoints.declared()
+
+    def _reset(self, scenario: str) -> None:
+        """The world as it was before the transaction; paths inside it stay true, so it is always at one place."""
+        template = self._templates / scenario.replace(" ", "_")
+        shutil.rmtree(self._directory, ignore_errors=True)
+        if not template.exists():
+            self._directory.mkdir(parents=True)
+            self._job(scenario, "set up")
+            shutil.copytree(self._directory, template, symlinks=True)
+        else:
+            shutil.copytree(template, self._directory, symlinks=True)
+
+
+class Crew:
+    """Some workers that share the cases out, each with processes and a directory of its own.
+
+    Parameters
+    ----------
+    world : str
+    directory : Path
+    report : Report
+    size : int
+    """
+
+    def __init__(self, world: str, directory: Path, report: Report, size: int = 2) -> None:
+        self.report = report
+        self._forks = [Forks() for _ in range(size)]
+        self._workers = [
+            Matrix(world, forks, directory / str(number), report) for number, forks in enumerate(self._forks)
+        ]
+
+    def __enter__(self) -> Crew:
+        for forks in self._forks:
+            forks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for forks in self._forks:
+            forks.__exit__(*error)
+
+    @property
+    def planner(self) -> Matrix:
+        """Any worker, to ask which cases there are."""
+        return self._workers[0]
+
+    def run(self, cases: Iterable[Case]) -> list[str]:
+        """Run cases; the violations that they found."""
+        before = len(self.report.violations)
+        cases = list(cases)
+        shares = [cases[number :: len(self._workers)] for number in range(len(self._workers))]
+        with ThreadPoolExecutor(len(self._workers)) as pool:
+            for done in [
+                pool.submit(worker.run_all, share) for worker, share in zip(self._workers, shares, strict=True)
+            ]:
+                done.result()
+        return self.report.violations[before:]
+
+
+# -- what must hold ---------------------------------------------------------------------------------------------------
+
+
+def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job) -> Iterator[str]:
+    yield from _ran(worked, [*recovered, settled])
+    before, after = settled["before"], settled["after"]
+    old, new = _plain(scenario.old()), _plain(scenario.new())
+    if scenario.outsider:
+        yield from _outsider_is_untouched(scenario, worked, before["tables"])
+        return
+    yield from _is_whole(before["tables"], old, new)
+    yield from _agrees_with_what_was_told(worked, before["tables"], old, new)
+    yield from _agrees_with_the_timeline(before, old, new)
+    yield from _is_tidy(settled)
+    yield from _runs_again(scenario, settled, after)
+
+
+def _plain(state: State) -> dict[str, Any]:
+    return {table: None if rows is None else [list(row) for row in rows] for table, rows in state.items()}
+
+
+def _ran(worked: Job, others: list[Job]) -> Iterator[str]:
+    if worked["exit"] not in (0, failpoints.EXIT_CODE):
+        yield f"the work ended with {worked['exit']}"
+    for other in others:
+        if other["exit"] != 0 or "broken" in other or "failed" in other:
+            yield f"recovery went wrong: {other}"
+
+
+def _is_whole(tables: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    if tables not in (old, new):
+        yield f"neither wholly old nor wholly new: {tables}"
+
+
+def _agrees_with_what_was_told(
+    worked: Job, tables: dict[str, Any], old: dict[str, Any], new: dict[str, Any]
+) -> Iterator[str]:
+    told = worked.get("told")
+    if told == "success":
+        if worked["seen"] != new:
+            yield f"success was told, but readers saw {worked['seen']}"
+        if tables != new:
+            yield f"success was told, but recovery made it {tables}"
+    elif told in ("failed", "exists"):
+        if worked["seen"] != old:
+            yield f"{worked['error']!r} was told, but readers saw {worked['seen']}"
+        if tables != old:
+            yield f"{worked['error']!r} was told, but recovery made it {tables}"
+
+
+def _agrees_with_the_timeline(before: Job, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for identity, state, error in before["timeline"]:
+        if state not in ("COMPLETED", "ROLLED_BACK"):
+            yield f"after two recoveries {identity} is {state} ({error})"
+        if state == "COMPLETED" and before["tables"] != new:
+            yield f"the timeline says COMPLETED, the tables are {before['tables']}"
+        if state == "ROLLED_BACK" and before["tables"] != old:
+            yield f"the timeline says ROLLED_BACK, the tables are {before['tables']}"
+    if before["reservations"]:
+        yield f"still reserved: {before['reservations']}"
+
+
+def _is_tidy(settled: Job) -> Iterator[str]:
+    if settled["left"]:
+        yield f"left behind after clean: {settled['left']}"
+
+
+def _runs_again(scenario: Scenario, settled: Job, after: Job) -> Iterator[str]:
+    told, before = settled["work"], settled["before"]["tables"]
+    was_new = before == _plain(scenario.new())
+    if was_new and scenario.creates():
+        if told["told"] != "exists" or after["tables"] != before:
+            yield f"run again on its own result: {told}, {after['tables']}"
+        return
+    as_state: State = {t: None if rows is None else [tuple(row) for row in rows] for t, rows in before.items()}
+    if told["told"] != "success" or after["tables"] != _plain(scenario.new(as_state)):
+        yield f"it cannot be run again: {told}, {after['tables']}"
+    if after["reservations"]:
+        yield f"still reserved after the second run: {after['reservations']}"
+
+
+def _outsider_is_untouched(scenario: Scenario, worked: Job, tables: dict[str, Any]) -> Iterator[str]:
+    """The outsider's table stays as it is; all the others are wholly old, unless nobody could undo them."""
+    old = _plain(scenario.old())
+    theirs = scenario.outsider
+    assert theirs
+    if worked.get("told") == "success":
+        yield "success was told, although an outsider holds a target"
+    came = tables[theirs] is not None
+    if came and tables[theirs] != _plain({theirs: list(OLD)})[theirs]:
+        yield f"the outsider's table was touched: {tables[theirs]}"
+    others = {table: rows for table, rows in tables.items() if table != theirs}
+    if others != {table: rows for table, rows in old.items() if table != theirs}:
+        yield f"not wholly old under an outsider: {others}"

@@ -1,0 +1,191 @@
+"""What the crash matrix runs: transactions of one to three statements, and how the tables look before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twophase.model import OverwriteScope, Purpose
+
+Row = tuple[object, ...]
+Rows = list[Row]
+#: Rows by table, None where there is no such table. A table is ``catalog.name``.
+State = dict[str, Rows | None]
+
+OLD: Rows = [(1, "a"), (2, "b")]
+NEW: Rows = [(3, "b"), (4, "c")]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of a transaction."""
+
+    table: str
+    purpose: Purpose
+    rows: tuple[Row, ...] = tuple(NEW)
+    partitioned: bool = False
+    overwrite: OverwriteScope | None = None
+    #: It fails after its rows are written, and is discarded; the transaction goes on.
+    fails: bool = False
+    #: LOCATION: the table is external, at a directory of the world.
+    external: bool = False
+    #: The table before it was not made by twophase.
+    foreign: bool = False
+    #: Its rows have another type than those before.
+    schema_change: bool = False
+
+    @property
+    def catalog(self) -> str:
+        return self.table.split(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.table.split(".")[1]
+
+    def applied(self, old: Rows | None) -> Rows | None:
+        """The table's rows after it."""
+        if self.fails:
+            return old
+        rows: Rows = list(self.rows)
+        if self.purpose is Purpose.INSERT_INTO:
+            return [*(old or []), *rows]
+        if self.purpose is Purpose.INSERT_OVERWRITE and self.overwrite and self.partitioned:
+            return [row for row in old or [] if not self._is_overwritten(row)] + rows
+        return rows
+
+    def _is_overwritten(self, row: Row) -> bool:
+        assert self.overwrite is not None
+        if self.overwrite.dynamic:
+            return row[1] in {new[1] for new in self.rows}
+        wanted = self.overwrite.static_partition
+        return not wanted or str(row[1]) == wanted["part"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A transaction, the tables before it, and who interferes."""
+
+    name: str
+    statements: tuple[Statement, ...]
+    #: Rows of tables that exist before; made by the statements' own catalog.
+    before: Mapping[str, tuple[Row, ...]]
+    #: An outsider creates this table after everything is prepared.
+    outsider: str | None = None
+
+    def old(self) -> State:
+        """All tables before the transaction."""
+        return {s.table: _rows(self.before.get(s.table)) for s in self.statements}
+
+    def new(self, old: State | None = None) -> State:
+        """All tables after it."""
+        state = dict(self.old() if old is None else old)
+        for statement in self.statements:
+            state[statement.table] = statement.applied(state[statement.table])
+        return {table: None if rows is None else sorted(rows, key=repr) for table, rows in state.items()}
+
+    def creates(self) -> bool:
+        """Whether running it again on its own result must be refused."""
+        return any(s.purpose is Purpose.CREATE_TABLE_AS and not s.fails for s in self.statements)
+
+
+def _rows(rows: tuple[Row, ...] | None) -> Rows | None:
+    return None if rows is None else sorted(rows, key=repr)
+
+
+def named(scenarios: list[Scenario]) -> dict[str, Scenario]:
+    """By name."""
+    return {scenario.name: scenario for scenario in scenarios}
+
+
+_OLD = tuple(OLD)
+_CREATE, _REPLACE = Purpose.CREATE_TABLE_AS, Purpose.REPLACE_TABLE_AS
+_INSERT, _OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
+
+CHAOS = named(
+    [
+        Scenario("create", (Statement("one.t", _CREATE),), {}),
+        Scenario("replace", (Statement("one.t", _REPLACE),), {"one.t": _OLD}),
+        Scenario("insert", (Statement("one.t", _INSERT),), {"one.t": _OLD}),
+        Scenario(
+            "overwrite",
+            (Statement("one.t", _OVERWRITE, overwrite=OverwriteScope(dynamic=True), partitioned=True),),
+            {"one.t": _OLD},
+        ),
+        Scenario("two catalogs", (Statement("one.t", _CREATE), Statement("two.t", _REPLACE)), {"two.t": _OLD}),
+        Scenario("one group", (Statement("one.t", _CREATE), Statement("one.u", _INSERT)), {"one.u": _OLD}),
+        Scenario(
+            "three catalogs",
+            (Statement("one.t", _INSERT), Statement("two.t", _CREATE), Statement("three.t", _OVERWRITE)),
+            {"one.t": _OLD, "three.t": _OLD},
+        ),
+        Scenario("create then insert", (Statement("one.t", _CREATE), Statement("one.t", _INSERT, ((9, "z"),))), {}),
+        Scenario(
+            "one statement fails inside",
+            (Statement("one.t", _CREATE), Statement("two.t", _INSERT, fails=True)),
+            {"two.t": _OLD},
+        ),
+        Scenario("an outsider comes before the first publish", (Statement("one.t", _CREATE),), {}, outsider="one.t"),
+        Scenario(
+            "an outsider comes before the second publish",
+            (Statement("one.t", _REPLACE), Statement("two.t", _CREATE)),
+            {"one.t": _OLD},
+            outsider="two.t",
+        ),
+        Scenario(
+            "an outsider comes and nobody can undo",
+            (Statement("three.t", _REPLACE), Statement("two.t", _CREATE)),
+            {"three.t": _OLD},
+            outsider="two.t",
+        ),
+    ]
+)
+
+_STATIC, _DYNAMIC = OverwriteScope({"part": "b"}), OverwriteScope(dynamic=True)
+
+
+def _one(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
+    return Scenario(name, (Statement("hive.t", purpose, **facts),), {"hive.t": _OLD} if before else {})
+
+
+_CHANGED = (("3", "b"), ("4", "c"))
+
+HIVE = named(
+    [
+        _one("create", _CREATE, before=False),
+        _one("create partitioned", _CREATE, before=False, partitioned=True),
+        _one("create external", _CREATE, before=False, external=True),
+        _one("create empty partitioned", _CREATE, before=False, partitioned=True, rows=()),
+        _one("replace", _REPLACE),
+        _one("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
+        _one("replace partitioned", _REPLACE, partitioned=True),
+        _one("replace partitioned with other columns", _REPLACE, partitioned=True, schema_change=True, rows=_CHANGED),
+        _one("replace foreign", _REPLACE, foreign=True),
+        _one("insert", _INSERT),
+        _one("insert foreign", _INSERT, foreign=True),
+        _one("insert external", _INSERT, external=True),
+        _one("insert partitioned", _INSERT, partitioned=True),
+        _one("insert foreign partitioned", _INSERT, partitioned=True, foreign=True),
+        _one("insert external partitioned", _INSERT, partitioned=True, external=True),
+        _one("insert new partition", _INSERT, partitioned=True, rows=((9, "z"),)),
+        _one("overwrite", _OVERWRITE, overwrite=OverwriteScope()),
+        _one("overwrite external", _OVERWRITE, overwrite=OverwriteScope(), external=True),
+        _one("overwrite partitioned", _OVERWRITE, overwrite=OverwriteScope(), partitioned=True),
+        _one("overwrite static partition", _OVERWRITE, overwrite=_STATIC, partitioned=True, rows=((3, "b"), (5, "b"))),
+        _one("overwrite dynamic partitions", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
+        _one("overwrite foreign dynamic", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True, foreign=True),
+        _one("overwrite external dynamic", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True, external=True),
+        Scenario(
+            "two tables",
+            (Statement("hive.t", _CREATE, partitioned=True), Statement("hive.u", _REPLACE)),
+            {"hive.u": _OLD},
+        ),
+        Scenario("create then insert", (Statement("hive.t", _CREATE), Statement("hive.t", _INSERT, ((9, "z"),))), {}),
+        Scenario(
+            "an outsider comes before the second publish",
+            (Statement("hive.t", _REPLACE), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
+        ),
+    ]
+)

@@ -1,0 +1,98 @@
+"""The crash matrix over three chaos catalogs whose stores are files: no Spark, hundreds of deaths.
+
+The quick tier dies at every step of every scenario, and loses the reply where a reply matters; the slow tier tries all
+actions everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.matrix import ACTIONS, Case, Crew, Report, quick
+from tests.crash.scenarios import CHAOS
+from twophase import failpoints
+
+#: Where all actions are tried in the quick tier, too.
+THOROUGH = "create"
+#: Ends in doubt whatever happens: tried on its own.
+HOPELESS = "an outsider comes and nobody can undo"
+
+#: Where a driver died; its recovery dies then at each of its own steps.
+DEATHS = [
+    Case("create", "core.write=exit_after"),
+    Case("create", "core.publish=exit_after"),
+    Case("two catalogs", "core.record_committing=exit_after"),
+    Case("two catalogs", "core.publish=exit_after"),
+    Case("one group", "core.publish=exit"),
+    Case("one group", "core.finish=exit_after"),
+    Case("an outsider comes before the second publish", "core.publish=exit_after"),
+]
+
+#: Where a publish was tried, and no store answers any more.
+SILENCES = [
+    Case("create", "core.publish=lost_reply,chaos.outcome=error"),
+    Case("create", "core.publish=error,core.outcome=error"),
+    Case("one group", "chaos.publish_group=lost_reply,chaos.outcome=error"),
+    Case("two catalogs", "chaos.publish=lost_reply@1,chaos.outcome=error"),
+    Case("two catalogs", "chaos.publish=error@2,chaos.outcome=error"),
+]
+
+
+@pytest.fixture(scope="module")
+def crew(fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+    reports.append(Report("chaos"))
+    with Crew("chaos", fast_directory / "chaos", reports[-1]) as crew:
+        yield crew
+
+
+@pytest.mark.parametrize("scenario", [name for name in CHAOS if name != HOPELESS])
+def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    actions = (lambda _: ACTIONS) if scenario == THOROUGH else quick
+    assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(4))
+
+
+@pytest.mark.parametrize("silence", SILENCES, ids=str)
+def test_what_no_store_tells_is_in_doubt_until_one_does(crew: Crew, silence: Case) -> None:
+    told = crew.planner.tell(silence)
+    assert told["told"] == "in doubt"
+    assert not crew.run([silence, Case(silence.scenario, silence.work, "chaos.outcome=error")])
+
+
+def test_what_cannot_be_undone_stays_in_doubt_and_is_named(crew: Crew) -> None:
+    told = crew.planner.tell(Case(HOPELESS, "none="))
+    assert told["told"] == "in doubt"
+    assert "three.default.t" in told["error"]
+    looked = crew.planner.look(HOPELESS)
+    assert [row[1] for row in looked["timeline"]] == ["IN_DOUBT"]
+    assert looked["reservations"], "A table in doubt must stay reserved."
+    assert looked["tables"] == {"three.t": [[3, "b"], [4, "c"]], "two.t": [[1, "a"], [2, "b"]]}
+
+
+def test_every_failpoint_was_reached(crew: Crew) -> None:
+    declared = {name for name in failpoints.declared() if name.startswith(("core.", "chaos."))}
+    assert declared <= crew.report.points
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [name for name in CHAOS if name not in (THOROUGH, HOPELESS)])
+def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("error", "error_after", "lost_reply", "exit")))

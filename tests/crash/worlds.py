@@ -1,0 +1,196 @@
+"""A world: stores, catalogs and a timeline in one directory, opened anew by every process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.crash.file_metastore import FileMetastore, ProbedFiles
+from tests.crash.frames import ArrowFrame, local
+from tests.crash.scenarios import CHAOS, HIVE, OLD, Rows, Scenario, Statement
+from twophase.catalog import Catalog, Environment
+from twophase.catalogs.hive import HiveCatalog
+from twophase.catalogs.hive.definitions import to_table
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition
+from twophase.coordinator import Coordinator
+from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
+from twophase.testing.chaos import ChaosCatalog
+from twophase.timeline import Timeline
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
+CHANGED = pa.schema([("id", pa.string()), ("part", pa.string())])
+DATABASE = "default"
+
+
+class World(ABC):
+    """Everything that outlives a process, and how a process opens it.
+
+    Parameters
+    ----------
+    directory : Path
+    """
+
+    scenarios: dict[str, Scenario]
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.timeline_file = directory / "timeline.db"
+        self.catalogs = self.open_catalogs()
+
+    @abstractmethod
+    def open_catalogs(self) -> dict[str, Catalog]:
+        """The catalogs by name."""
+
+    @abstractmethod
+    def rows(self, table: str) -> Rows | None:
+        """What a reader sees, past the catalog: rows, or None where there is no table."""
+
+    def frame(self, rows: Rows, schema: pa.Schema) -> Any:
+        """What ``write`` takes."""
+        columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def leftovers(self) -> list[str]:
+        """What lies in the stores and belongs to no table (no retained versions)."""
+        return [
+            f"{name}: {residue.kind} {residue.location}"
+            for name, catalog in self.catalogs.items()
+            for residue in catalog.residues()
+            if residue.kind != "version"
+        ]
+
+    def coordinator(self) -> Coordinator:
+        timeline = Timeline(f"sqlite:///{self.timeline_file}")
+        return Coordinator(timeline, self.catalogs.__getitem__, name="crash", wait_seconds=0.0)
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(DATABASE, table.split(".")[1])
+
+    def definition(self, statement: Statement) -> TableDefinition:
+        partitioning = (Transform.identity("part"),) if statement.partitioned else ()
+        return TableDefinition(CHANGED if statement.schema_change else SCHEMA, partitioning=partitioning)
+
+    def set_up(self, scenario: Scenario) -> None:
+        """Make the tables that exist before, and the timeline."""
+        by_table = {statement.table: statement for statement in scenario.statements}
+        for table, rows in scenario.before.items():
+            self.make(replace(by_table[table], schema_change=False), list(rows))
+        self.coordinator().close()
+
+    def make(self, statement: Statement, rows: Rows) -> None:
+        """Make one table, with rows, without a coordinator."""
+        participant = self.catalogs[statement.catalog].two_phase_create_table(
+            self.path(statement.table), self.definition(statement), purpose=Purpose.CREATE_TABLE_AS
+        )
+        assert participant is not None
+        participant.begin()
+        participant.write(self.frame(rows, SCHEMA))
+        participant.prepare()
+        participant.commit()
+        participant.finish()
+
+    def interfere(self, table: str) -> None:
+        """An outsider creates a table."""
+        self.make(Statement(table, Purpose.CREATE_TABLE_AS), OLD)
+
+
+class ChaosWorld(World):
+    """Three chaos catalogs over three files; the third one cannot undo, the second and third do not group."""
+
+    scenarios = CHAOS
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        options = {
+            "one": {},
+            "two": {"group_publish": "false"},
+            "three": {"group_publish": "false", "compensate": "false"},
+        }
+        return {
+            name: ChaosCatalog(name, {"file": str(self.directory / f"{name}.json"), **more}, Environment())
+            for name, more in options.items()
+        }
+
+    def rows(self, table: str) -> Rows | None:
+        catalog = self.catalogs[table.split(".")[0]]
+        assert isinstance(catalog, ChaosCatalog)
+        if not catalog.table_exists(self.path(table)):
+            return None
+        return sorted((tuple(row.values()) for row in catalog.rows(self.path(table))), key=repr)
+
+
+class HiveWorld(World):
+    """A Hive catalog over a metastore in a file; a table of the stock kind has its files where Spark would put them."""
+
+    scenarios = HIVE
+    recipe = "pointer"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        environment = Environment()
+        environment.session_metastore = self.metastore = FileMetastore(self.directory)
+        environment.warehouse = str(self.directory / "warehouse")
+        environment.retention = 0.0
+        catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
+        catalog.files = ProbedFiles()
+        return {"hive": catalog}
+
+    def rows(self, table: str) -> Rows | None:
+        rows = self.metastore.rows(DATABASE, table.split(".")[1])
+        return None if rows is None else sorted(rows, key=repr)
+
+    def frame(self, rows: Rows, schema: pa.Schema) -> Any:
+        return ArrowFrame(super().frame(rows, schema))
+
+    def definition(self, statement: Statement) -> TableDefinition:
+        made = replace(super().definition(statement), provider="parquet")
+        if statement.external and statement.purpose.creates:
+            return replace(made, location=f"file:{self.directory}/elsewhere/{statement.name}", external=True)
+        return made
+
+    def make(self, statement: Statement, rows: Rows) -> None:
+        if statement.foreign:
+            self._make_as_spark_does(statement, rows)
+        else:
+            super().make(replace(statement, purpose=Purpose.CREATE_TABLE_AS), rows)
+
+    def _make_as_spark_does(self, statement: Statement, rows: Rows) -> None:
+        location = f"{self.catalogs['hive'].load_database(DATABASE)['location']}/{statement.name}"
+        table = to_table(self.path(statement.table), self.definition(statement), kind=MANAGED, location=location)
+        self.metastore.create_table(table)
+        writer = self.frame(rows, SCHEMA).write.format("parquet").mode("append")
+        keys = table.partition_columns
+        (writer.partitionBy(*keys) if keys else writer).save(location)
+        parts = sorted({str(row[1]) for row in rows}) if keys else []
+        found = [HivePartition({"part": part}, f"{location}/part={part}") for part in parts]
+        self.metastore.add_partitions(table, found)
+
+    def leftovers(self) -> list[str]:
+        held = self._held()
+        files = [file for file in self.directory.rglob("*") if file.is_file() and file.parent != self.directory]
+        lost = [str(file.relative_to(self.directory)) for file in files if not self._is_held(file, held)]
+        tables = [name for name in self.metastore.list_tables(DATABASE) if name.startswith("__")]
+        return [*super().leftovers(), *lost, *tables]
+
+    def _held(self) -> list[Path]:
+        held = []
+        for name in self.metastore.list_tables(DATABASE):
+            table = self.metastore.get_table(DATABASE, name)
+            assert table
+            assert table.location
+            held += [local(table.location), *(local(p.location) for p in self.metastore.list_partitions(table))]
+        return held
+
+    def _is_held(self, file: Path, held: list[Path]) -> bool:
+        return any(file.is_relative_to(directory) for directory in held)
+
+
+class HiveRenameWorld(HiveWorld):
+    """The same with the recipe ``rename``."""
+
+    recipe = "rename"
+
+
+WORLDS: dict[str, type[World]] = {"chaos": ChaosWorld, "hive-pointer": HiveWorld, "hive-rename": HiveRenameWorld}

@@ -1,0 +1,75 @@
+"""The Hive catalog passes the suite over a metastore in a file, with both recipes: no Spark, so all of it is quick.
+
+Over Spark's own metastore it is run in ``tests/hive``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.crash.file_metastore import FileMetastore
+from tests.crash.frames import ArrowFrame
+from twophase.catalog import Catalog, Environment
+from twophase.catalogs.hive import HiveCatalog
+from twophase.catalogs.hive.definitions import PROVIDERS
+from twophase.model import Capabilities, ObjectPath, Purpose
+from twophase.testing.conformance import CatalogConformance, FreshProcess
+
+
+def open_hive(directory: str, recipe: str) -> HiveCatalog:
+    """A catalog that shares nothing in memory with another one over the same metastore."""
+    environment = Environment()
+    environment.session_metastore = FileMetastore(Path(directory))
+    environment.warehouse = f"{directory}/warehouse"
+    environment.conf = {"spark.sql.sources.default": "parquet"}
+    return HiveCatalog("hive", {"recipe": recipe, "password": "the-password-of-hive"}, environment)
+
+
+class TestHiveByPointer(CatalogConformance):
+    recipe = "pointer"
+    capabilities = Capabilities(
+        purposes=frozenset(Purpose),
+        partitioning=frozenset({"identity"}),
+        bucketing=True,
+        rename_table=True,
+        read=True,
+        external_location=True,
+        compensate=True,
+        providers=PROVIDERS,
+    )
+
+    @pytest.fixture
+    def catalog(self, tmp_path: Path) -> Catalog:
+        return open_hive(str(tmp_path), self.recipe)
+
+    @pytest.fixture
+    def fresh_catalog(self, tmp_path: Path) -> Callable[[], Catalog]:
+        return lambda: open_hive(str(tmp_path), self.recipe)
+
+    @pytest.fixture
+    def make_frame(self) -> Callable[[list[tuple[Any, ...]], pa.Schema], ArrowFrame]:
+        return lambda rows, schema: ArrowFrame(
+            pa.Table.from_arrays(
+                [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)], schema=schema
+            )
+        )
+
+    @pytest.fixture
+    def read_rows(self, tmp_path: Path) -> Callable[[ObjectPath], list[tuple[Any, ...]]]:
+        metastore = FileMetastore(tmp_path)
+        return lambda path: metastore.rows(metastore.canonical(path.database), metastore.canonical(path.name)) or []
+
+    @pytest.fixture
+    def fresh_process(self, tmp_path: Path) -> FreshProcess | None:
+        return FreshProcess(
+            "tests.kit.test_hive_conforms:open_hive", {"directory": str(tmp_path), "recipe": self.recipe}
+        )
+
+
+class TestHiveByRename(TestHiveByPointer):
+    recipe = "rename"
