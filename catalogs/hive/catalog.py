@@ -139,7 +139,7 @@ class HiveCatalog(Catalog):
     def create_database(
         self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
     ) -> None:
-        names.check_name(database, "database", database)
+        names.check_name(database, "database", self.metastore.longest_name, database)
         self.metastore.create_database(
             self.metastore.canonical(database), properties or {}, ignore_if_exists=ignore_if_exists
         )
@@ -225,7 +225,7 @@ class HiveCatalog(Catalog):
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         path, new_path = self.canonical(path), self.canonical(new_path)
         self.existing(path)
-        names.check_path(new_path)
+        names.check_path(new_path, self.metastore.longest_name)
         if new_path.namespace != path.namespace:
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.find(new_path) is not None:
@@ -267,7 +267,7 @@ class HiveCatalog(Catalog):
 
     def check_new(self, path: ObjectPath, definition: TableDefinition) -> None:
         """Bad input for a new table, told before any job."""
-        names.check_path(path)
+        names.check_path(path, self.metastore.longest_name)
         if self.metastore.get_database(path.database) is None:
             raise DatabaseNotExistError(f"Database {path.database} does not exist.", path=path)
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"

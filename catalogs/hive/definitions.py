@@ -90,7 +90,8 @@ def _as_in_schema(definition: TableDefinition) -> tuple[str, ...]:
 
 
 def to_definition(table: HiveTable) -> TableDefinition:
-    """The definition of a table in the metastore, without our own stamp."""
+    """The definition of a table in the metastore, without our own stamp and without what Spark adds for Hive's sake."""
+    serde = table.provider == SERDE_PROVIDER
     return TableDefinition(
         schema=table.schema,
         provider=table.provider,
@@ -98,10 +99,10 @@ def to_definition(table: HiveTable) -> TableDefinition:
         bucketing=table.bucketing,
         comment=table.comment,
         properties={key: value for key, value in table.properties.items() if key != STAMP},
-        options=table.options,
+        options={key: value for key, value in table.options.items() if serde or key != "serialization.format"},
         location=table.location,
         external=table.kind == EXTERNAL,
-        serde=table.serde,
+        serde=table.serde if serde else {},
     )
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from twophase.catalog import Residue
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import is_below, join, normal, parent
+from twophase.catalogs.hive.files import base_name, is_below, join, normal, parent
+from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
 if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
+
+STAGING, VERSION, METADATA = "staging", "version", "metadata"
 
 
 class Housekeeping:
@@ -21,14 +25,145 @@ class Housekeeping:
     def __init__(self, catalog: HiveCatalog) -> None:
         self._catalog = catalog
 
+    # -- finding -------------------------------------------------------------------------------------------------
+
     def residues(self, live: frozenset[str]) -> list[Residue]:
-        return []
+        """Residues of all databases, the hidden tables included."""
+        found: list[Residue] = []
+        for database in self._catalog.list_databases():
+            # Directories first: one that is published meanwhile is then seen as referred to.
+            directories = list(self._directories(database))
+            tables = self._tables(database)
+            used = self._references(tables)
+            found += [residue for d in directories if (residue := self._judge(d, used, live)) is not None]
+            found += self._hidden_tables(tables, live)
+        return found
+
+    def _tables(self, database: str) -> list[HiveTable]:
+        store = self._catalog.metastore
+        found = (store.get_table(database, name) for name in store.list_tables(database))
+        return [table for table in found if table is not None and table.kind != VIEW]
+
+    def _directories(self, database: str) -> Iterator[str]:
+        """Version directories, and directories of tables (and of partitions) that were pointed away."""
+        files = self._catalog.files
+        tables = self._tables(database)
+        home = self._catalog.database_location(database)
+        beside = {parent(str(table.location)) for table in tables if table.location}
+        roots = {normal(join(place, layout.ROOT)) for place in (*beside, home)}
+        for root in sorted(roots):
+            for table in files.list(root, recursive=False):
+                if not table.is_file:
+                    yield from self._below(join(root, table.name))
+        for entry in files.list(home, recursive=False):
+            if not entry.is_file and entry.name != layout.ROOT:
+                yield from self._marked(join(home, entry.name))
+
+    def _below(self, table_root: str) -> Iterator[str]:
+        for version in self._catalog.files.list(table_root, recursive=False):
+            if not version.is_file:
+                yield join(table_root, version.name)
+                yield from (d for d in self._marked(join(table_root, version.name)) if base_name(d) != version.name)
+
+    def _marked(self, directory: str) -> Iterator[str]:
+        """Directories that carry a retired mark, from here down."""
+        for entry in self._catalog.files.list(directory):
+            if entry.is_file and entry.base == layout.RETIRED_FILE:
+                yield join(directory, entry.name).rpartition("/")[0]
+
+    def _references(self, tables: list[HiveTable]) -> set[str]:
+        """Locations that tables and their partitions refer to."""
+        used = {normal(str(table.location)) for table in tables if table.location}
+        for table in tables:
+            if table.partitioned:
+                used |= {normal(part.location) for part in self._catalog.metastore.list_partitions(table)}
+        return used
+
+    def _judge(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
+        stamp = layout.read_stamp(self._catalog.files, directory)
+        retired = layout.read_retired(self._catalog.files, directory)
+        if retired is not None:
+            return self._judge_retired(directory, retired, used)
+        if stamp is None or stamp["transaction_id"] in live:
+            return None
+        if stamp.get("catalog") != self._catalog.name or _in_use(directory, used):
+            return None
+        size = self._catalog.files.size(directory)
+        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), float(stamp.get("created", 0)))
+
+    def _judge_retired(self, directory: str, retired: layout.Retired, used: set[str]) -> Residue | None:
+        if normal(directory) in used or retired.since + self._catalog.environment.retention > time.time():
+            return None
+        size = self._catalog.files.size(directory)
+        return Residue(VERSION, directory, size, retired.transaction_id, retired.since)
+
+    def _hidden_tables(self, tables: list[HiveTable], live: frozenset[str]) -> list[Residue]:
+        hidden = [t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and t.stamp and t.stamp not in live]
+        return [Residue(METADATA, f"{t.database}.{t.name}", 0, str(t.stamp), 0.0) for t in hidden]
+
+    # -- removing ------------------------------------------------------------------------------------------------
 
     def remove(self, residue: Residue) -> None:
-        raise NotImplementedError
+        """Remove one residue, after looking once more whether it still is one."""
+        if residue.kind == METADATA:
+            self._remove_hidden(residue)
+            return
+        files = self._catalog.files
+        if not files.exists(residue.location):
+            return
+        if _in_use(residue.location, self._all_references()):
+            raise CatalogError(f"{residue.location} is in use by a table: it was not removed.")
+        if residue.kind == VERSION:
+            layout.remove_retired(files, residue.location)
+        elif layout.owned_by(files, residue.location, residue.transaction_id):
+            files.remove_tree(residue.location)
+        self._catalog.remove_if_unused(residue.location)
+
+    def _all_references(self) -> set[str]:
+        used: set[str] = set()
+        for database in self._catalog.list_databases():
+            used |= self._references(self._tables(database))
+        return used
+
+    def _remove_hidden(self, residue: Residue) -> None:
+        database, _, name = residue.location.partition(".")
+        table = self._catalog.metastore.get_table(database, name)
+        if table is not None and table.stamp == residue.transaction_id and name.startswith(layout.HIDDEN_PREFIX):
+            self._catalog.metastore.forget_table(database, name)
+
+    # -- a dropped table -----------------------------------------------------------------------------------------
 
     def table_dropped(self, path: ObjectPath) -> None:
-        return None
+        """Give the default location of a dropped table free, and remove its replaced versions."""
+        if self._catalog.find(path) is not None or not self._catalog.database_exists(path.database):
+            return
+        files = self._catalog.files
+        home = self._catalog.default_location(path)
+        used = self._references(self._tables(path.database))
+        for directory in sorted(set(self._marked(home)), key=lambda d: -d.count("/")):
+            if not _in_use(directory, used):
+                layout.remove_retired(files, directory)
+        if files.exists(home) and not _in_use(home, used):
+            self._remove_husk(home)
+        root = join(layout.tables_root(self._catalog.database_location(path.database)), path.name)
+        for directory in self._below(root):
+            if layout.read_retired(files, directory) is not None and not _in_use(directory, used):
+                layout.remove_retired(files, directory)
+        if files.exists(root):
+            files.remove_if_empty(root)
+
+    def _remove_husk(self, home: str) -> None:
+        """A directory of a pointed-away table that holds only marks of Spark's own jobs, if anything."""
+        files = self._catalog.files
+        entries = [entry for entry in files.list(home) if entry.is_file]
+        if all(entry.base in ("_SUCCESS", "._SUCCESS.crc") for entry in entries):
+            for entry in entries:
+                files.remove_file(join(home, entry.name))
+            for directory in sorted((e.name for e in files.list(home) if not e.is_file), key=lambda n: -n.count("/")):
+                files.remove_if_empty(join(home, directory))
+            files.remove_if_empty(home)
 
 
-_ = (time, Residue, layout, is_below, join, normal, parent, CatalogError)
+def _in_use(directory: str, used: set[str]) -> bool:
+    """Whether a table or partition refers to the directory or to something in it."""
+    return normal(directory) in used or any(is_below(location, directory) for location in used)

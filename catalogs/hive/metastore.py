@@ -120,8 +120,15 @@ class Metastore(ABC):
     a metastore that cannot be reached.
     """
 
-    #: Whether one call can change a table's location, schema and properties together.
-    alters_in_one_step: bool = True
+    @property
+    def longest_name(self) -> int:
+        """Characters that the name of a database or table may have."""
+        return 128
+
+    @property
+    def changes_partition_columns(self) -> bool:
+        """Whether :meth:`replace_table` may change the partition columns (only Spark's catalog in memory can)."""
+        return False
 
     @abstractmethod
     def canonical(self, name: str) -> str:

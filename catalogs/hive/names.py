@@ -10,11 +10,9 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-#: What a Hive metastore's database holds for the names of databases and tables.
-LONGEST_NAME = 128
 
 
-def check_path(path: ObjectPath) -> None:
+def check_path(path: ObjectPath, longest: int) -> None:
     """Refuse a table's name that the session catalog or a metastore cannot hold.
 
     Raises
@@ -25,22 +23,22 @@ def check_path(path: ObjectPath) -> None:
     """
     if len(path.namespace) != 1:
         raise CatalogError(f"A Hive table is named database.table; {path} is not.", path=path)
-    check_name(path.namespace[0], "database", path)
-    check_name(path.name, "table", path)
+    check_name(path.namespace[0], "database", longest, path)
+    check_name(path.name, "table", longest, path)
     if path.name.lower().startswith(HIDDEN_PREFIX):
         raise CatalogError(f"Names that begin with {HIDDEN_PREFIX} are staging tables of twophase.", path=path)
 
 
-def check_name(name: str, what: str, path: object = None) -> None:
+def check_name(name: str, what: str, longest: int, path: object = None) -> None:
     """Refuse one part of a name."""
     if not _PLAIN.fullmatch(name):
         raise CatalogError(
             f"{name!r} is no valid name of a {what} in the session catalog: use ASCII letters, digits and underscores.",
             path=path,
         )
-    if len(name) > LONGEST_NAME:
+    if len(name) > longest:
         raise CatalogError(
-            f"The name of the {what} {name[:40]}... has {len(name)} characters; a Hive metastore holds {LONGEST_NAME}.",
+            f"The name of the {what} {name[:40]}... has {len(name)} characters; the metastore holds {longest}.",
             path=path,
         )
 

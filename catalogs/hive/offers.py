@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalogs.hive import names
+from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
     SERDE_PROVIDER,
@@ -16,9 +16,14 @@ from twophase.catalogs.hive.definitions import (
     same_partition_columns,
     to_definition,
 )
-from twophase.catalogs.hive.metastore import EXTERNAL, VIEW, HiveTable
+from twophase.catalogs.hive.files import normal
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable
 from twophase.catalogs.hive.participant import CREATE, INSERT, REPLACE, HiveParticipant
+from twophase.catalogs.hive.recipe_move import MoveInsert
+from twophase.catalogs.hive.recipe_partitions import PointerPartitions
 from twophase.catalogs.hive.recipe_pointer import PointerCreate, PointerCreateHidden, PointerSwitch
+from twophase.catalogs.hive.recipe_redefine import PointerSwap, PointerUntrack
+from twophase.catalogs.hive.recipe_rename import RenameCreate, RenameReplace
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
@@ -31,7 +36,19 @@ from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
 if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
 
-_CLASSES: tuple[type[HiveParticipant], ...] = (PointerCreate, PointerCreateHidden, PointerSwitch)
+RENAME = "rename"
+
+_CLASSES: tuple[type[HiveParticipant], ...] = (
+    PointerCreate,
+    PointerCreateHidden,
+    PointerSwitch,
+    PointerPartitions,
+    PointerUntrack,
+    PointerSwap,
+    RenameCreate,
+    RenameReplace,
+    MoveInsert,
+)
 
 
 def participant_class(document: Mapping[str, Any]) -> type[HiveParticipant]:
@@ -54,7 +71,7 @@ def offer(
     """A participant for a statement, or None where its format is not ours."""
     if catalog.metastore.get_database(path.database) is None and len(path.namespace) == 1:
         raise DatabaseNotExistError(f"Database {path.database} does not exist in catalog {catalog.name}.", path=path)
-    names.check_path(path)
+    names.check_path(path, catalog.metastore.longest_name)
     found = catalog.find(path)
     base = context.base
     _check_target(path, found, purpose, base)
@@ -131,6 +148,8 @@ class _Offer:
             "overwrite": self._scope(),
             "base": None if self.base is None else self.base["version"],
         }
+        if kind.recipe == RENAME:
+            document |= self._places(kind)
         return kind(self.catalog, document, self.wanted)
 
     # -- the document --------------------------------------------------------------------------------------------
@@ -178,14 +197,86 @@ class _Offer:
         scope = self.context.overwrite
         return bool(self.wanted.partition_columns and scope and (scope.dynamic or scope.static_partition))
 
+    def _places(self, kind: type[HiveParticipant]) -> dict[str, Any]:
+        """What the recipe ``rename`` needs beside: staging next to where the files end, on one filesystem."""
+        target = self._target_location(kind)
+        old = () if self.found is None else self.found.partition_columns
+        secret = has_secrets(self.wanted, self.catalog.conf)
+        return {
+            "target": target,
+            "kind": EXTERNAL if self._fixed_location() or self._keeps_external(kind) else MANAGED,
+            "hidden": bool(self.wanted.partition_columns or old or (secret and self.found is None)),
+            "version": layout.version_beside(target, self.context.transaction_id, self.context.ordinal),
+        }
+
+    def _target_location(self, kind: type[HiveParticipant]) -> str:
+        if self._fixed_location():
+            return normal(str(self._fixed_location()))
+        if self.found is not None and (kind is MoveInsert or self.found.kind == MANAGED):
+            return str(self.found.location)
+        return self.catalog.default_location(self.path)
+
+    def _keeps_external(self, kind: type[HiveParticipant]) -> bool:
+        return kind is MoveInsert and self.found is not None and self.found.kind == EXTERNAL
+
+    def _fixed_location(self) -> str | None:
+        """The user's own LOCATION of a table that is made or replaced."""
+        if self.purpose.inserts:
+            return str(self.base["target"]) if self.base is not None and self.base.get("kind") == EXTERNAL else None
+        return self.wanted.location
+
     # -- the recipe ----------------------------------------------------------------------------------------------
 
     def _class(self) -> type[HiveParticipant]:
+        self._check_base()
         effect = self._effect()
+        renamed = self.catalog.recipe == RENAME or self._fixed_location() is not None
         if effect == CREATE:
+            if renamed:
+                return RenameCreate
             hidden = self.wanted.partition_columns or has_secrets(self.wanted, self.catalog.conf)
             return PointerCreateHidden if hidden else PointerCreate
-        return PointerSwitch
+        return self._class_over_existing(effect)
 
+    def _class_over_existing(self, effect: str) -> type[HiveParticipant]:
+        assert self.found is not None
+        if effect == INSERT and (self._moves_files() or not self._can_link()):
+            return MoveInsert
+        if effect != INSERT and (self.catalog.recipe == RENAME or self._fixed_location() is not None):
+            return RenameReplace
+        if effect == INSERT:
+            return PointerPartitions if self.found.partitioned else PointerSwitch
+        old = to_definition(self.found)
+        if not (old.partition_columns or self.wanted.partition_columns):
+            return PointerSwitch
+        if not same_partition_columns(old, self.wanted) and not self.catalog.metastore.changes_partition_columns:
+            return PointerSwap
+        if self.found.partitioned and self.base is None and same_layout(old, self.wanted):
+            return PointerPartitions
+        serdes = SERDE_PROVIDER in (old.provider, self.wanted.provider)
+        return PointerSwap if serdes else PointerUntrack
 
-_ = (AtomicityNotSupportedError, EXTERNAL, SERDE_PROVIDER, same_layout, same_partition_columns)
+    def _moves_files(self) -> bool:
+        """Whether an insert must leave the table's files where they are."""
+        assert self.found is not None
+        return self.found.kind == EXTERNAL or self.catalog.recipe == RENAME
+
+    def _can_link(self) -> bool:
+        """Whether the files that an insert keeps can get one more name in a new version."""
+        assert self.found is not None
+        if self.purpose is Purpose.INSERT_OVERWRITE and not (self._partial() and not self.found.partitioned):
+            return True
+        return self.catalog.files.can_link(str(self.found.location), self._version())
+
+    def _check_base(self) -> None:
+        """A second statement on one table: whatever the pointer recipe can build on; the rest is refused."""
+        if self.base is None:
+            return
+        in_place = self.base["class"] == MoveInsert.__name__
+        if in_place or not self.catalog.files.is_local(str(self.base["version"])):
+            raise AtomicityNotSupportedError(
+                f"{self.path} was already written in this transaction, and its files stay at one location: a second "
+                "statement cannot build on the first.",
+                path=self.path,
+                hint="Commit the first statement before, or write both with one UNION ALL.",
+            )

@@ -7,12 +7,10 @@ from typing import ClassVar
 
 from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import join, same
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
-from twophase.errors import CatalogError, TableAlreadyExistsError
 from twophase.failpoints import declare
-from twophase.model import Level, Outcome, TableDefinition
+from twophase.model import Level, TableDefinition
 
 STEPS = (
     *("stage", "write", "hidden_table", "link", "register", "publish", "restore", "retire", "drop_hidden"),
@@ -115,6 +113,7 @@ class PointerSwitch(PointerParticipant):
 
     def commit(self) -> None:
         if self.is_ours(self.current()):
+            self.complete()
             return
         now = self.check_unchanged()
         self.check_inherited()
@@ -127,14 +126,24 @@ class PointerSwitch(PointerParticipant):
         if self.effect == INSERT:
             self.metastore.alter_table(replace(now, location=self.version).with_stamp(self.transaction_id))
         else:
-            self.metastore.replace_table(self.target(kind=MANAGED), self.hidden("table"))
+            self.metastore.replace_table(self.replacement(), self.hidden("table"))
 
     def finish(self) -> None:
         self.complete()
         super().finish()
 
     def complete(self) -> None:
-        """Forward-only steps after the publish."""
+        """Forward-only steps after the publish: columns that a crash between two calls left out."""
+        if self.effect == INSERT or self.level is Level.ATOMIC:
+            return
+        name = self.hidden("table")
+        if self.is_ours(self.current()) and self.metastore.get_table(self.database, name) is not None:
+            with self.step("publish"):
+                self.metastore.replace_table(self.replacement(), name)
+
+    def replacement(self) -> HiveTable:
+        """What the table becomes."""
+        return self.target(kind=MANAGED)
 
     def compensate(self) -> bool:
         now, before = self.current(), self.before

@@ -56,6 +56,14 @@ class SessionMetastore(Metastore):
         return True
 
     @property
+    def longest_name(self) -> int:
+        return 128 if self.is_hive else 200
+
+    @property
+    def changes_partition_columns(self) -> bool:
+        return not self.is_hive
+
+    @property
     def is_hive(self) -> bool:
         """Whether a Hive metastore is behind the session."""
         return self._hive is not None
@@ -139,8 +147,7 @@ class SessionMetastore(Metastore):
         if not self._columns_fit(old, new):
             # The metastore refuses columns whose types do not fit those in the same positions, but it takes a table
             # without columns. Spark reads the schema of a data source table from its properties: one step for Spark.
-            keys = new.partitionSchema()
-            self._hive.alterTable(table.database, table.name, self._case.copy(new, schema=keys))
+            private.hive_alter_without_columns(self._spark, self._hive, new)
         self._hive.alterTable(table.database, table.name, new)
 
     def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:

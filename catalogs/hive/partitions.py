@@ -1,0 +1,86 @@
+"""What a write does to the partitions of a table: planned at prepare, written down beside the files, checked at publish.
+
+The plan is a manifest in the version's directory and not in the document, because it may name ten thousand partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twophase.catalogs.hive.files import Files, join, same
+from twophase.catalogs.hive.layout import MANIFEST_FILE
+
+Key = tuple[str, ...]
+
+SWITCH, ADD, REMOVE = "switch", "add", "remove"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One partition that the publish changes.
+
+    Attributes
+    ----------
+    key : tuple of str
+        Values of the partition columns.
+    action : str
+        ``switch`` an existing one to new files, ``add`` a new one, ``remove`` one that holds nothing any more.
+    old : str or None
+        Its location in the metastore before; None for a new one.
+    new : str
+        Its location after the publish: for ``remove`` a directory without rows, until it is dropped.
+    """
+
+    key: Key
+    action: str
+    old: str | None
+    new: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All changes of one publish, and the change marks of the directories whose files were taken over."""
+
+    changes: tuple[Change, ...]
+    marks: Mapping[str, int | None]
+
+    def of(self, *actions: str) -> list[Change]:
+        """The changes of some kinds."""
+        return [change for change in self.changes if change.action in actions]
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether every partition is new: one ``add_partitions`` publishes."""
+        return all(change.action == ADD for change in self.changes)
+
+    def save(self, files: Files, version: str) -> None:
+        changes = [[list(change.key), change.action, change.old, change.new] for change in self.changes]
+        files.write_json(join(version, MANIFEST_FILE), {"partitions": changes, "marks": dict(self.marks)})
+
+    @classmethod
+    def load(cls, files: Files, version: str) -> Plan | None:
+        """The plan of a version; None where prepare did not get so far."""
+        found: Any = files.read_json(join(version, MANIFEST_FILE))
+        if not isinstance(found, dict) or "partitions" not in found:
+            return None
+        changes = (Change(tuple(key), action, old, new) for key, action, old, new in found["partitions"])
+        return cls(tuple(changes), found["marks"])
+
+
+def unexpected(plan: Plan, now: Mapping[Key, str], empty: str) -> list[Key]:
+    """Partitions that are neither as they were at prepare nor as we want them."""
+    return [change.key for change in plan.changes if not _expected(change, now.get(change.key), empty)]
+
+
+def _expected(change: Change, location: str | None, empty: str) -> bool:
+    if change.action == ADD:
+        return location is None or same(location, change.new) or same(location, empty)
+    return same(location, change.old) or same(location, change.new)
+
+
+def published(plan: Plan, now: Mapping[Key, str]) -> bool:
+    """Whether a partition that gets new rows is at its new location; a publish switches all or none."""
+    holding = plan.of(SWITCH, ADD) or plan.of(REMOVE)
+    return any(same(now.get(change.key), change.new) for change in holding)

@@ -1,0 +1,255 @@
+"""INSERT into a table whose files stay where they are (EXTERNAL, or recipe ``rename``): files are renamed in one by one.
+
+A manifest beside the staged files lists every rename before the first one is made, so that recovery takes all of them
+back, or finds that all were made.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from twophase.catalog import ReadSource
+from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.files import Files, data_entries, join
+from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
+from twophase.catalogs.hive.metastore import HiveTable
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.partitions import Key
+from twophase.errors import CatalogError
+from twophase.failpoints import declare
+from twophase.model import Level, Outcome, Purpose
+
+declare(
+    *(
+        f"hive.rename.{name}"
+        for name in ("manifest", "file_aside", "file_in", "add_partitions", "drop_partitions", "mark")
+    )
+)
+
+Renames = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Every rename of one publish, and what the metastore is told."""
+
+    aside: Renames
+    into: Renames
+    adds: list[tuple[Key, str]]
+    removes: list[tuple[Key, str]]
+
+    def save(self, files: Files, version: str) -> None:
+        document = {
+            "aside": self.aside,
+            "into": self.into,
+            "adds": [[list(key), location] for key, location in self.adds],
+            "removes": [[list(key), location] for key, location in self.removes],
+        }
+        files.write_json(join(version, MANIFEST_FILE), document)
+
+    @classmethod
+    def load(cls, files: Files, version: str) -> Moves | None:
+        found: Any = files.read_json(join(version, MANIFEST_FILE))
+        if not isinstance(found, dict) or "into" not in found:
+            return None
+        keyed = {name: [(tuple(key), location) for key, location in found[name]] for name in ("adds", "removes")}
+        return cls([(a, b) for a, b in found["aside"]], [(a, b) for a, b in found["into"]], **keyed)
+
+    @property
+    def data_files(self) -> list[str]:
+        """New files without their checksums."""
+        return [target for _, target in self.into if not posixpath.basename(target).startswith(".")]
+
+
+class MoveInsert(HiveParticipant):
+    """INSERT INTO and INSERT OVERWRITE in place."""
+
+    recipe: ClassVar[str] = "rename"
+
+    # -- preparing -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        table = self.check_unchanged()
+        if self.moves is None:
+            with self.step("manifest"):
+                self._plan(table).save(self.files, self.version)
+        self.set_level(*self.reached())
+
+    @property
+    def moves(self) -> Moves | None:
+        """The manifest; None before prepare."""
+        return Moves.load(self.files, self.version)
+
+    @property
+    def existing_moves(self) -> Moves:
+        moves = self.moves
+        if moves is None:
+            raise CatalogError(
+                f"The manifest of {self.path} is missing in {self.version}.", transaction_id=self.transaction_id
+            )
+        return moves
+
+    def reached(self) -> tuple[Level, str | None]:
+        """The level of this publish, and why it is not 3."""
+        moves = self.existing_moves
+        new = [location + "/" for _, location in moves.adds]
+        only_new = all(any(target.startswith(root) for root in new) for target in moves.data_files)
+        if not moves.aside and (only_new or (len(moves.data_files) <= 1 and not moves.adds)):
+            return Level.ATOMIC, None
+        return Level.UNDONE, (
+            f"The files of {self.path} stay at its location: {len(moves.data_files)} new ones are renamed in one by one."
+        )
+
+    def _plan(self, table: HiveTable) -> Moves:
+        columns = table.partition_columns
+        places = self._places(table) if table.partitioned else {}
+        new = self.new_keys(columns) if columns else {}
+        root = str(table.location)
+        homes = {name: places.get(key, join(root, name)) for key, name in new.items()}
+        aside, removes = self._old(table, places, new)
+        adds = [(key, homes[name]) for key, name in sorted(new.items()) if table.partitioned and key not in places]
+        return Moves(aside, list(self._renames(homes, root)), adds, removes)
+
+    def _places(self, table: HiveTable) -> dict[Key, str]:
+        columns = table.partition_columns
+        found = self.metastore.list_partitions(table)
+        return {layout.partition_key(dict(part.values), columns): part.location for part in found}
+
+    def _renames(self, homes: dict[str, str], root: str) -> Iterator[tuple[str, str]]:
+        """Data files first, checksums after them."""
+        entries = sorted(data_entries(self.files.list(self.version)), key=lambda entry: entry.base.startswith("."))
+        for entry in entries:
+            directory, name = posixpath.split(entry.name)
+            home = homes.get(directory, join(root, directory) if directory else root)
+            target = join(home, name)
+            if self.files.exists(target):
+                target = join(home, f"{self.transaction_id}-{name}")
+            yield join(self.version, entry.name), target
+
+    def _old(
+        self, table: HiveTable, places: dict[Key, str], new: dict[Key, str]
+    ) -> tuple[Renames, list[tuple[Key, str]]]:
+        """Files that an overwrite sets aside, and partitions that it leaves without rows."""
+        if self.purpose is not Purpose.INSERT_OVERWRITE:
+            return [], []
+        if table.partitioned:
+            replaced = {key: home for key, home in places.items() if self._replaced(table, key, key in new)}
+            aside = [pair for key, home in sorted(replaced.items()) for pair in self._aside(home, "-".join(key))]
+            return aside, [(key, home) for key, home in sorted(replaced.items()) if key not in new]
+        aside = self._aside(str(table.location), "")
+        if table.partition_columns and self.scope is not None:
+            keep = linking.outside(self.scope, table.partition_columns, new)
+            root = str(table.location).rstrip("/") + "/"
+            aside = [pair for pair in aside if not keep(pair[0].removeprefix(root))]
+        return aside, []
+
+    def _replaced(self, table: HiveTable, key: Key, has_rows: bool) -> bool:
+        if self.scope is None:
+            return True
+        return linking.in_scope(self.scope, key, table.partition_columns, replaced=has_rows)
+
+    def _aside(self, directory: str, label: str) -> Renames:
+        place = join(self.version, "_aside", layout.escape(label) if label else "all")
+        return [
+            (join(directory, entry.name), join(place, entry.name)) for entry in data_entries(self.files.list(directory))
+        ]
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        if self.outcome() is not Outcome.PUBLISHED:
+            table = self.check_unchanged()
+            self._rename_all(self.existing_moves, table)
+        with self.step("mark"):
+            self.files.write_json(join(self.version, PUBLISHED_FILE), {"transaction_id": self.transaction_id})
+        self.tell()
+
+    def _rename_all(self, moves: Moves, table: HiveTable) -> None:
+        for source, target in moves.aside:
+            with self.step("file_aside"):
+                self._move(source, target)
+        for source, target in moves.into:
+            with self.step("file_in"):
+                self._move(source, target)
+        with self.step("add_partitions"):
+            there = self._places(table) if moves.adds else {}
+            missing = {key: location for key, location in moves.adds if key not in there}
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+
+    def _move(self, source: str, target: str) -> None:
+        if self.files.exists(source):
+            self.files.move(source, target)
+
+    def outcome(self) -> Outcome:
+        try:
+            done = self.files.exists(join(self.version, PUBLISHED_FILE)) or self._all_there()
+        except Exception:  # an unreachable store is no answer
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if done else Outcome.NOT_PUBLISHED
+
+    def _all_there(self) -> bool:
+        """Whether every rename of the manifest was made."""
+        moves, table = self.moves, self.current()
+        if moves is None or table is None or not (moves.into or moves.aside):
+            return False
+        if any(self.files.exists(source) for source, _ in [*moves.into, *moves.aside]):
+            return False
+        if not all(self.files.exists(target) for _, target in moves.into):
+            return False
+        return not moves.adds or {key for key, _ in moves.adds} <= set(self._places(table))
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    def undo(self) -> None:
+        super().undo()
+        moves, table = self.moves, self.current()
+        if moves is None:
+            return
+        with self.step("put_back"):
+            if table is not None and moves.adds:
+                places = self._places(table)
+                ours = {key: place for key, place in moves.adds if places.get(key) == place and self._only_ours(place)}
+                self.metastore.drop_partitions(table, self.hive.partitions_of(table, ours))
+            for source, target in [*reversed(moves.into), *reversed(moves.aside)]:
+                if self.files.exists(target) and not self.files.exists(source):
+                    self.files.move(target, source)
+            for _, location in moves.adds:
+                if self.files.exists(location):
+                    self.files.remove_if_empty(location)
+
+    def _only_ours(self, location: str) -> bool:
+        """Whether a partition's directory holds nothing but files of this write."""
+        moves = self.existing_moves
+        mine = {target for _, target in moves.into}
+        return all(join(location, entry.name) in mine for entry in data_entries(self.files.list(location)))
+
+    def retire(self) -> None:
+        moves, table = self.moves, self.current()
+        if moves is not None and table is not None and moves.removes:
+            with self.step("drop_partitions"):
+                self.metastore.drop_partitions(table, self.hive.partitions_of(table, dict(moves.removes)))
+        layout.retire(self.files, self.version, self.transaction_id)
+
+    def compensate(self) -> bool:
+        moves, table = self.moves, self.current()
+        if moves is None or table is None or not self._all_there():
+            return False
+        with self.step("restore"):
+            places = self._places(table) if table.partitioned else {}
+            missing = {key: place for key, place in moves.removes if key not in places}
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+        self.files.remove_file(join(self.version, PUBLISHED_FILE))
+        self.undo()
+        self.tell()
+        return True
+
+    def read_source(self) -> ReadSource | None:
+        return None
+
+    def left_behind(self) -> list[str]:
+        moves = self.moves
+        renamed = [] if moves is None else [target for _, target in moves.into if self.files.exists(target)]
+        return [self.version, *renamed]

@@ -1,0 +1,309 @@
+"""Recipe ``pointer`` for partitioned tables that exist: one call gives all changed partitions their new locations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from twophase.catalog import ReadSource
+from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.files import join, same
+from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.participant import REPLACE
+from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
+from twophase.catalogs.hive.recipe_pointer import PointerParticipant
+from twophase.errors import CatalogError
+from twophase.failpoints import declare
+from twophase.model import Level, Outcome, Purpose
+
+declare(*(f"hive.pointer.{name}" for name in ("manifest", "add_empty", "drop_partitions", "redefine", "mark")))
+
+
+class PointerPartitions(PointerParticipant):
+    """INSERT into a partitioned table, and REPLACE by one of the same columns.
+
+    Partitions that are missing are added before the publish, without rows, so that the publish is a single
+    ``alter_partitions``; where all are new it is a single ``add_partitions``.
+    """
+
+    # -- preparing -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        table = self.check_unchanged()
+        if self.plan is None:
+            self._plan(table)
+        plan = self.existing_plan
+        if not plan.only_adds:
+            self._add_empty(table, plan)
+        self.set_level(*self.reached())
+
+    def reached(self) -> tuple[Level, str | None]:
+        """The level of this publish."""
+        same_facts = self.before_definition.properties == self.stored_definition.properties
+        if self.effect == REPLACE and (
+            not same_facts or self.before_definition.comment != self.stored_definition.comment
+        ):
+            return Level.UNDONE, (
+                "The rows change in one step; the table's new properties and comment follow in a second metastore call."
+            )
+        return Level.ATOMIC, None
+
+    @property
+    def plan(self) -> Plan | None:
+        """What the publish does; None before prepare."""
+        return Plan.load(self.files, self.version)
+
+    @property
+    def existing_plan(self) -> Plan:
+        plan = self.plan
+        if plan is None:
+            raise CatalogError(
+                f"The manifest of {self.path} is missing in {self.version}.", transaction_id=self.transaction_id
+            )
+        return plan
+
+    def _plan(self, table: HiveTable) -> None:
+        columns = table.partition_columns
+        new = self._new_partitions(columns)
+        registered, based = self.locations(table), self._base_changes()
+        present = {**registered, **{c.key: c.new for c in based.values() if c.action != REMOVE}}
+        for key in (c.key for c in based.values() if c.action == REMOVE):
+            present.pop(key, None)
+        changes = [self._change(key, join(self.version, name), registered) for key, name in sorted(new.items())]
+        marks: dict[str, int | None] = {}
+        if self.purpose is Purpose.INSERT_INTO:
+            marks = self._take_over(new, present)
+        changes += self._removed(table, new, present, registered)
+        changes += self._carried(based, new, changes)
+        with self.step("manifest"):
+            Plan(tuple(changes), marks).save(self.files, self.version)
+
+    def _change(self, key: Key, location: str, registered: Mapping[Key, str]) -> Change:
+        old = registered.get(key)
+        return Change(key, ADD if old is None else SWITCH, old, location)
+
+    def _new_partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
+        """Partitions with new rows, and a partition that was named in full: it is replaced even by no rows."""
+        new = self.new_keys(columns)
+        static = {} if self.scope is None else {k.lower(): v for k, v in self.scope.static_partition.items()}
+        if self.scope is not None and set(static) == {column.lower() for column in columns}:
+            key = tuple(static[column.lower()] or layout.NULL_PARTITION for column in columns)
+            name = layout.partition_name(key, columns)
+            if key not in new:
+                self.files.make_directory(join(self.version, name))
+            new.setdefault(key, name)
+        return new
+
+    def _take_over(self, new: Mapping[Key, str], present: Mapping[Key, str]) -> dict[str, int | None]:
+        """INSERT INTO: old files of the partitions that get new rows belong to their new version too."""
+        marks = {}
+        with self.step("link"):
+            for key, name in new.items():
+                if key in present:
+                    target = join(self.version, name)
+                    marks[present[key]] = self.files.change_mark(present[key])
+                    linking.link_tree(self.files, present[key], target, linking.keep_all, self.transaction_id)
+        return marks
+
+    def _removed(
+        self, table: HiveTable, new: Mapping[Key, str], present: Mapping[Key, str], registered: Mapping[Key, str]
+    ) -> list[Change]:
+        """Partitions that an overwrite leaves without rows."""
+        if self.purpose is Purpose.INSERT_INTO:
+            return []
+        gone = [key for key in sorted(present) if key not in new and self._in_scope(table, key)]
+        return [Change(key, REMOVE, registered[key], self.empty) for key in gone if key in registered]
+
+    def _in_scope(self, table: HiveTable, key: Key) -> bool:
+        if self.scope is None:
+            return True
+        return linking.in_scope(self.scope, key, table.partition_columns, replaced=False)
+
+    def _base_changes(self) -> dict[Key, Change]:
+        """What the earlier statement of the same transaction staged."""
+        base = self.document.get("base")
+        plan = None if base is None else Plan.load(self.files, base)
+        return {} if plan is None else {change.key: change for change in plan.changes}
+
+    def _carried(self, based: Mapping[Key, Change], new: Mapping[Key, str], changes: list[Change]) -> list[Change]:
+        """Changes of the earlier statement that this one does not touch: its files get one more name here."""
+        done = {change.key for change in changes}
+        carried = []
+        columns = self.stored_definition.partition_columns
+        for key, change in sorted(based.items()):
+            if key in done or (change.action == ADD and self.purpose is not Purpose.INSERT_INTO and self._gone(key)):
+                continue
+            location = self.empty
+            if change.action != REMOVE:
+                location = join(self.version, layout.partition_name(key, tuple(columns)))
+                self.files.make_directory(location)
+                linking.link_tree(self.files, change.new, location, linking.keep_all, self.transaction_id)
+            carried.append(replace(change, new=location))
+        return carried
+
+    def _gone(self, key: Key) -> bool:
+        """Whether this overwrite removes a partition that only the earlier statement made."""
+        scope = self.scope
+        return scope is None or linking.in_scope(
+            scope, key, tuple(self.stored_definition.partition_columns), replaced=False
+        )
+
+    def _add_empty(self, table: HiveTable, plan: Plan) -> None:
+        """Register what is missing, without rows, and the directory that stands for no rows."""
+        with self.step("add_empty"):
+            layout.write_stamp(self.files, self.empty, self.stamp_facts())
+            now = self.locations(table)
+            missing = {change.key: self.empty for change in plan.of(ADD) if change.key not in now}
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def locations(self, table: HiveTable) -> dict[Key, str]:
+        """Where the metastore has the partitions now."""
+        columns = table.partition_columns
+        found = self.metastore.list_partitions(table)
+        return {layout.partition_key(dict(part.values), columns): part.location for part in found}
+
+    def commit(self) -> None:
+        plan, table = self.existing_plan, self.current()
+        if table is None:
+            raise self.conflict("it was dropped meanwhile")
+        now = self.locations(table)
+        if not published(plan, now):
+            self.check_unchanged()
+            self._check_partitions(plan, now)
+            with self.step("publish"):
+                self._switch(table, plan)
+        if not plan.changes:
+            self._mark_published()
+        self.complete(table, plan)
+        self.tell()
+
+    def _mark_published(self) -> None:
+        """Nothing in the metastore tells of a write that changed nothing."""
+        with self.step("mark"):
+            self.files.write_json(join(self.version, PUBLISHED_FILE), {"transaction_id": self.transaction_id})
+
+    def _check_partitions(self, plan: Plan, now: Mapping[Key, str]) -> None:
+        if changed := unexpected(plan, now, self.empty):
+            raise self.conflict(f"another writer changed its partition {'/'.join(changed[0])} meanwhile")
+        for directory, mark in plan.marks.items():
+            if self.files.change_mark(directory) != mark:
+                raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
+
+    def _switch(self, table: HiveTable, plan: Plan) -> None:
+        """The publish."""
+        wanted = self._partitions(table, plan.changes)
+        if plan.only_adds:
+            self.metastore.add_partitions(table, wanted)
+        else:
+            self.metastore.alter_partitions(table, wanted)
+
+    def _partitions(self, table: HiveTable, changes: Iterable[Change]) -> list[HivePartition]:
+        return self.hive.partitions_of(table, {change.key: change.new for change in changes})
+
+    def outcome(self) -> Outcome:
+        try:
+            plan, table = self.plan, self.current()
+            if self._was_published():
+                return Outcome.PUBLISHED
+            if plan is None or table is None or not published(plan, self.locations(table)):
+                return Outcome.NOT_PUBLISHED
+        except Exception:  # an unreachable store is no answer
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED
+
+    def _was_published(self) -> bool:
+        """Published, and all of it replaced since by another writer."""
+        if self.files.exists(join(self.version, PUBLISHED_FILE)) or self.files.exists(join(self.version, RETIRED_FILE)):
+            return True
+        plan = self.plan
+        return plan is not None and any(
+            self.files.exists(join(change.new, RETIRED_FILE)) for change in plan.of(SWITCH, ADD)
+        )
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    def complete(self, table: HiveTable, plan: Plan) -> None:
+        """Forward-only steps: partitions without rows go; a replaced table gets its new root and properties."""
+        if gone := plan.of(REMOVE):
+            with self.step("drop_partitions"):
+                now = self.locations(table)
+                ours = [change for change in gone if same(now.get(change.key), self.empty)]
+                self.metastore.drop_partitions(table, self._partitions(table, ours))
+        if self.effect == REPLACE and not same(table.location, self.version):
+            with self.step("redefine"):
+                wanted = self.target(kind=MANAGED)
+                changed = replace(table, location=self.version, properties=wanted.properties, comment=wanted.comment)
+                self.metastore.alter_table(changed)
+
+    def finish(self) -> None:
+        plan, table = self.plan, self.current()
+        if plan is not None and table is not None:
+            self.complete(table, plan)
+        super().finish()
+
+    def retire(self) -> None:
+        plan = self.plan
+        if plan is None or self.before is None or self.before["kind"] != MANAGED:
+            return
+        for change in plan.of(SWITCH, REMOVE):
+            if change.old is not None:
+                layout.retire(self.files, change.old, self.transaction_id)
+        if self.effect == REPLACE and not same(self.before["location"], self.version):
+            layout.retire(self.files, self.before["location"], self.transaction_id)
+        self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        if layout.owned_by(self.files, self.empty, self.transaction_id):
+            self.files.remove_tree(self.empty)
+
+    def undo(self) -> None:
+        table = self.current()
+        plan = self.plan
+        if table is not None and table.partitioned and plan is not None:
+            with self.step("drop_partitions"):
+                now = self.locations(table)
+                ours = [change for change in plan.of(ADD) if same(now.get(change.key), self.empty)]
+                self.metastore.drop_partitions(table, self._partitions(table, ours))
+        super().undo()
+
+    def compensate(self) -> bool:
+        plan, table = self.plan, self.current()
+        if plan is None or table is None or self.effect == REPLACE:
+            return False
+        now = self.locations(table)
+        if any(not same(now.get(change.key), change.new) for change in plan.of(SWITCH, ADD)):
+            return False
+        if any(change.old is None or not self.files.exists(change.old) for change in plan.of(SWITCH, REMOVE)):
+            return False
+        with self.step("restore"):
+            self._restore(table, plan, now)
+        self.tell()
+        return True
+
+    def _restore(self, table: HiveTable, plan: Plan, now: Mapping[Key, str]) -> None:
+        missing = {c.key: c.old for c in plan.of(REMOVE) if c.key not in now and c.old}
+        self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+        back = {c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old and c.key not in missing}
+        # New partitions lose their rows together with the others, then their names.
+        added = {c.key: self.empty for c in plan.of(ADD)}
+        layout.write_stamp(self.files, self.empty, self.stamp_facts())
+        self.metastore.alter_partitions(table, self.hive.partitions_of(table, {**back, **added}))
+        self.metastore.drop_partitions(table, self.hive.partitions_of(table, added))
+        for change in plan.of(SWITCH, REMOVE):
+            if change.old:
+                layout.unretire(self.files, change.old, self.transaction_id)
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        table, plan = self.current(), self.plan
+        if table is None or plan is None:
+            return None
+        found = self.locations(table)
+        for change in plan.changes:
+            found[change.key] = change.new
+        gone = {change.key for change in plan.of(REMOVE)}
+        return self.overlay({key: location for key, location in found.items() if key not in gone})

@@ -1,0 +1,158 @@
+"""REPLACE where a partitioned table is on one side and the columns change: no metastore has one call for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twophase.catalog import ReadSource
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.files import is_below
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.recipe_pointer import PointerCreateHidden, PointerSwitch
+from twophase.errors import TableAlreadyExistsError
+from twophase.failpoints import declare
+from twophase.model import Level
+
+declare(*(f"hive.pointer.{name}" for name in ("untrack", "set_aside", "add_partitions", "track")))
+
+
+class PointerUntrack(PointerSwitch):
+    """Other data columns (and partition columns, where the metastore can), in a format that Spark reads by directory.
+
+    The publish is one ``alter_table``: new columns, new location, and partitions no longer taken from the metastore
+    but from the directory: wholly new for Spark. Then, forward only, the metastore's list of partitions is renewed
+    and the table tracked again.
+    """
+
+    def prepare(self) -> None:
+        self.check_unchanged()
+        self.inherit()
+        name = self.hidden("table")
+        with self.step("register"):
+            self.make_hidden(name, replace(self.target(name=name, kind=EXTERNAL), tracked=False))
+        if self.metastore.changes_partition_columns:
+            self.set_level(Level.ATOMIC)
+            return
+        self.set_level(
+            Level.UNDONE,
+            "For Spark this is one step. Hive and Trino take the partitions from the metastore, where they are renewed "
+            "after the columns.",
+        )
+
+    def commit(self) -> None:
+        super().commit()
+        self.complete()
+
+    def replacement(self) -> HiveTable:
+        return replace(self.target(kind=MANAGED), tracked=False)
+
+    def complete(self) -> None:
+        table = self.current()
+        if table is None or not self.is_ours(table) or (table.partition_columns and table.tracked):
+            return
+        super().complete()
+        with self.step("drop_partitions"):
+            listed = self.metastore.list_partitions(replace(table, tracked=True))
+            old = [part for part in listed if not is_below(part.location, self.version)]
+            self._retire_partitions(old)
+            self.metastore.drop_partitions(table, old)
+        if not table.partition_columns:
+            return
+        with self.step("add_partitions"):
+            there = {layout.partition_key(dict(p.values), table.partition_columns) for p in listed if p not in old}
+            found = self._staged_partitions(replace(table, tracked=True))
+            wanted = {key: location for key, location in found.items() if key not in there}
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, wanted))
+        with self.step("track"):
+            self.metastore.alter_table(replace(table, tracked=True))
+        self.tell()
+
+    def _retire_partitions(self, partitions: list[HivePartition]) -> None:
+        assert self.before is not None
+        for partition in partitions:
+            if self.before["kind"] == MANAGED and not is_below(partition.location, self.before["location"]):
+                layout.retire(self.files, partition.location, self.transaction_id)
+
+    def compensate(self) -> bool:
+        return False
+
+    def read_source(self) -> ReadSource | None:
+        return HiveParticipant.read_source(self)
+
+
+class PointerSwap(PointerCreateHidden):
+    """Other partition columns: the new table is made in full under a hidden name, then the names change hands.
+
+    Two metastore calls. Between them the name is free; recovery puts the old table back.
+    """
+
+    def prepare(self) -> None:
+        self.check_unchanged()
+        self.inherit()
+        with self.step("register"):
+            self.register()
+        self.set_level(
+            Level.UNDONE,
+            "A metastore cannot change the partition columns of a table: the old and the new one change names in two "
+            "calls, and a reader between them finds no table.",
+        )
+
+    def check_unchanged(self) -> HiveTable:
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        return aside if aside is not None and self.current() is None else super().check_unchanged()
+
+    def commit(self) -> None:
+        now = self.current()
+        if self.is_ours(now):
+            return
+        if now is not None:
+            self.check_unchanged()
+            self.check_inherited()
+            with self.step("set_aside"):
+                self.metastore.rename_table(self.database, self.path.name, self.hidden("aside"), kind=EXTERNAL)
+        with self.step("publish"):
+            try:
+                self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=MANAGED)
+            except TableAlreadyExistsError as error:
+                raise self.conflict("another writer created it while it was replaced") from error
+        self.tell()
+
+    def undo(self) -> None:
+        self._put_back()
+        super().undo()
+
+    def _put_back(self) -> None:
+        """The old table gets its name again."""
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is not None and self.current() is None and self.before is not None:
+            with self.step("restore"):
+                kind = str(self.before["kind"])
+                self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
+
+    def retire(self) -> None:
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is not None and self.is_ours(self.current()):
+            self._retire_partitions(aside)
+            self.metastore.forget_table(self.database, self.hidden("aside"))
+        super().retire()
+
+    def _retire_partitions(self, aside: HiveTable) -> None:
+        if self.before is None or self.before["kind"] != MANAGED or not aside.partitioned:
+            return
+        for partition in self.metastore.list_partitions(aside):
+            if not is_below(partition.location, str(aside.location)):
+                layout.retire(self.files, partition.location, self.transaction_id)
+
+    def compensate(self) -> bool:
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is None or not self.is_ours(self.current()):
+            return False
+        with self.step("restore"):
+            self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
+        self._put_back()
+        self.tell()
+        return True
+
+
+__all__ = ["PointerSwap", "PointerUntrack"]

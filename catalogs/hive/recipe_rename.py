@@ -1,0 +1,259 @@
+"""Recipe ``rename``: files end at a fixed location (the user's LOCATION, or the default one), by a directory rename.
+
+Staged beside the target; then the old directory goes aside, the new one in, and one metastore call publishes. Until that
+call everything can be taken back, because each directory tells by its stamp whose it is.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.files import join, same
+from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.errors import TableAlreadyExistsError
+from twophase.failpoints import declare
+from twophase.model import Level
+
+declare(
+    *(
+        f"hive.rename.{name}"
+        for name in (
+            *("stage", "write", "hidden_table", "link", "register", "set_aside", "move_in", "name_aside", "publish"),
+            *("retire", "drop_hidden", "undo", "put_back", "remove_staging", "restore"),
+        )
+    )
+)
+
+
+class RenameCreate(HiveParticipant):
+    """CREATE at a location: the directory is renamed, then the table made over it."""
+
+    recipe: ClassVar[str] = "rename"
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def location(self) -> str:
+        """Where the files end."""
+        return str(self.document["target"])
+
+    @property
+    def kind(self) -> str:
+        """``EXTERNAL`` with a LOCATION of the user's, else ``MANAGED``."""
+        return str(self.document["kind"])
+
+    @property
+    def uses_hidden(self) -> bool:
+        """Whether the table is made under a hidden name first."""
+        return bool(self.document["hidden"])
+
+    def final(self, *, name: str | None = None, kind: str | None = None) -> HiveTable:
+        """The table over its final location."""
+        return self.target(name=name, kind=kind or self.kind, location=self.location)
+
+    def is_ours(self, table: HiveTable | None) -> bool:
+        return (
+            table is not None
+            and table.stamp == self.transaction_id
+            and same(table.location, self.location)
+            and self.holds(self.location)
+        )
+
+    def holds(self, directory: str) -> bool:
+        """Whether a directory is this very participant's version."""
+        stamp = layout.read_stamp(self.files, directory)
+        mine = (self.transaction_id, self.document["ordinal"])
+        return stamp is not None and (stamp["transaction_id"], stamp.get("ordinal")) == mine
+
+    # -- staging -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        if not self.holds(self.location):
+            self.check_target()
+        super().begin()
+
+    def check_target(self) -> None:
+        """Refuse a location that holds somebody else's files."""
+        self.hive.check_location(self.path, self.location, self.transaction_id)
+
+    def prepare(self) -> None:
+        self.hive.check_free(self.path, self.transaction_id)
+        self.check_target()
+        self.inherit()
+        self.register()
+        self.set_level(Level.ATOMIC)
+
+    def register(self) -> None:
+        """Make the hidden table with its partitions at their final places."""
+        if not self.uses_hidden:
+            return
+        name = self.hidden("table")
+        with self.step("register"):
+            table = self.final(name=name, kind=EXTERNAL)
+            self.make_hidden(name, table)
+            names = self.new_keys(table.partition_columns) if table.partitioned else {}
+            found = {key: join(self.location, directory) for key, directory in names.items()}
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, found))
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        if self.is_ours(self.current()):
+            return
+        self.hive.check_free(self.path, self.transaction_id)
+        self.move_in()
+        with self.step("publish"):
+            if self.uses_hidden:
+                self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=self.kind)
+            else:
+                self.metastore.create_table(self.final())
+        self.tell()
+
+    def move_in(self) -> None:
+        """The staged directory becomes the location; an empty one that is there makes room."""
+        with self.step("move_in"):
+            if self.holds(self.location):
+                return
+            if self.files.exists(self.location):
+                self.document["was_empty"] = True
+                self.files.remove_if_empty(self.location)
+            self.files.move(self.version, self.location)
+
+    def undo(self) -> None:
+        super().undo()
+        with self.step("put_back"):
+            if self.holds(self.location):
+                self.files.remove_tree(self.location)
+                self.files.make_directory(self.location) if self.document.get("was_empty") else None
+
+    def retire(self) -> None:
+        """Nothing was replaced."""
+
+    def finish(self) -> None:
+        super().finish()
+        self.hive.remove_if_unused(self.version)
+
+    def compensate(self) -> bool:
+        if not self.is_ours(self.current()):
+            return False
+        with self.step("restore"):
+            self.metastore.forget_table(self.database, self.path.name)
+        self.undo()
+        self.tell()
+        return True
+
+    def left_behind(self) -> list[str]:
+        return [self.version, *([self.location] if self.holds(self.location) else [])]
+
+
+class RenameReplace(RenameCreate):
+    """REPLACE at a location: old directory aside, new one in, then the metastore."""
+
+    @property
+    def aside(self) -> str:
+        """Where the old directory waits for the end of its readers."""
+        return self.version + ".old"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the new files take the place of the old ones."""
+        return self.before is not None and same(self.before["location"], self.location)
+
+    def check_target(self) -> None:
+        if not self.in_place:
+            super().check_target()
+
+    def prepare(self) -> None:
+        now = self.check_unchanged()
+        self.check_target()
+        self.inherit()
+        self.register()
+        if not self.uses_hidden:
+            with self.step("register"):
+                self.make_hidden(self.hidden("table"), self.final(name=self.hidden("table"), kind=EXTERNAL))
+        self.set_level(*self.reached(now))
+
+    def reached(self, now: HiveTable) -> tuple[Level, str | None]:
+        """The level of this publish, and why it is not 3."""
+        if self.in_place or self.uses_hidden or not self.metastore.replace_in_one_step(now, self.hidden("table")):
+            return Level.UNDONE, (
+                "The files of this table stay at one location: old directory, new directory and metastore change one "
+                "after the other."
+            )
+        return Level.ATOMIC, None
+
+    def check_unchanged(self) -> HiveTable:
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        return aside if aside is not None and self.current() is None else super().check_unchanged()
+
+    def commit(self) -> None:
+        now = self.current()
+        if self.is_ours(now):
+            return
+        self.check_unchanged()
+        self._set_aside()
+        self.move_in()
+        if self.uses_hidden:
+            self._swap_names(now)
+        else:
+            with self.step("publish"):
+                self.metastore.replace_table(self.final(), self.hidden("table"))
+        self.tell()
+
+    def _set_aside(self) -> None:
+        with self.step("set_aside"):
+            if self.in_place and not self.holds(self.location) and not self.files.exists(self.aside):
+                if self.files.exists(self.location):
+                    self.files.move(self.location, self.aside)
+
+    def _swap_names(self, now: HiveTable | None) -> None:
+        if now is not None:
+            with self.step("name_aside"):
+                self.metastore.rename_table(self.database, self.path.name, self.hidden("aside"), kind=EXTERNAL)
+        with self.step("publish"):
+            try:
+                self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=self.kind)
+            except TableAlreadyExistsError as error:
+                raise self.conflict("another writer created it while it was replaced") from error
+
+    def undo(self) -> None:
+        self._restore_name()
+        HiveParticipant.undo(self)
+        with self.step("put_back"):
+            if self.holds(self.location):
+                self.files.remove_tree(self.location)
+            if self.files.exists(self.aside) and not self.files.exists(self.location):
+                self.files.move(self.aside, self.location)
+
+    def _restore_name(self) -> None:
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is not None and self.current() is None and self.before is not None:
+            with self.step("restore"):
+                kind = str(self.before["kind"])
+                self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
+
+    def retire(self) -> None:
+        if self.files.exists(self.aside):
+            layout.retire(self.files, self.aside, self.transaction_id)
+        if self.is_ours(self.current()):
+            found = self.metastore.get_table(self.database, self.hidden("aside"))
+            if found is not None:
+                self.metastore.forget_table(self.database, self.hidden("aside"))
+        if not self.in_place:
+            HiveParticipant.retire(self)
+
+    def compensate(self) -> bool:
+        # The names were swapped: the old table still has its definition aside, and its files too.
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is None or not self.is_ours(self.current()):
+            return False
+        with self.step("restore"):
+            self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
+        self.undo()
+        self.tell()
+        return True
+
+
+__all__ = ["RenameCreate", "RenameReplace"]
