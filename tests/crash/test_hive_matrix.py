@@ -1,0 +1,73 @@
+"""The crash matrix over the Hive catalog with both recipes: each metastore call, each change of a file, each step.
+
+Here the metastore is a file and Arrow writes the rows as Spark would, so that a death costs milliseconds; a smaller
+number of real Spark drivers is killed in ``test_spark_deaths.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.matrix import ACTIONS, Case, Crew, Report, quick
+from tests.crash.scenarios import HIVE
+from twophase import failpoints
+
+RECIPES = ("pointer", "rename")
+
+DEATHS = [
+    Case("create partitioned", "core.publish=exit_after"),
+    Case("replace partitioned", "core.publish=exit_after"),
+    Case("replace partitioned with other columns", "core.publish=exit_after"),
+    Case("overwrite dynamic partitions", "core.write=exit_after"),
+    Case("insert external partitioned", "core.publish=exit_after"),
+    Case("two tables", "core.record_committing=exit_after"),
+]
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+    name = f"hive-{request.param}"
+    reports.append(Report(name))
+    with Crew(name, fast_directory / name, reports[-1]) as crew:
+        yield crew
+
+
+def own(step: str) -> tuple[str, ...]:
+    """The quick tier: what the coordinator does on its own is tried over the chaos catalogs."""
+    return () if step.startswith("core.") and step not in ("core.publish", "core.record_committing") else quick(step)
+
+
+@pytest.mark.parametrize("scenario", HIVE)
+def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, own))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(3))
+
+
+def test_every_failpoint_of_the_recipe_was_reached(crew: Crew) -> None:
+    recipe = crew.report.name.replace("-", ".")
+    declared = {name for name in failpoints.declared() if name.startswith((recipe + ".", "metastore.", "files."))}
+    assert declared <= crew.report.points
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", HIVE)
+def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, lambda _: ACTIONS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
