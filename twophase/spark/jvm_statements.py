@@ -26,6 +26,18 @@ _INNER: Mapping[str, tuple[str, ...]] = {
     "LoopStatement": ("body",),
     "ForStatement": ("body",),
 }
+#: The same for whatever such a node reads.
+_STATEMENTS: Mapping[str, tuple[str, ...]] = {
+    "SingleStatement": ("parsedPlan",),
+    "ExplainCommand": ("logicalPlan",),
+    "CacheTableAsSelect": ("plan",),
+    **{kind: accessors for kind, accessors in _INNER.items() if kind not in ("UnresolvedWith", "Union")},
+    "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),
+    "SearchedCaseStatement": ("conditions", "conditionalBodies", "elseBody"),
+    "WhileStatement": ("condition", "body"),
+    "RepeatStatement": ("condition", "body"),
+    "ForStatement": ("query", "body"),
+}
 _SEPARATOR = "\0"
 
 
@@ -63,6 +75,15 @@ class WriteNode:
     if_not_exists: bool = False
     replaces_rows: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNode:
+    """A table or view that a statement reads: its name, and where in the text it stands."""
+
+    parts: tuple[str, ...]
+    start: int
+    stop: int
 
 
 class StatementReader:
@@ -173,6 +194,41 @@ class StatementReader:
             replaces_rows=self._replaces_rows(plan),
             options=_options(table) if overwrite else {},
         )
+
+    # -- what a plan reads ---------------------------------------------------------------------------------------
+
+    def reads(self, plan: Any) -> list[ReadNode] | None:
+        """Every table or view that a plan reads at any depth, names of CTEs left out; None where one cannot be told."""
+        with private_name("logical plan", self.spark):
+            found = list(self._reads(plan, frozenset()))
+        return None if None in found else [node for node in found if node is not None]
+
+    def _reads(self, plan: Any, hidden: frozenset[str]) -> Iterator[ReadNode | None]:
+        kind = str(plan.nodeName())
+        if kind == "UnresolvedRelation":
+            parts = _strings(plan.multipartIdentifier())
+            if len(parts) > 1 or parts[0].lower() not in hidden:
+                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1)
+            return
+        if kind == "PlanWithUnresolvedIdentifier":
+            yield None
+        if kind == "UnresolvedWith":
+            yield from self._reads_with(plan, hidden)
+            return
+        for accessor in ("children", "innerChildren", *_STATEMENTS.get(kind, ())):
+            for inner in _plans(plan, accessor):
+                yield from self._reads(inner, hidden)
+
+    def _reads_with(self, plan: Any, hidden: frozenset[str]) -> Iterator[ReadNode | None]:
+        """Each CTE sees those before it (and itself, where it may recurse); the statement sees all."""
+        relations = plan.cteRelations()
+        recursive = "recursive" in str(plan.origin().sqlText().get()).lower()
+        for index in range(relations.size()):
+            relation = relations.apply(index)
+            name = frozenset({str(relation._1()).lower()})
+            yield from self._reads(relation._2(), hidden | name if recursive else hidden)
+            hidden |= name
+        yield from self._reads(plan.child(), hidden)
 
     def _replaces_rows(self, plan: Any) -> bool:
         from py4j.protocol import Py4JError

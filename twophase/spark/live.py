@@ -64,6 +64,11 @@ def unregister(transaction_id: str) -> None:
         _live.pop(transaction_id, None)
 
 
+def any_open() -> bool:
+    """Whether there is any transaction to join; asks nobody but this process."""
+    return bool(_live)
+
+
 def find(transaction_id: str) -> LiveTransaction | None:
     """The transaction of this id, while statements can join it."""
     with _lock:

@@ -83,12 +83,21 @@ class Rewriter:
     reader : StatementReader
     targets : Targets
     evaluate : callable
+    outside : callable, optional
+        Told of each write that stays Spark's, before anything runs; may refuse it.
     """
 
-    def __init__(self, reader: StatementReader, targets: Targets, evaluate: Evaluate) -> None:
+    def __init__(
+        self,
+        reader: StatementReader,
+        targets: Targets,
+        evaluate: Evaluate,
+        outside: Callable[[WriteNode], None] = lambda _: None,
+    ) -> None:
         self._reader = reader
         self._targets = targets
         self._evaluate = evaluate
+        self._outside = outside
 
     def rewrite(self, text: str, args: Args = None) -> Rewritten | None:
         """The statement to run instead; None where it is none of ours.
@@ -133,7 +142,7 @@ class Rewriter:
     def _named(self, text: str, args: Args, is_script: bool) -> tuple[str, Args]:
         while True:
             stream = list(tokens(text))
-            found = [p for p in places(stream) if p.names is None and p.verb not in ("execute", "drop")]
+            found = [p for p in places(stream) if p.names is None and p.verb != "execute"]
             if not found:
                 return text, args
             place = found[-1]
@@ -174,15 +183,21 @@ class Rewriter:
         """Where a statement goes, and the scope of an overwrite that runs as an append; None where it stays Spark's."""
         if node.parts is None:
             raise Untellable("its target cannot be told from its text")
+        target = self._targets.resolve(node.parts, views=node.kind == "insert")
+        decision = self._decision(node, target, is_script) if target else None
+        if decision is None:
+            if target is None or target.spliced:
+                self._outside(node)
+        else:
+            self._require(node, decision[0])
+        return decision
+
+    def _decision(
+        self, node: WriteNode, target: Target, is_script: bool
+    ) -> tuple[Target, OverwriteScope | None] | None:
         if node.kind == "empty" or node.replaces_rows:
             return None
-        target = self._targets.resolve(node.parts, views=node.kind == "insert")
-        if target is None:
-            return None
-        decision = self._insert(node, target, is_script) if node.kind == "insert" else self._create(node, target)
-        if decision is not None:
-            self._require(node, target)
-        return decision
+        return self._insert(node, target, is_script) if node.kind == "insert" else self._create(node, target)
 
     def _create(self, node: WriteNode, target: Target) -> tuple[Target, None] | None:
         ours = target.spliced and self._targets.can_create(target, node.provider)

@@ -8,6 +8,7 @@ The few doors through which a job writes tables are wrapped once for the process
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +18,19 @@ from weakref import WeakKeyDictionary
 
 from twophase.errors import AtomicityNotSupportedError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
-from twophase.spark import writers
+from twophase.spark import live, writers
+from twophase.spark.ddl import Change, changes, dropped_tables
 from twophase.spark.intent import intending
-from twophase.spark.jvm_statements import StatementReader
+from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.reads import StagedReads
 from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
 from twophase.spark.targets import Target, Targets
+from twophase.spark.tokens import leading_words
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
+
+log = logging.getLogger("twophase.spark")
 
 Original = Callable[..., Any]
 
@@ -42,21 +48,83 @@ class Router:
         self.spark = handle.spark
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
-        self._rewriter = Rewriter(self.reader, self.targets, self._constant)
+        self._rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
+        self._staged = StagedReads(self.reader, self.targets, handle)
 
     # -- SQL -----------------------------------------------------------------------------------------------------
 
     def sql(self, original: Original, text: str, args: Args) -> Any:
         """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
-        rewritten = self._rewritten(text, args) if concerns_us(text) else None
-        if rewritten is None:
-            return original(text, args)
+        words = leading_words(text, 2)
+        if self.in_transaction():
+            return self._sql_inside(original, text, args, words)
+        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
+            return self._dropping(lambda: self._sql(original, text, args), text)
+        return self._sql(original, text, args)
 
+    def _sql(self, original: Original, text: str, args: Args) -> Any:
+        rewritten = self._rewritten(text, args) if concerns_us(text) else None
+        return original(text, args) if rewritten is None else self._run_sql(original, rewritten, text, args)
+
+    def _sql_inside(self, original: Original, text: str, args: Args, words: tuple[str, ...]) -> Any:
+        """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
+        change = changes(text, words)
+        if change is not None:
+            self._refuse_change(change)
+        try:
+            rewritten = self._rewriter.rewrite(text, args) or Rewritten(text, args)
+            rewritten = self._staged.rewrite(rewritten)
+        except Untellable as problem:
+            self.unprotected(str(problem))
+            return original(text, args)
+        return self._run_sql(original, rewritten, text, args)
+
+    def _run_sql(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         def run() -> Any:
             with self._grouped(rewritten):
                 return original(rewritten.text, rewritten.args)
 
         return self.run(run, rewritten.scopes, instead=lambda: original(text, args))
+
+    def _dropping(self, run: Callable[[], Any], text: str) -> Any:
+        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
+        resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
+        targets = [target for target in resolved if target and target.spliced]
+        result = run()
+        for target in targets:
+            if self.targets.existing(target) is None:
+                self._table_dropped(target)
+        return result
+
+    def _table_dropped(self, target: Target) -> None:
+        try:
+            target.catalog.table_dropped(target.path)
+        except Exception:  # the table is gone; what it leaves is for `twophase clean`
+            log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
+
+    def _refuse_change(self, change: Change) -> None:
+        target = self.targets.resolve(change.names, views=True) if change.names else None
+        if target is None and change.names is not None and change.verb.endswith("TABLE"):
+            return
+        if target is None or target.spliced:
+            self.handle.refuse_in_transaction(change.verb, target.path if target else None)
+
+    def _refuse_outside(self, node: WriteNode) -> None:
+        """A write that stays Spark's takes effect at once."""
+        verb = {"empty": "CREATE TABLE", "insert": "INSERT into a table that twophase does not write,"}
+        statement = verb.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
+        self.handle.refuse_in_transaction(statement, ".".join(node.parts or ()) or None)
+
+    def in_transaction(self) -> bool:
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
+        return live.any_open() and self.handle.current_transaction() is not None
+
+    def readable_name(self, name: Any) -> Any:
+        """The name under which a table that the surrounding transaction staged is read."""
+        if not self.in_transaction():
+            return name
+        target = self.resolve(name, views=True)
+        return target.name if target and self.targets.staged_definition(target) is not None else name
 
     def _rewritten(self, text: str, args: Args) -> Rewritten | None:
         try:
@@ -253,13 +321,25 @@ def _write_to(original: Original, df: Any, table: Any) -> Any:
     return original(df, table) if router is None else writers.RoutedWriter(router, df, table)
 
 
+def _table(original: Original, spark: Any, tableName: Any) -> Any:  # noqa: N803
+    router = router_of(spark)
+    return original(spark, router.readable_name(tableName) if router else tableName)
+
+
+def _read_table(original: Original, reader: Any, tableName: Any) -> Any:  # noqa: N803
+    router = router_of(reader._spark)
+    return original(reader, router.readable_name(tableName) if router else tableName)
+
+
 def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
     from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.session import SparkSession
 
     return {
         (SparkSession, "sql"): _sql,
+        (SparkSession, "table"): _table,
+        (DataFrameReader, "table"): _read_table,
         (DataFrameWriter, "saveAsTable"): _save_as_table,
         (DataFrameWriter, "insertInto"): _insert_into,
         (DataFrame, "writeTo"): _write_to,

@@ -105,8 +105,8 @@ class Place:
     Attributes
     ----------
     verb : str
-        ``insert``, ``create`` (also ``CREATE OR REPLACE``), ``replace``, ``drop`` or ``execute`` (EXECUTE IMMEDIATE,
-        whose place is that of the statement's text).
+        ``insert``, ``create`` (also ``CREATE OR REPLACE``), ``replace`` or ``execute`` (EXECUTE IMMEDIATE, whose place
+        is that of the statement's text).
     start, stop : int
         The name's place.
     parts : tuple of NamePart
@@ -139,6 +139,14 @@ def places(stream: Sequence[Token]) -> list[Place]:
         if place is not None:
             found.append(place)
     return found
+
+
+def name_at(stream: Sequence[Token], index: int) -> Place | None:
+    """The name at an index, past ``IF EXISTS`` or ``IF NOT EXISTS``."""
+    cursor = _Cursor(stream, index)
+    if not cursor.take_all("IF", "NOT", "EXISTS"):
+        cursor.take_all("IF", "EXISTS")
+    return cursor.place("name")
 
 
 class _Cursor:
@@ -246,13 +254,6 @@ def _replace(cursor: _Cursor) -> Place | None:
     return cursor.place("replace")
 
 
-def _drop(cursor: _Cursor) -> Place | None:
-    if not cursor.take("TABLE"):
-        return None
-    cursor.take_all("IF", "EXISTS")
-    return cursor.place("drop")
-
-
 def _execute(cursor: _Cursor) -> Place | None:
     if not cursor.take("IMMEDIATE"):
         return None
@@ -269,7 +270,7 @@ def _execute(cursor: _Cursor) -> Place | None:
     return Place("execute", *span, (NamePart(None, span),), None, cursor.index)
 
 
-_READERS = {"INSERT": _insert, "CREATE": _create, "REPLACE": _replace, "DROP": _drop, "EXECUTE": _execute}
+_READERS = {"INSERT": _insert, "CREATE": _create, "REPLACE": _replace, "EXECUTE": _execute}
 
 
 def splice(text: str, edits: Sequence[tuple[int, int, str]]) -> str:

@@ -1,0 +1,82 @@
+"""Inside a transaction: statements read what earlier statements of it staged.
+
+A staged table is not in the session catalog yet, or is there in its published state. Its name, wherever a statement
+reads it, is replaced by the full name in the twophase catalog, which answers with the staged state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.spark.jvm_statements import ReadNode, StatementReader
+from twophase.spark.rewrite import Rewritten, Untellable
+from twophase.spark.targets import Target, Targets
+from twophase.spark.tokens import leading_words, splice
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+_IDENTIFIER = re.compile(r"\bidentifier\s*\(", re.IGNORECASE)
+#: Their text is kept in the catalog and read again after the transaction.
+_KEPT = re.compile(r"\s*create\s+(or\s+replace\s+)?view\b", re.IGNORECASE)
+
+
+class StagedReads:
+    """Rewrites the reads of one attached session's statements."""
+
+    def __init__(self, reader: StatementReader, targets: Targets, handle: Handle) -> None:
+        self._reader = reader
+        self._targets = targets
+        self._handle = handle
+
+    def rewrite(self, statement: Rewritten) -> Rewritten:
+        """The statement with each staged table that it reads under its full name.
+
+        Raises
+        ------
+        Untellable
+            Where a table that it reads cannot be told.
+        """
+        staged = self._staged()
+        if not staged or not _may_read(statement.text, staged) or _KEPT.match(statement.text):
+            return statement
+        plan = self._reader.parse(statement.text)
+        if plan is None:
+            return self._unparsed(statement)
+        nodes = self._reader.reads(plan)
+        if nodes is None:
+            raise Untellable("the table behind an IDENTIFIER(...) that it reads cannot be told from its text")
+        # A node may be reached on two ways, for instance in a script.
+        edits = list({(node.start, node.stop, target.name) for node in nodes if (target := self._target(node, staged))})
+        return replace(statement, text=splice(statement.text, edits)) if edits else statement
+
+    def _unparsed(self, statement: Rewritten) -> Rewritten:
+        """Either Spark refuses the text, or parameters stand where only the text with them put in can be parsed."""
+        if statement.args and self._reader.parse(statement.text, statement.args) is not None:
+            raise Untellable("its parameters stand where the tables that it reads cannot be told any more")
+        return statement
+
+    def _staged(self) -> list[TwoPhaseCatalogTable]:
+        transaction = self._handle.current_transaction()
+        return (
+            [p for p in transaction.participants if p.catalog is self._targets.session_catalog] if transaction else []
+        )
+
+    def _target(self, node: ReadNode, staged: Iterable[TwoPhaseCatalogTable]) -> Target | None:
+        target = self._targets.resolve(node.parts, views=True)
+        if target is None or not target.spliced:
+            return None
+        wanted = str(target.path).lower()
+        return target if any(str(p.path).lower() == wanted for p in staged) else None
+
+
+def _may_read(text: str, staged: Iterable[TwoPhaseCatalogTable]) -> bool:
+    """A look at the text alone: most statements of a transaction read nothing of it."""
+    if not leading_words(text, 1) and "(" not in text:
+        return False
+    lower = text.lower()
+    return _IDENTIFIER.search(text) is not None or any(p.path.name.lower() in lower for p in staged)
