@@ -78,8 +78,6 @@ def _check_file(url: URL, create: bool) -> None:
 def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # BEGIN is ours, see below.
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-    # FULL: a recorded decision survives a power failure, in WAL mode, too.
-    connection.execute("PRAGMA synchronous = FULL")
     _switch_to_wal(connection)
 
 
@@ -97,7 +95,11 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    read_only = connection.get_execution_options().get("twophase_read_only")
+    options = connection.get_execution_options()
+    # FULL: what is recorded survives a power failure, in WAL mode, too. NORMAL: it survives a killed process, but in a
+    # power failure only if a FULL one followed; never out of order.
+    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get('twophase_durable', True) else 'NORMAL'}")
+    read_only = options.get("twophase_read_only")
     # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 

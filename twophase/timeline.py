@@ -19,8 +19,9 @@ from twophase import engines
 from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, Owner, clock
-from twophase.model import Level, ObjectPath, Purpose
+from twophase.model import Level, ObjectPath
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
+from twophase.rows import holder_of, load, owner_columns
 from twophase.states import ParticipantState, TransactionState
 from twophase.tables import ensure_tables, participants, path_text, reservations, target_key, transactions
 
@@ -48,6 +49,12 @@ _RECORD_STEPS = {
     TransactionState.ROLLED_BACK: "core.record_rolled_back",
     TransactionState.IN_DOUBT: "core.record_in_doubt",
 }
+
+#: Steps that need not wait for the disk: when a power failure takes them, recovery does the same without them. What
+#: follows waits for them, too: ``INFLIGHT`` before anything is staged, ``COMMITTING`` before anything is published.
+_NOT_WAITING = frozenset(
+    {"core.record_requested", "core.save_participant", "core.reserve", "core.record_finished", "core.heartbeat"}
+)
 
 #: What a participant that was to be published has become.
 _PARTICIPANT_END = {
@@ -115,7 +122,7 @@ class Timeline:
                     fencing=1,
                     created=now,
                     lease_until=now + seconds,
-                    **_owner_columns(owner),
+                    **owner_columns(owner),
                 )
             )
 
@@ -253,7 +260,7 @@ class Timeline:
         def insert(connection: sa.Connection) -> str | None:
             self._own(connection, lease)
             key = target_key(catalog, path)
-            holder = _holder(connection, key)
+            holder = holder_of(connection, key)
             if holder is None:
                 # Of a finished one; the condition is asked again, as another may have reserved it just now.
                 living = sa.select(transactions.c.id).where(transactions.c.finished.is_(None))
@@ -303,7 +310,7 @@ class Timeline:
             if not record.is_certainly_dead():
                 unchanged &= c.lease_until < now
             values = {"fencing": record.fencing + 1, "lease_until": now + seconds, "finished": None}
-            values |= _owner_columns(owner)
+            values |= owner_columns(owner)
             return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
 
         lease = Lease(record.id, record.fencing + 1, seconds)
@@ -318,7 +325,7 @@ class Timeline:
 
     def transaction(self, transaction_id: str) -> TransactionRecord | None:
         """One transaction with its participants; None when the timeline does not know it."""
-        found = self._read(lambda connection: _load(connection, transactions.c.id == transaction_id))
+        found = self._read(lambda connection: load(connection, transactions.c.id == transaction_id))
         return found[0] if found else None
 
     def transactions(
@@ -340,11 +347,11 @@ class Timeline:
             condition &= transactions.c.finished.is_(None)
         if coordinator is not None:
             condition &= transactions.c.coordinator == coordinator
-        return self._read(lambda connection: _load(connection, condition, limit))
+        return self._read(lambda connection: load(connection, condition, limit))
 
     def holder(self, catalog: str, path: ObjectPath) -> str | None:
         """The transaction that holds the reservation of a table."""
-        return self._read(lambda connection: _holder(connection, target_key(catalog, path)))
+        return self._read(lambda connection: holder_of(connection, target_key(catalog, path)))
 
     # -- inside a database transaction --------------------------------------------------------------------------------
 
@@ -389,25 +396,23 @@ class Timeline:
         return result
 
     def _write(self, name: str, operation: Callable[[sa.Connection], _T], *, retry: bool = True) -> _T:
+        options = {"twophase_durable": name not in _NOT_WAITING}
         with self._translated("write"), step(name):
             if retry:
-                return self._retrying(lambda: self._transact(operation))
-            return self._transact(operation)
+                return self._retrying(lambda: self._transact(operation, **options))
+            return self._transact(operation, **options)
 
     def _read(self, operation: Callable[[sa.Connection], _T]) -> _T:
         with self._translated("read"):
-            return self._retrying(lambda: self._transact(operation, read_only=True))
+            return self._retrying(lambda: self._transact(operation, twophase_read_only=True))
 
-    def _transact(self, operation: Callable[[sa.Connection], _T], *, read_only: bool = False) -> _T:
+    def _transact(self, operation: Callable[[sa.Connection], _T], **options: bool) -> _T:
         if self._pid != os.getpid():
             # Connections do not survive a fork; they stay the parent's.
             self._engine.dispose(close=False)
             self._pid = os.getpid()
-        with self._engine.connect() as connection:
-            if read_only:
-                connection = connection.execution_options(twophase_read_only=True)
-            with connection.begin():
-                return operation(connection)
+        with self._engine.connect().execution_options(**options) as connection, connection.begin():
+            return operation(connection)
 
     @staticmethod
     def _retrying(operation: Callable[[], _T]) -> _T:
@@ -439,62 +444,5 @@ def _participant(lease: Lease, ordinal: int) -> sa.ColumnElement[bool]:
     return (participants.c.transaction_id == lease.transaction_id) & (participants.c.ordinal == ordinal)
 
 
-def _owner_columns(owner: Owner) -> dict[str, Any]:
-    return {"host": owner.host, "boot_id": owner.boot_id, "pid": owner.pid, "pid_started": owner.pid_started}
-
-
-def _holder(connection: sa.Connection, key: str) -> str | None:
-    r, t = reservations.c, transactions.c
-    joined = reservations.join(transactions, t.id == r.transaction_id)
-    open_holder = sa.select(r.transaction_id).select_from(joined).where(r.target == key, t.finished.is_(None))
-    return connection.scalar(open_holder)
-
-
 def _json(document: Mapping[str, Any] | None) -> str | None:
     return None if document is None else json.dumps(document, ensure_ascii=False, sort_keys=True)
-
-
-def _load(
-    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
-) -> list[TransactionRecord]:
-    newest = sa.select(transactions).where(condition).order_by(transactions.c.created.desc(), transactions.c.id.desc())
-    rows = connection.execute(newest.limit(limit)).mappings().all()
-    ids = [row["id"] for row in rows]
-    found: dict[str, list[ParticipantRecord]] = {transaction_id: [] for transaction_id in ids}
-    for start in range(0, len(ids), 500):
-        some = participants.c.transaction_id.in_(ids[start : start + 500])
-        for row in connection.execute(sa.select(participants).where(some).order_by(participants.c.ordinal)).mappings():
-            found[row["transaction_id"]].append(_participant_record(dict(row)))
-    return [_transaction_record(dict(row), tuple(found[row["id"]])) for row in rows]
-
-
-def _participant_record(row: Mapping[str, Any]) -> ParticipantRecord:
-    return ParticipantRecord(
-        ordinal=row["ordinal"],
-        catalog=row["catalog"],
-        path=ObjectPath.from_document(json.loads(row["path"])),
-        purpose=Purpose(row["purpose"]),
-        state=ParticipantState(row["state"]),
-        level=None if row["level"] is None else Level(row["level"]),
-        document=None if row["document"] is None else json.loads(row["document"]),
-    )
-
-
-def _transaction_record(row: Mapping[str, Any], found: tuple[ParticipantRecord, ...]) -> TransactionRecord:
-    return TransactionRecord(
-        id=row["id"],
-        coordinator=row["coordinator"],
-        user=row["user"],
-        application=row["application"],
-        owner=Owner(row["host"], row["boot_id"], row["pid"], row["pid_started"]),
-        state=TransactionState(row["state"]),
-        fencing=row["fencing"],
-        lease_until=row["lease_until"],
-        created=row["created"],
-        decided=row["decided"],
-        finished=row["finished"],
-        level=None if row["level"] is None else Level(row["level"]),
-        error=row["error"],
-        left_behind=tuple(json.loads(row["left_behind"] or "[]")),
-        participants=found,
-    )

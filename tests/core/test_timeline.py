@@ -149,9 +149,19 @@ def test_many_processes_make_and_write_one_sqlite_file_together(file: Path) -> N
 
 
 def test_what_is_recorded_survives_a_power_failure(timeline: Timeline) -> None:
-    with timeline._engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    settings = []
+    lease = request(timeline, "app-1")
+
+    @sa.event.listens_for(timeline._engine, "commit")
+    def _(connection: sa.Connection) -> None:
+        settings.append(connection.exec_driver_sql("PRAGMA synchronous").scalar())
+
+    enlist(timeline, lease)
+    timeline.record(lease, TransactionState.COMMITTING)
+    timeline.record(lease, TransactionState.ROLLED_BACK)
+    assert settings == [2, 2, 2]  # FULL
+    timeline.finish(lease)
+    assert settings[3:] == [1]  # NORMAL: recovery would just do it again.
 
 
 # -- what cannot be read ----------------------------------------------------------------------------------------------

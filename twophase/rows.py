@@ -1,0 +1,75 @@
+"""From the timeline's rows to records, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from twophase.liveness import Owner
+from twophase.model import Level, ObjectPath, Purpose
+from twophase.records import ParticipantRecord, TransactionRecord
+from twophase.states import ParticipantState, TransactionState
+from twophase.tables import participants, reservations, transactions
+
+
+def owner_columns(owner: Owner) -> dict[str, Any]:
+    """A process as it stands in a row."""
+    return {"host": owner.host, "boot_id": owner.boot_id, "pid": owner.pid, "pid_started": owner.pid_started}
+
+
+def holder_of(connection: sa.Connection, key: str) -> str | None:
+    """The open transaction that holds a reservation."""
+    r, t = reservations.c, transactions.c
+    joined = reservations.join(transactions, t.id == r.transaction_id)
+    open_holder = sa.select(r.transaction_id).select_from(joined).where(r.target == key, t.finished.is_(None))
+    return connection.scalar(open_holder)
+
+
+def load(
+    connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int | None = None
+) -> list[TransactionRecord]:
+    """Transactions with their participants, the newest first."""
+    newest = sa.select(transactions).where(condition).order_by(transactions.c.created.desc(), transactions.c.id.desc())
+    rows = connection.execute(newest.limit(limit)).mappings().all()
+    ids = [row["id"] for row in rows]
+    found: dict[str, list[ParticipantRecord]] = {transaction_id: [] for transaction_id in ids}
+    for start in range(0, len(ids), 500):
+        some = participants.c.transaction_id.in_(ids[start : start + 500])
+        for row in connection.execute(sa.select(participants).where(some).order_by(participants.c.ordinal)).mappings():
+            found[row["transaction_id"]].append(_participant_record(dict(row)))
+    return [_transaction_record(dict(row), tuple(found[row["id"]])) for row in rows]
+
+
+def _participant_record(row: Mapping[str, Any]) -> ParticipantRecord:
+    return ParticipantRecord(
+        ordinal=row["ordinal"],
+        catalog=row["catalog"],
+        path=ObjectPath.from_document(json.loads(row["path"])),
+        purpose=Purpose(row["purpose"]),
+        state=ParticipantState(row["state"]),
+        level=None if row["level"] is None else Level(row["level"]),
+        document=None if row["document"] is None else json.loads(row["document"]),
+    )
+
+
+def _transaction_record(row: Mapping[str, Any], found: tuple[ParticipantRecord, ...]) -> TransactionRecord:
+    return TransactionRecord(
+        id=row["id"],
+        coordinator=row["coordinator"],
+        user=row["user"],
+        application=row["application"],
+        owner=Owner(row["host"], row["boot_id"], row["pid"], row["pid_started"]),
+        state=TransactionState(row["state"]),
+        fencing=row["fencing"],
+        lease_until=row["lease_until"],
+        created=row["created"],
+        decided=row["decided"],
+        finished=row["finished"],
+        level=None if row["level"] is None else Level(row["level"]),
+        error=row["error"],
+        left_behind=tuple(json.loads(row["left_behind"] or "[]")),
+        participants=found,
+    )
