@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def run(job: dict[str, Any]) -> Answer:
     logging.getLogger("twophase").setLevel(logging.CRITICAL)
     failpoints.disarm()
     failpoints.arm_from_environment(job.get("arm") or "none=")
-    answer: Answer = JOBS[job["job"]](world, scenario)
+    answer: Answer = JOBS[job["job"]](world, scenario, **job.get("facts", {}))
     return {**answer, "reached": dict(failpoints.reached())}
 
 
@@ -127,6 +129,49 @@ def again(world: World, scenario: Scenario) -> Answer:
     return {**recovered, "before": before, "left": cleaned["left"], "work": told, "after": look(world, scenario)}
 
 
+# -- several at once -----------------------------------------------------------------------------------------------
+
+
+def race(world: World, scenario: Scenario, who: int, of: int) -> Answer:
+    """Run the transaction at the same moment as others, with rows that tell whose they are."""
+    statements = tuple(replace(s, rows=tuple((who, part) for part in "ab")) for s in scenario.statements)
+    _meet(world, who, of)
+    return work(world, replace(scenario, statements=statements))
+
+
+def replaces(world: World, scenario: Scenario, times: int) -> Answer:
+    """Replace the table again and again; generation n has ten rows, all n."""
+    _meet(world, 0, 2)
+    (statement,) = scenario.statements
+    for generation in range(times):
+        rows = tuple((generation, "ab"[i % 2]) for i in range(10))
+        told = work(world, replace(scenario, statements=(replace(statement, rows=rows),)))
+        if told["told"] != "success":
+            break
+    (world.directory / "done").touch()
+    return told
+
+
+def reads(world: World, scenario: Scenario) -> Answer:
+    """Read the table again and again until the writer is done; every different state that was seen."""
+    (statement,) = scenario.statements
+    _meet(world, 1, 2)
+    times, seen = 0, set()
+    while not (world.directory / "done").exists():
+        times += 1
+        rows = world.rows(statement.table)
+        seen.add(None if rows is None else (len({row[0] for row in rows}), len(rows), rows[0][0] if rows else None))
+    return {"times": times, "seen": sorted(seen, key=repr)}
+
+
+def _meet(world: World, who: int, of: int) -> None:
+    """Wait until all are here."""
+    (world.directory / f"here.{who}").touch()
+    gate = threading.Event()
+    while len(list(world.directory.glob("here.*"))) < of:
+        gate.wait(0.001)
+
+
 def _query(world: World, sql: str) -> list[list[Any]]:
     with sqlite3.connect(world.timeline_file) as connection:
         rows = [list(row) for row in connection.execute(sql)]
@@ -151,4 +196,14 @@ def warm_up() -> None:
             run({**job, "job": name})
 
 
-JOBS = {"set up": set_up, "work": work, "recover": recover, "look": look, "clean": clean, "again": again}
+JOBS: dict[str, Callable[..., Answer]] = {
+    "set up": set_up,
+    "work": work,
+    "recover": recover,
+    "look": look,
+    "clean": clean,
+    "again": again,
+    "race": race,
+    "replaces": replaces,
+    "reads": reads,
+}

@@ -126,6 +126,15 @@ class Matrix:
         self._job(scenario, "recover")
         return self._job(scenario, "look")
 
+    def at_once(self, scenario: str, *jobs: tuple[str, dict[str, Any]]) -> list[Job]:
+        """Run several jobs side by side on a fresh world, and then look and clean."""
+        self._reset(scenario)
+        described = [{**self._described(scenario, job), "facts": facts} for job, facts in jobs]
+        answers = self._forks.run(*described)
+        broken = [answer["broken"] for answer in answers if "broken" in answer]
+        assert not broken, broken[0]
+        return [*answers, self._job(scenario, "look"), self._job(scenario, "clean")]
+
     # -- one case ------------------------------------------------------------------------------------------------
 
     def run(self, case: Case) -> None:

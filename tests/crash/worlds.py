@@ -184,7 +184,10 @@ class HiveWorld(World):
         return held
 
     def _is_held(self, file: Path, held: list[Path]) -> bool:
-        return any(file.is_relative_to(directory) for directory in held)
+        if any(file.is_relative_to(directory) for directory in held):
+            return True
+        # Stamps of a version stand above the partitions that live in it.
+        return file.name.startswith("_") and any(directory.is_relative_to(file.parent) for directory in held)
 
 
 class HiveRenameWorld(HiveWorld):

@@ -202,6 +202,8 @@ class ChaosTable(Participant):
             raise self._conflict("was dropped since the statement began")
         if table is not None and self.document["tolerant"]:
             return table  # IF NOT EXISTS: somebody made it, and that is what was asked for.
+        if table is not None and self.purpose is Purpose.CREATE_TABLE_AS:
+            raise self._conflict("was created by another writer since the statement began")
         definition = staged["definition"]
         rows = _rows.decode(staged["rows"]) if staged["rows"] else self.definition.schema.empty_table()
         if table is not None and self.purpose.inserts:

@@ -238,13 +238,25 @@ class OwnershipChapter(SuiteBase):
         assert driver.state(path) == after(purpose, old, NEW)
         assert winner.outcome() is Outcome.PUBLISHED
 
-    def test_a_table_made_by_an_outsider_is_not_overwritten(self, driver: Driver, path: ObjectPath) -> None:
+    @pytest.mark.parametrize("moment", ["begin", "write", "prepare", "commit"])
+    def test_a_table_made_by_an_outsider_is_not_overwritten(
+        self, driver: Driver, path: ObjectPath, moment: str
+    ) -> None:
         if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
             return
-        participant = driver.staged(path, Purpose.CREATE_TABLE_AS, NEW)
-        driver.catalog.create_table(path, TableDefinition(SCHEMA))
+        participant = driver.offer(path, Purpose.CREATE_TABLE_AS)
+        assert participant is not None
+        steps = {
+            "begin": participant.begin,
+            "write": lambda: participant.write(driver.make_frame(NEW, SCHEMA)),
+            "prepare": participant.prepare,
+            "commit": participant.commit,
+        }
         with pytest.raises((TransactionAborted, TableAlreadyExistsError)):
-            participant.commit()
+            for name, step in steps.items():
+                if name == moment:
+                    driver.catalog.create_table(path, TableDefinition(SCHEMA))
+                step()
         assert participant.outcome() is Outcome.NOT_PUBLISHED
         participant.abort()
         assert driver.state(path) == []
