@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
 from tests import servers
 from tests.servers import Server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark 4.0 leaves sockets to the garbage collector; with it that is no fault of ours."""
+    if version("pyspark").startswith("4.0"):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")

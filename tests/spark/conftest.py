@@ -30,6 +30,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             "spark.sql.warehouse.dir": str(root / "warehouse"),
             "spark.sql.catalog.lake": CHAOS,
             "spark.sql.catalog.lake.directory": str(root / "lake"),
+            "spark.sql.catalog.lake.store": str(root),
         }
         for key, value in {**facts, **(conf or {})}.items():
             builder = builder.config(key, value)

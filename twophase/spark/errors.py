@@ -8,6 +8,7 @@ too) is wrapped once more to raise the remembered error. Spark's own errors trav
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import threading
 import uuid
@@ -15,6 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import py4j.java_gateway
+from py4j.protocol import Py4JJavaError
 
 from twophase.errors import (
     DatabaseAlreadyExistsError,
@@ -62,8 +66,6 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
     namespace : Java String[], optional
         For those of a database; taken from the identifier when None.
     """
-    from py4j.protocol import Py4JJavaError
-
     try:
         yield
     except Py4JJavaError:
@@ -71,7 +73,7 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
     except BaseException as error:
         if namespace is None and identifier is not None:
             namespace = identifier.namespace()
-        raise Py4JJavaError("", java_exception(jvm, error, identifier, namespace)) from error
+        raise _Thrown("", java_exception(jvm, error, identifier, namespace)) from error
 
 
 def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, namespace: Any = None) -> Any:
@@ -88,6 +90,21 @@ def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, names
     if isinstance(error, DatabaseAlreadyExistsError) and namespace is not None:
         return jvm.exception("NamespaceAlreadyExistsException", namespace)
     return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
+
+
+class _Thrown(Py4JJavaError):
+    """A Java exception that we throw on purpose."""
+
+
+class _Quiet(logging.Filter):
+    """Keeps Py4J from logging, with a traceback, what the user gets as an exception anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], _Thrown))
+
+
+_quiet = _Quiet()
+_loggers = ("py4j.clientserver", "py4j.java_gateway")
 
 
 # -- the user's side ---------------------------------------------------------------------------------------------------
@@ -107,7 +124,6 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 def unmasked(error: BaseException) -> BaseException | None:
     """The error that the user should see in place of what Py4J raised; None where that is already right."""
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import UnknownException, convert_exception
 
     for throwable in _causes(_java_throwable(error)):
@@ -126,7 +142,6 @@ def unmasked(error: BaseException) -> BaseException | None:
 
 
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.base import PySparkException
 
     @functools.wraps(original)
@@ -162,16 +177,16 @@ def _guarded(error: BaseException) -> BaseException | None:
 
 def install() -> None:
     """Wrap Py4J's result function. Idempotent."""
-    import py4j.java_gateway
-
+    for name in _loggers:
+        logging.getLogger(name).addFilter(_quiet)
     if not hasattr(py4j.java_gateway.get_return_value, "__twophase_original__"):
         py4j.java_gateway.get_return_value = _wrap(py4j.java_gateway.get_return_value)
 
 
 def uninstall() -> None:
     """Give Py4J its result function back, where nobody wrapped it after us. Idempotent."""
-    import py4j.java_gateway
-
+    for name in _loggers:
+        logging.getLogger(name).removeFilter(_quiet)
     original = getattr(py4j.java_gateway.get_return_value, "__twophase_original__", None)
     if original is not None:
         py4j.java_gateway.get_return_value = original

@@ -1,0 +1,199 @@
+"""Attaching and detaching: harmless to repeat, without a Spark job, and wholly undone."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import py4j.java_gateway
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+import twophase
+from tests.spark.conftest import Start, warehouse_of
+from twophase.errors import ConfigurationError
+from twophase.spark.jvm import Jvm, private_name
+from twophase.spark.session import handle_of
+
+pytestmark = pytest.mark.spark40
+
+
+@pytest.fixture(scope="module")
+def started(start: Start) -> SparkSession:
+    return start()
+
+
+@pytest.fixture
+def spark(started: SparkSession) -> Iterator[SparkSession]:
+    """The module's session, not attached before and after a test."""
+    yield started
+    for session in (started, *extra):
+        if handle := handle_of(session):
+            handle.detach()
+    extra.clear()
+
+
+extra: list[SparkSession] = []
+
+
+def patched() -> list[object]:
+    return [
+        SparkSession.sql,
+        SparkSession.table,
+        DataFrameWriter.saveAsTable,
+        DataFrameWriter.insertInto,
+        DataFrame.writeTo,
+        py4j.java_gateway.get_return_value,
+        signal.getsignal(signal.SIGTERM),
+    ]
+
+
+def jobs(spark: SparkSession) -> list[int]:
+    return list(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def test_attaching_twice_gives_the_same_handle(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+
+    assert twophase.attach(spark) is handle
+    assert twophase.attach() is handle
+    assert sorted(handle.catalogs) == ["hive", "lake"]
+    assert handle.session_catalog == "hive"
+
+
+def test_attaching_runs_no_job_and_writes_nothing(spark: SparkSession) -> None:
+    before = jobs(spark)
+
+    twophase.attach(spark)
+
+    assert jobs(spark) == before
+    assert not (warehouse_of(spark) / ".twophase").exists()
+
+
+def test_the_timeline_is_made_with_the_first_statement(spark: SparkSession) -> None:
+    twophase.attach(spark)
+    spark.sql("SELECT 1").collect()
+    assert not (warehouse_of(spark) / ".twophase" / "timeline.db").exists()
+
+    spark.sql("CREATE TABLE lake.default.t AS SELECT 1 AS id")
+
+    assert (warehouse_of(spark) / ".twophase" / "timeline.db").exists()
+
+
+def test_detaching_puts_everything_back(spark: SparkSession) -> None:
+    before = patched()
+    handle = twophase.attach(spark)
+    assert patched() != before
+    spark.sql("USE lake.default")
+
+    handle.detach()
+    handle.detach()
+
+    assert patched() == before
+    assert handle_of(spark) is None
+    assert not Jvm(spark).catalogs().contains("lake")
+    assert Jvm(spark).current_catalog() == "spark_catalog"
+    spark.sql("CREATE TABLE stock AS SELECT 1 AS id")
+    assert spark.table("stock").count() == 1
+    spark.sql("DROP TABLE stock")
+
+
+def test_a_detached_session_can_be_attached_again(spark: SparkSession) -> None:
+    twophase.attach(spark).detach()
+    twophase.attach(spark)
+
+    spark.sql("CREATE OR REPLACE TABLE lake.default.again AS SELECT 1 AS id")
+    spark.sql("CREATE OR REPLACE TABLE again AS SELECT 1 AS id")
+
+    assert (spark.table("lake.default.again").count(), spark.table("again").count()) == (1, 1)
+
+
+def test_another_session_is_not_touched_and_can_be_attached_for_itself(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    other = spark.newSession()
+    extra.append(other)
+    assert handle_of(other) is None
+    other.sql("CREATE TABLE IF NOT EXISTS from_stock AS SELECT 1 AS id")
+    assert handle.spark.table("from_stock").count() == 1
+
+    second = twophase.attach(other)
+    assert second is not handle
+    other.sql("CREATE OR REPLACE TABLE shared AS SELECT 1 AS id")
+    assert spark.table("shared").collect()[0].id == 1
+    other.sql("CREATE OR REPLACE TABLE shared AS SELECT 2 AS id")
+    assert spark.table("shared").collect()[0].id == 2
+
+    handle.detach()
+    other.sql("CREATE OR REPLACE TABLE shared AS SELECT 3 AS id")
+    assert other.table("shared").collect()[0].id == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.catalog.wrong", "twophase.hvie"),
+        ("spark.sql.catalog.lake.sed", "1"),
+        ("spark.twophase.retention", "for ever"),
+        ("spark.twophase.timeline", "no url"),
+    ],
+)
+def test_a_wrong_option_leaves_the_session_as_it_was(spark: SparkSession, key: str, value: str) -> None:
+    before = patched()
+    spark.conf.set(key, value)
+    try:
+        with pytest.raises(twophase.errors.TwoPhaseError):
+            twophase.attach(spark)
+    finally:
+        spark.conf.unset(key)
+
+    assert patched() == before
+    assert handle_of(spark) is None
+    assert not Jvm(spark).catalogs().contains("lake")
+
+
+def test_a_name_that_is_taken_is_refused(spark: SparkSession) -> None:
+    jvm = Jvm(spark)
+    jvm.catalogs().put("lake", spark._jsparkSession.sessionState().catalogManager().v2SessionCatalog())
+    try:
+        with pytest.raises(ConfigurationError, match="Two catalogs have one name"):
+            twophase.attach(spark)
+    finally:
+        jvm.catalogs().remove("lake")
+
+
+def test_a_connect_session_is_told_what_to_do(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="create_table_as"):
+        twophase.attach(object())
+
+
+def test_a_private_name_that_is_missing_is_named(spark: SparkSession) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=rf"Spark {spark.version} has no usable SparkSession\.gone"),
+        private_name("SparkSession.gone", spark),
+    ):
+        spark._jsparkSession.gone()
+
+
+def test_an_unknown_catalog_is_named_with_the_nearest(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="Did you mean lake"):
+        twophase.attach(spark).catalog("lkae")
+
+
+def test_importing_twophase_imports_no_pyspark() -> None:
+    code = "import sys, twophase, twophase.errors; twophase.Catalog; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
+
+
+def test_the_public_names_are_there() -> None:
+    importlib.import_module("twophase.transaction")  # the submodule does not hide the function
+
+    assert callable(twophase.transaction)
+    for name in twophase.__all__:
+        assert getattr(twophase, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        twophase.nothing  # noqa: B018

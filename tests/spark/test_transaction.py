@@ -1,0 +1,237 @@
+"""Statements in one block are published together, or none of them is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import SparkRuntimeException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.conftest import Start
+from twophase import TransactionState
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError, TransactionAborted, WriteConflictError
+from twophase.hooks import JobStatus, JobStatusHook
+from twophase.model import Level, ObjectPath
+from twophase.testing import ChaosCatalog
+
+pytestmark = pytest.mark.spark40
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start) -> SparkSession:
+    session = start({"spark.twophase.session.catalog": "none"})
+    twophase.attach(session).catalog("lake").create_database("db")
+    return session
+
+
+@pytest.fixture(autouse=True)
+def lake(spark: SparkSession) -> Iterator[ChaosCatalog]:
+    """The catalog, without the tables of other tests."""
+    catalog = twophase.attach(spark).catalog("lake")
+    assert isinstance(catalog, ChaosCatalog)
+    for name in catalog.list_tables("db"):
+        catalog.drop_table(ObjectPath.of("db", name))
+    yield catalog
+    catalog.faults.clear()
+
+
+def test_all_statements_are_published_at_the_end_of_the_block(spark: SparkSession, lake: ChaosCatalog) -> None:
+    with twophase.transaction(spark) as tx:
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        spark.range(2).writeTo("lake.db.b").create()
+        assert lake.list_tables("db") == []
+
+    assert tx.state is TransactionState.COMPLETED
+    assert tx.level in (Level.UNDONE, Level.ATOMIC)
+    assert lake.list_tables("db") == ["a", "b"]
+
+
+def test_a_statement_reads_what_earlier_ones_staged_and_others_do_not(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    other: list[int] = []
+
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO lake.db.t VALUES (2)")
+        spark.sql("CREATE TABLE lake.db.copy AS SELECT id + 10 AS id FROM lake.db.t")
+        spark.sql("INSERT INTO lake.db.copy SELECT max(id) FROM lake.db.t")
+        assert sorted(r.id for r in spark.table("lake.db.copy").collect()) == [2, 11, 12]
+        reader = threading.Thread(target=lambda: other.append(spark.table("lake.db.t").count()))
+        reader.start()
+        reader.join()
+
+    assert other == [1]
+    assert spark.table("lake.db.t").count() == 2
+    assert spark.table("lake.db.copy").count() == 3
+
+
+def test_an_exception_in_the_block_undoes_all_and_is_the_one_that_is_raised(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark) as tx:
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        1 / 0  # noqa: B018
+
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert lake.list_tables("db") == []
+    assert lake.residues() == []
+
+
+def test_a_failed_statement_that_is_caught_leaves_the_rest(spark: SparkSession, lake: ChaosCatalog) -> None:
+    with twophase.transaction(spark):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        with pytest.raises(SparkRuntimeException):
+            spark.sql("INSERT INTO lake.db.a SELECT CAST(raise_error('x') AS INT)")
+        with pytest.raises(SparkRuntimeException):
+            spark.sql("CREATE TABLE lake.db.b AS SELECT raise_error('x') AS id")
+
+    assert lake.list_tables("db") == ["a"]
+    assert spark.table("lake.db.a").count() == 1
+
+
+def test_a_clean_up_error_is_attached_to_the_users_error(spark: SparkSession, lake: ChaosCatalog) -> None:
+    lake.faults.add("abort", "error")
+    with pytest.raises(ZeroDivisionError) as caught, twophase.transaction(spark):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        1 / 0  # noqa: B018
+
+    assert caught.value.__notes__[0].startswith("While ending transaction")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE lake.db.plain (id INT)",
+        "DROP TABLE lake.db.t",
+        "ALTER TABLE lake.db.t ADD COLUMN x INT",
+        "ALTER TABLE lake.db.t RENAME TO db.u",
+        "CREATE DATABASE lake.more",
+        "DROP DATABASE lake.db CASCADE",
+    ],
+)
+def test_what_takes_effect_at_once_is_refused_in_a_block(
+    spark: SparkSession, lake: ChaosCatalog, statement: str
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+
+    with twophase.transaction(spark), pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
+        spark.sql(statement)
+
+    assert lake.list_tables("db") == ["t"]
+
+
+def test_blocks_do_not_nest_and_the_outer_one_goes_on(spark: SparkSession, lake: ChaosCatalog) -> None:
+    with twophase.transaction(spark) as tx:
+        with pytest.raises(TransactionAborted, match="do not nest"), twophase.transaction(spark):
+            pytest.fail("a nested block was entered")
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+
+    assert tx.state is TransactionState.COMPLETED
+
+
+def test_blocks_of_two_threads_are_two_transactions(spark: SparkSession, lake: ChaosCatalog) -> None:
+    from pyspark import InheritableThread
+
+    barrier = threading.Barrier(2)
+    problems: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            with twophase.transaction(spark):
+                barrier.wait(60)
+                spark.sql(f"CREATE TABLE lake.db.{name} AS SELECT 1 AS id")
+                barrier.wait(60)
+                if name == "lost":
+                    raise KeyError(name)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [InheritableThread(target=write, args=(name,)) for name in ("kept", "lost")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [type(p) for p in problems] == [KeyError]
+    assert lake.list_tables("db") == ["kept"]
+
+
+def test_a_thread_that_outlives_the_block_is_told_so(spark: SparkSession, lake: ChaosCatalog) -> None:
+    from pyspark import InheritableThread
+
+    gate = threading.Event()
+    problems: list[BaseException] = []
+
+    def late() -> None:
+        gate.wait(60)
+        try:
+            spark.sql("CREATE TABLE lake.db.late AS SELECT 1 AS id")
+        except BaseException as error:
+            problems.append(error)
+
+    with twophase.transaction(spark):
+        thread = InheritableThread(target=late)
+        thread.start()
+    gate.set()
+    thread.join()
+
+    assert [type(p) for p in problems] == [TransactionAborted]
+    assert lake.list_tables("db") == []
+
+
+def test_an_empty_block_leaves_no_record(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    before = len(handle.timeline.transactions())
+
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+
+    assert len(handle.timeline.transactions()) == before
+
+
+def test_a_session_that_is_not_attached_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"twophase\.attach"), twophase.transaction(spark.newSession()):
+        pytest.fail("the block was entered")
+
+
+def test_a_refused_publish_undoes_the_whole_block(spark: SparkSession, lake: ChaosCatalog) -> None:
+    lake.faults.add("publish", "error")
+    lake.faults.add("publish_group", "error")
+
+    with pytest.raises(TransactionAborted), twophase.transaction(spark):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
+
+    lake.faults.clear()
+    assert lake.list_tables("db") == []
+
+
+def test_a_table_that_an_outsider_made_meanwhile_is_a_write_conflict(spark: SparkSession, lake: ChaosCatalog) -> None:
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+        lake.create_table(ObjectPath.of("db", "a"), lake_definition(spark))
+
+    assert lake.list_tables("db") == ["a"]
+    assert spark.table("lake.db.a").count() == 0
+
+
+def lake_definition(spark: SparkSession) -> twophase.TableDefinition:
+    from twophase.spark.types import to_arrow_schema
+
+    return twophase.TableDefinition(to_arrow_schema(spark.range(0).schema))
+
+
+def test_hooks_of_the_block_are_told_of_its_statements(spark: SparkSession, lake: ChaosCatalog) -> None:
+    finished: list[str] = []
+
+    class Hook(JobStatusHook):
+        def on_finished(self, job: JobStatus) -> None:
+            finished.append(job.path)
+
+    with twophase.transaction(spark, hooks=[Hook()]):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+    spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
+
+    assert finished == ["lake.db.a"]
