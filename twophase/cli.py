@@ -211,7 +211,7 @@ def _check_timeline(context: Context, handle: Any) -> dict[str, list[str]]:
     problems = []
     for record in _dead(line):
         if record.state is TransactionState.IN_DOUBT:
-            problems.append(f"Transaction {record.id} is in doubt. {resolving_hint(record.id)}")
+            problems.append(f"Transaction {record.id} is in doubt. {resolving_hint(record.id, line)}")
         else:
             problems.append(f"Transaction {record.id} is dead in state {record.state.name}. Run: twophase recover")
     return {f"timeline {line.display_url}": problems}

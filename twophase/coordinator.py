@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from twophase import liveness
 from twophase.catalog import Catalog
-from twophase.errors import ConfigurationError
+from twophase.errors import ConfigurationError, TransactionAborted
 from twophase.heartbeat import Heartbeat
 from twophase.identifiers import coordinator_name, new_transaction_id
 from twophase.liveness import Lease, this_process
@@ -124,9 +124,9 @@ class Coordinator:
         return self._recovery.all_dead(self.name if own_only else None)
 
     def close(self) -> None:
-        """Stop the heartbeat and release the timeline. Live transactions become recoverable. Idempotent."""
-        for transaction_id in list(self._live):
-            liveness.release(transaction_id)
+        """Abort what is still live, stop the heartbeat and release the timeline. Idempotent."""
+        for transaction in list(self._live.values()):
+            transaction.abort(TransactionAborted("Its coordinator was closed.", transaction_id=transaction.id))
         self._heartbeat.stop()
         self.timeline.close()
 

@@ -255,7 +255,7 @@ class Driver:
         reply = self._guarded("core.abort", member.participant.abort)
         if reply.error is None:
             return reply
-        return Reply(reply.error, left_behind=_left_behind(member))
+        return Reply(reply.error, left_behind=left_behind(member) or (f"staging of {member.name}",))
 
     @perform.register
     def _(self, action: actions.Tidy) -> Reply:
@@ -263,7 +263,7 @@ class Driver:
         reply = self._guarded("core.finish", member.participant.finish)
         if reply.error is None:
             return reply
-        return Reply(reply.error, left_behind=_left_behind(member))
+        return Reply(reply.error, left_behind=left_behind(member) or (f"staging of {member.name}",))
 
     @perform.register
     def _(self, action: actions.Wait) -> None:
@@ -314,9 +314,9 @@ def _publish(members: list[Enlisted]) -> None:
         members[0].catalog.publish_group([member.participant for member in members])
 
 
-def _left_behind(member: Enlisted) -> tuple[str, ...]:
+def left_behind(member: Enlisted) -> tuple[str, ...]:
+    """What remains of a participant; said in general where its store cannot tell."""
     try:
-        found = tuple(member.participant.left_behind())
+        return tuple(member.participant.left_behind())
     except Exception:
-        found = ()
-    return found or (f"staging of {member.name}",)
+        return (f"staging of {member.name}",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -87,6 +88,8 @@ class Timeline:
         self._engine = engines.create(url, create=create)
         #: The URL with its password hidden: for messages.
         self.display_url: str = self._engine.url.render_as_string(hide_password=True)
+        #: What a command of ours needs to find it again: the end of the line; empty where that takes a password.
+        self.option: str = "" if self._engine.url.password else f" --timeline {shlex.quote(self.display_url)}"
         self._pid = os.getpid()
         try:
             with self._translated("open"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twophase import actions, protocol
 from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.driver import Driver, Enlisted, conflict
+from twophase.driver import Driver, Enlisted, conflict, left_behind
 from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
@@ -21,6 +21,7 @@ from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
     from twophase.coordinator import Coordinator
+    from twophase.timeline import Timeline
 
 __all__ = ["Transaction", "TransactionState"]
 
@@ -404,6 +405,7 @@ class Transaction:
             return error
         aborted = TransactionAborted(
             f"Transaction {self._id} was rolled back, nothing was published: {error}",
+            path=", ".join(m.name for m in self._enlisted.values() if m.state.takes_part),
             transaction_id=self._id,
             left_behind=self._left_behind,
         )
@@ -417,8 +419,8 @@ class Transaction:
             f"It is not known whether transaction {self._id} was published{why}; nothing was cleaned up. "
             f"In doubt: {', '.join(tables)}.",
             transaction_id=self._id,
-            left_behind=self._left_behind,
-            hint=resolving_hint(self._id),
+            left_behind=[place for m in self._enlisted.values() if m.state.takes_part for place in left_behind(m)],
+            hint=resolving_hint(self._id, self._coordinator.timeline),
         )
 
     def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
@@ -436,9 +438,10 @@ class Transaction:
         self._coordinator.ended(self._id)
 
 
-def resolving_hint(transaction_id: str) -> str:
+def resolving_hint(transaction_id: str, timeline: Timeline) -> str:
     """The commands that end a transaction in doubt."""
+    command = f"twophase recover {transaction_id}"
     return (
-        f"Ask the stores again with: twophase recover {transaction_id}. Where they cannot answer, look yourself and "
-        f"decide: twophase recover {transaction_id} --assume committed|rolled-back"
+        f"Ask the stores again with: {command}{timeline.option} . Where they cannot answer, look yourself and decide: "
+        f"{command} --assume committed|rolled-back{timeline.option}"
     )

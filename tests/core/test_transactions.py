@@ -496,3 +496,14 @@ def test_a_participant_is_on_the_timeline_before_anything_is_staged(bench: Bench
     assert record.participants[0].document == participant.document
     assert bench.staged() == []
     tx.abort()
+
+
+def test_what_is_still_live_when_its_coordinator_closes_is_given_up(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    coordinator.close()
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert bench.staged() == []
+    with pytest.raises(TransactionAborted):
+        tx.commit()
