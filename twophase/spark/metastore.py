@@ -31,6 +31,8 @@ from twophase.spark import jvm as private
 from twophase.spark import types
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
+#: Between the texts of a map; no name and no property holds it.
+_BETWEEN = "\x1f\x1e\x1f"
 _SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
 
@@ -111,6 +113,9 @@ class SessionMetastore(Metastore):
         return sorted(_strings(self._catalog.listTables(database)))
 
     def get_table(self, database: str, name: str) -> HiveTable | None:
+        # Asked first, because an exception costs dozens of calls over Py4J; it may still be dropped in between.
+        if not self._catalog.tableExists(database, name):
+            return None
         try:
             return self._from_spark(self._catalog.getTable(database, name))
         except _spark_errors() as error:
@@ -365,8 +370,11 @@ class SessionMetastore(Metastore):
         return self._jvm.PythonUtils.toScalaMap(dict(entries))
 
     def _dict(self, scala_map: Any) -> dict[str, str]:
-        java = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_map)
-        return {str(key): str(value) for key, value in dict(java).items()}
+        if scala_map.isEmpty():
+            return {}
+        # Two strings instead of an iterator: walking one over Py4J costs several calls for each entry.
+        keys, values = (side.mkString(_BETWEEN).split(_BETWEEN) for side in (scala_map.keys(), scala_map.values()))
+        return dict(zip(keys, values, strict=True))
 
 
 def _first(schema: Any, width: int) -> Any:
