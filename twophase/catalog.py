@@ -393,6 +393,13 @@ class Catalog(ABC):
 
     # -- tables --------------------------------------------------------------------------------------------------
 
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        """The one spelling of a table's name here: two paths name the same table where these are equal.
+
+        A store that folds case overrides it; reservations and the statements of one transaction go by it.
+        """
+        return path
+
     @abstractmethod
     def list_tables(self, database: str) -> list[str]:
         """Names of the tables of a database, sorted; never a staging table.

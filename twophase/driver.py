@@ -16,7 +16,7 @@ from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import TimelineError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, clock
-from twophase.model import Level, Outcome, Purpose
+from twophase.model import Level, ObjectPath, Outcome, Purpose
 from twophase.records import ParticipantRecord
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
@@ -46,15 +46,18 @@ class Enlisted:
     catalog : Catalog
     participant : TwoPhaseCatalogTable
     state : ParticipantState
-    supersedes : int, optional
+    supersedes : Enlisted, optional
         The earlier participant of the same table.
+    was : ParticipantState
+        Its state before another one superseded it.
     """
 
     ordinal: int
     catalog: Catalog
     participant: TwoPhaseCatalogTable
     state: ParticipantState = ParticipantState.STAGED
-    supersedes: int | None = None
+    supersedes: Enlisted | None = None
+    was: ParticipantState = ParticipantState.STAGED
     saved: str = field(default="", repr=False)
 
     @property
@@ -62,13 +65,18 @@ class Enlisted:
         """Catalog and table, as a user writes it."""
         return f"{self.catalog.name}.{self.participant.path}"
 
+    @property
+    def target(self) -> ObjectPath:
+        """The table in its one spelling: what is reserved."""
+        return self.catalog.canonical(self.participant.path)
+
     def to_record(self) -> ParticipantRecord:
         """What the timeline keeps of it."""
         participant = self.participant
         return ParticipantRecord(
             ordinal=self.ordinal,
             catalog=self.catalog.name,
-            path=participant.path,
+            path=self.target,
             purpose=participant.purpose,
             state=self.state,
             document=participant.document,
@@ -80,7 +88,7 @@ class Enlisted:
         return actions.Member(
             ordinal=self.ordinal,
             catalog=self.catalog.name,
-            path=tuple(self.participant.path.to_document()),
+            path=tuple(self.target.to_document()),
             state=self.state,
             group=self.catalog.group_key(self.participant) if grouping else None,
         )
@@ -193,11 +201,10 @@ class Driver:
     @perform.register
     def _(self, action: actions.Reserve) -> None:
         member = self._enlisted[action.ordinal]
-        path = member.participant.path
         # Appends of several writers can all succeed, one after the other; of other writers only the first can.
         patience = self._wait_seconds if member.participant.purpose is Purpose.INSERT_INTO else 0.0
         deadline = clock() + patience
-        while holder := self._timeline.reserve(self._lease, member.catalog.name, path):
+        while holder := self._timeline.reserve(self._lease, member.catalog.name, member.target):
             if self._clear(holder):
                 continue
             if clock() >= deadline:

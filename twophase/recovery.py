@@ -33,7 +33,6 @@ class Recovered:
         Its state before.
     state : TransactionState
         Its state now.
-    level : int or None
     left_behind : tuple of str
         What could not be removed.
     doubtful : tuple of str

@@ -179,20 +179,23 @@ class Timeline:
 
         self._owned_write("core.save_participant", lease, update)
 
-    def discard_participant(self, lease: Lease, record: ParticipantRecord, *, restores: int | None) -> None:
+    def discard_participant(
+        self, lease: Lease, record: ParticipantRecord, *, restores: tuple[int, ParticipantState] | None
+    ) -> None:
         """Record a participant's end inside a transaction that goes on.
 
         Parameters
         ----------
-        restores : int, optional
-            The earlier participant of the same table that it had superseded.
+        restores : tuple, optional
+            Ordinal and state of the earlier participant of the same table that it had superseded.
         """
 
         def update(connection: sa.Connection) -> None:
             self._own(connection, lease)
             self._set_participant(connection, lease, record.ordinal, state=record.state.value)
             if restores is not None:
-                self._set_participant(connection, lease, restores, state=ParticipantState.PREPARED.value)
+                ordinal, state = restores
+                self._set_participant(connection, lease, ordinal, state=state.value)
             else:
                 connection.execute(
                     reservations.delete().where(

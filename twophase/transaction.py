@@ -134,7 +134,7 @@ class Transaction:
         """
         with self._lock:
             self._require_open()
-            self._refuse_reserved(catalog.name, path, purpose)
+            self._refuse_reserved(catalog, path, purpose)
             earlier = self._find(catalog.name, path)
             context = WriteContext(
                 transaction_id=self._id,
@@ -193,12 +193,12 @@ class Transaction:
                 return
             reply = self._driver().perform(actions.Abort(member.ordinal))
             member.state = ParticipantState.DISCARDED if reply.error is None else ParticipantState.SUPERSEDED
-            if member.supersedes is not None:
-                self._enlisted[member.supersedes].state = ParticipantState.PREPARED
+            earlier = member.supersedes
+            if earlier is not None:
+                earlier.state = earlier.was
+            restored = None if earlier is None else (earlier.ordinal, earlier.state)
             try:
-                self._coordinator.timeline.discard_participant(
-                    self._lease, member.to_record(), restores=member.supersedes
-                )
+                self._coordinator.timeline.discard_participant(self._lease, member.to_record(), restores=restored)
             except TwoPhaseError as error:
                 self._broken = error  # A recovery would publish it: only aborting is left.
 
@@ -299,7 +299,9 @@ class Transaction:
 
     def _find(self, catalog: str, path: ObjectPath) -> Enlisted | None:
         for member in reversed(self._enlisted.values()):
-            if member.state.takes_part and member.catalog.name == catalog and member.participant.path == path:
+            if member.catalog.name != catalog or not member.state.takes_part:
+                continue
+            if member.target == member.catalog.canonical(path):
                 return member
         return None
 
@@ -309,13 +311,13 @@ class Transaction:
                 return member
         raise ValueError(f"{participant!r} does not belong to transaction {self._id}")
 
-    def _refuse_reserved(self, catalog: str, path: ObjectPath, purpose: Purpose) -> None:
+    def _refuse_reserved(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> None:
         """Fail before the job starts, not after it; and let a dead transaction's table go first."""
         if purpose is Purpose.INSERT_INTO:
             return
-        holder = self._coordinator.timeline.holder(catalog, path)
+        holder = self._coordinator.timeline.holder(catalog.name, catalog.canonical(path))
         if holder not in (None, self._id) and not self._coordinator.clear(holder):
-            raise conflict(f"{catalog}.{path}", holder, self._id)
+            raise conflict(f"{catalog.name}.{path}", holder, self._id)
 
     def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable) -> None:
         if self._lease is None:
@@ -327,18 +329,19 @@ class Transaction:
             ordinal=len(self._enlisted),
             catalog=catalog,
             participant=participant,
-            supersedes=earlier.ordinal if earlier else None,
+            supersedes=earlier,
         )
         self._enlisted[member.ordinal] = member
         member.changed()
         try:
-            self._coordinator.timeline.enlist(self._lease, member.to_record(), supersedes=member.supersedes)
+            superseded = earlier.ordinal if earlier else None
+            self._coordinator.timeline.enlist(self._lease, member.to_record(), supersedes=superseded)
         except BaseException as error:
             self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
             raise
         self._state = TransactionState.INFLIGHT
         if earlier is not None:
-            earlier.state = ParticipantState.SUPERSEDED
+            earlier.was, earlier.state = earlier.state, ParticipantState.SUPERSEDED
 
     def _prepare_all(self) -> None:
         try:

@@ -27,7 +27,7 @@ from twophase.identifiers import coordinator_of
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.records import TransactionRecord
 from twophase.states import ParticipantState, TransactionState
-from twophase.testing.chaos import ChaosError
+from twophase.testing.chaos import ChaosCatalog, ChaosError
 from twophase.transaction import Transaction
 
 MORE = pa.table({"id": [3]})
@@ -507,3 +507,26 @@ def test_what_is_still_live_when_its_coordinator_closes_is_given_up(bench: Bench
     assert bench.staged() == []
     with pytest.raises(TransactionAborted):
         tx.commit()
+
+
+class FoldingCatalog(ChaosCatalog):
+    """A store that does not tell upper from lower case."""
+
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        return ObjectPath(path.namespace, path.name.lower())
+
+    def two_phase_create_table(self, path: ObjectPath, *arguments: Any, **more: Any) -> TwoPhaseCatalogTable | None:
+        return super().two_phase_create_table(self.canonical(path), *arguments, **more)
+
+
+def test_two_spellings_of_one_table_are_one_table(bench: Bench) -> None:
+    bench.catalogs["one"] = FoldingCatalog("one", bench.catalogs["one"].options)
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "Sales")
+    second = write(tx, bench.catalogs["one"], "SALES", Purpose.INSERT_INTO, MORE)
+    assert second.document["base"] is not None
+    assert tx.find("one", path("sALES")) is second
+    with pytest.raises(WriteConflictError):
+        stage(bench.coordinator().begin(), bench.catalogs["one"], "sales")
+    tx.commit()
+    assert bench.tables() == ["one.sales"]
