@@ -39,7 +39,8 @@ def changes(text: str, words: tuple[str, ...]) -> Change | None:
 
 def _change(verb: str, stream: Sequence[Token], index: int) -> Change:
     place = name_at(stream, index + 1)
-    return Change(f"{verb} {stream[index].text.upper()}", place.names if place else None)
+    changed = "DATA" if verb == "LOAD" else stream[index].text.upper()
+    return Change(f"{verb} {changed}", place.names if place else None)
 
 
 def dropped_tables(text: str) -> list[tuple[str, ...]]:

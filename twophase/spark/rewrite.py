@@ -62,10 +62,10 @@ class Rewritten:
 
 def concerns_us(text: str) -> bool:
     """Whether a statement may write a table, by its first words alone: most statements need no second look."""
-    words = leading_words(text)
+    words = leading_words(text, 4)
     first = words[0] if words else ""
     if first == "CREATE":
-        return words[1:2] == ("TABLE",) or words[1:3] == ("OR", "REPLACE") or words[1:2] == ("EXTERNAL",)
+        return "TABLE" in words[1:3] or words[1:] == ("OR", "REPLACE", "TABLE")
     if first in ("WITH", "FROM"):
         return _INSERT.search(text) is not None
     return first in ("INSERT", "REPLACE", "BEGIN", "EXECUTE")

@@ -48,7 +48,7 @@ class Router:
         self.spark = handle.spark
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
-        self._rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
+        self.rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
         self._staged = StagedReads(self.reader, self.targets, handle)
 
     # -- SQL -----------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Router:
         if change is not None:
             self._refuse_change(change)
         try:
-            rewritten = self._rewriter.rewrite(text, args) or Rewritten(text, args)
+            rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
             rewritten = self._staged.rewrite(rewritten)
         except Untellable as problem:
             self.unprotected(str(problem))
@@ -128,7 +128,7 @@ class Router:
 
     def _rewritten(self, text: str, args: Args) -> Rewritten | None:
         try:
-            return self._rewriter.rewrite(text, args)
+            return self.rewriter.rewrite(text, args)
         except Untellable as problem:
             self.unprotected(str(problem))
             return None

@@ -82,8 +82,8 @@ class Targets:
         first = parts[0]
         if len(parts) > 1 and first in self._handle.catalogs:
             return Target(self._handle.catalog(first), ObjectPath.of(*parts[1:]), spliced=False)
-        path = self._session_path(parts, views)
-        catalog = self.session_catalog if path else None
+        catalog = self.session_catalog
+        path = self._session_path(parts, views) if catalog else None
         return Target(catalog, path) if catalog and path else None
 
     def _session_path(self, parts: tuple[str, ...], views: bool) -> ObjectPath | None:
