@@ -89,7 +89,20 @@ class Housekeeping:
         if stamp.get("catalog") != self._catalog.name or _in_use(directory, used):
             return None
         size = self._catalog.files.size(directory)
+        if (published := self._published(directory)) is not None:
+            if published + self._catalog.environment.retention > time.time():
+                return None
+            return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
         return Residue(STAGING, directory, size, str(stamp["transaction_id"]), float(stamp.get("created", 0)))
+
+    def _published(self, directory: str) -> float | None:
+        """When the last part of a published version came to be unneeded; None for what was never published."""
+        files = self._catalog.files
+        mark = files.read_json(join(directory, layout.PUBLISHED_FILE))
+        if not isinstance(mark, dict):
+            return None
+        parts = (layout.read_retired(files, part) for part in self._marked(directory))
+        return max([float(mark.get("since", 0)), *(part.since for part in parts if part is not None)])
 
     def _judge_retired(self, directory: str, retired: layout.Retired, used: set[str]) -> Residue | None:
         if normal(directory) in used or retired.since + self._catalog.environment.retention > time.time():
@@ -113,7 +126,7 @@ class Housekeeping:
             return
         if _in_use(residue.location, self._all_references()):
             raise CatalogError(f"{residue.location} is in use by a table: it was not removed.")
-        if residue.kind == VERSION:
+        if layout.read_retired(files, residue.location) is not None:
             layout.remove_retired(files, residue.location)
         elif layout.owned_by(files, residue.location, residue.transaction_id):
             files.remove_tree(residue.location)
@@ -146,11 +159,20 @@ class Housekeeping:
         if files.exists(home) and not _in_use(home, used):
             self._remove_husk(home)
         root = join(layout.tables_root(self._catalog.database_location(path.database)), path.name)
-        for directory in self._below(root):
-            if layout.read_retired(files, directory) is not None and not _in_use(directory, used):
-                layout.remove_retired(files, directory)
+        for directory in list(self._below(root)):
+            self._remove_dropped(directory, used)
         if files.exists(root):
             files.remove_if_empty(root)
+
+    def _remove_dropped(self, directory: str, used: set[str]) -> None:
+        """Remove a version of a dropped table that was published once; what somebody is staging now stays."""
+        files = self._catalog.files
+        if _in_use(directory, used):
+            return
+        if layout.read_retired(files, directory) is not None:
+            layout.remove_retired(files, directory)
+        elif layout.read_stamp(files, directory) is not None and self._published(directory) is not None:
+            files.remove_tree(directory)
 
     def _remove_husk(self, home: str) -> None:
         """A directory of a pointed-away table that holds only marks of Spark's own jobs, if anything."""

@@ -28,6 +28,7 @@ STAMP_FILE = "_twophase.json"
 RETIRED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
+_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE})
 #: Tables with this prefix are staging: never listed, never a user's.
 HIDDEN_PREFIX = "__twophase_"
 
@@ -114,8 +115,11 @@ def remove_retired(files: Files, directory: str) -> None:
     if mark is None:
         return
     for name in mark.files:
-        if posixpath.basename(name) != RETIRED_FILE:
-            files.remove_file(join(directory, name))
+        files.remove_file(join(directory, name))
+    # Our own marks may be younger than the list; the directory's own one goes last.
+    for entry in files.list(directory):
+        if entry.is_file and entry.base in _MARKS and entry.name != RETIRED_FILE:
+            files.remove_file(join(directory, entry.name))
     files.remove_file(join(directory, RETIRED_FILE))
     directories = [entry.name for entry in files.list(directory) if not entry.is_file]
     for name in sorted(directories, key=lambda name: -name.count("/")):

@@ -126,6 +126,21 @@ class Metastore(ABC):
         return 128
 
     @property
+    def replaces_tables(self) -> bool:
+        """Whether :meth:`replace_table` can change the columns; otherwise a new table takes the name of the old one."""
+        return True
+
+    @property
+    def added_in_one_step(self) -> int:
+        """How many partitions :meth:`add_partitions` adds in one step."""
+        return 1_000_000_000
+
+    @property
+    def altered_in_one_step(self) -> int:
+        """How many partitions :meth:`alter_partitions` switches in one step."""
+        return 1_000_000_000
+
+    @property
     def changes_partition_columns(self) -> bool:
         """Whether :meth:`replace_table` may change the partition columns (only Spark's catalog in memory can)."""
         return False

@@ -247,6 +247,8 @@ class _Offer:
         if effect == INSERT:
             return PointerPartitions if self.found.partitioned else PointerSwitch
         old = to_definition(self.found)
+        if not self.catalog.metastore.replaces_tables and not same_layout(old, self.wanted):
+            return PointerSwap
         if not (old.partition_columns or self.wanted.partition_columns):
             return PointerSwitch
         if not same_partition_columns(old, self.wanted) and not self.catalog.metastore.changes_partition_columns:

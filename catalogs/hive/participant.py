@@ -15,6 +15,7 @@ A recipe is a subclass. Its document holds::
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -320,6 +321,13 @@ class HiveParticipant(TwoPhaseCatalogTable):
         before = self.before
         if before is not None and before["kind"] == MANAGED and not same(before["location"], self.version):
             layout.retire(self.files, before["location"], self.transaction_id)
+
+    def mark_published(self) -> None:
+        """Say beside the files that they were published, where nothing in the metastore would tell it for good."""
+        mark = join(self.version, layout.PUBLISHED_FILE)
+        if self.files.exists(self.version) and self.files.read_json(mark) is None:
+            with self.step("mark"):
+                self.files.write_json(mark, {"transaction_id": self.transaction_id, "since": time.time()})
 
     def tell(self) -> None:
         """Make the session see the new state."""

@@ -163,8 +163,7 @@ class MoveInsert(HiveParticipant):
         if self.outcome() is not Outcome.PUBLISHED:
             table = self.check_unchanged()
             self._rename_all(self.existing_moves, table)
-        with self.step("mark"):
-            self.files.write_json(join(self.version, PUBLISHED_FILE), {"transaction_id": self.transaction_id})
+        self.mark_published()
         self.tell()
 
     def _rename_all(self, moves: Moves, table: HiveTable) -> None:

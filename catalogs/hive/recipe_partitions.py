@@ -39,7 +39,14 @@ class PointerPartitions(PointerParticipant):
         self.set_level(*self.reached())
 
     def reached(self) -> tuple[Level, str | None]:
-        """The level of this publish."""
+        """The level of this publish, and why it is not 3."""
+        plan, store = self.existing_plan, self.metastore
+        width = store.added_in_one_step if plan.only_adds else store.altered_in_one_step
+        if len(plan.changes) > width:
+            return (
+                Level.UNDONE,
+                f"This metastore switches {width} partition(s) in one step; {len(plan.changes)} change.",
+            )
         same_facts = self.before_definition.properties == self.stored_definition.properties
         if self.effect == REPLACE and (
             not same_facts or self.before_definition.comment != self.stored_definition.comment
@@ -175,15 +182,13 @@ class PointerPartitions(PointerParticipant):
             self._check_partitions(plan, now)
             with self.step("publish"):
                 self._switch(table, plan)
+        elif pending := self._pending(plan, now):
+            with self.step("publish"):
+                self._roll_forward(table, pending, now)
         if not plan.changes:
-            self._mark_published()
+            self.mark_published()
         self.complete(table, plan)
         self.tell()
-
-    def _mark_published(self) -> None:
-        """Nothing in the metastore tells of a write that changed nothing."""
-        with self.step("mark"):
-            self.files.write_json(join(self.version, PUBLISHED_FILE), {"transaction_id": self.transaction_id})
 
     def _check_partitions(self, plan: Plan, now: Mapping[Key, str]) -> None:
         if changed := unexpected(plan, now, self.empty):
@@ -199,6 +204,18 @@ class PointerPartitions(PointerParticipant):
             self.metastore.add_partitions(table, wanted)
         else:
             self.metastore.alter_partitions(table, wanted)
+
+    def _pending(self, plan: Plan, now: Mapping[Key, str]) -> list[Change]:
+        """Changes still to be made where the metastore cannot make all of them in one step."""
+        old = (change for change in plan.changes if not same(now.get(change.key), change.new))
+        return [
+            c for c in old if c.action != REMOVE and (now.get(c.key) is None or same(now[c.key], c.old or self.empty))
+        ]
+
+    def _roll_forward(self, table: HiveTable, pending: list[Change], now: Mapping[Key, str]) -> None:
+        there = [change for change in pending if change.key in now]
+        self.metastore.alter_partitions(table, self._partitions(table, there))
+        self.metastore.add_partitions(table, self._partitions(table, [c for c in pending if c.key not in now]))
 
     def _partitions(self, table: HiveTable, changes: Iterable[Change]) -> list[HivePartition]:
         return self.hive.partitions_of(table, {change.key: change.new for change in changes})
@@ -242,6 +259,7 @@ class PointerPartitions(PointerParticipant):
         plan, table = self.plan, self.current()
         if plan is not None and table is not None:
             self.complete(table, plan)
+        self.mark_published()
         super().finish()
 
     def retire(self) -> None:
@@ -280,6 +298,7 @@ class PointerPartitions(PointerParticipant):
             return False
         with self.step("restore"):
             self._restore(table, plan, now)
+            self.files.remove_file(join(self.version, PUBLISHED_FILE))
         self.tell()
         return True
 

@@ -106,6 +106,8 @@ class PointerSwitch(PointerParticipant):
         """The level of this publish, and why it is not 3."""
         if self.effect == INSERT or self.metastore.replace_in_one_step(now, self.hidden("table")):
             return Level.ATOMIC, None
+        if not self.metastore.replaces_tables:
+            return Level.UNDONE, "The rows change in one statement of SQL; properties and comment follow in others."
         return Level.UNDONE, (
             "The metastore refuses to change column types in one call: for a moment other engines than Spark see the "
             "table without its columns."

@@ -94,8 +94,8 @@ class PointerSwap(PointerCreateHidden):
             self.register()
         self.set_level(
             Level.UNDONE,
-            "A metastore cannot change the partition columns of a table: the old and the new one change names in two "
-            "calls, and a reader between them finds no table.",
+            "No metastore call changes the columns together with the partitions here: the old and the new table change "
+            "names in two calls, and a reader between them finds no table.",
         )
 
     def check_unchanged(self) -> HiveTable:

@@ -1,0 +1,286 @@
+"""A metastore reached through HiveServer2 with PyHive: every change is a statement of SQL.
+
+SQL has no statement that sets location, columns and properties together, or the locations of many partitions; where that
+matters this metastore says so, and the recipes take a lower level. Tables with a LOCATION are EXTERNAL in SQL: dropping
+one leaves its files, which ``clean`` removes.
+
+The server must speak Spark's SQL (the Thrift server of Spark, as of Kyuubi and of managed Spark services).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalogs.hive import ddl
+from twophase.catalogs.hive.hiveserver2_client import SqlClient
+from twophase.catalogs.hive.layout import partition_values
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HivePartition, HiveTable, Metastore
+from twophase.errors import (
+    CatalogError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import BucketSpec, quote
+
+
+def open_metastore(catalog: str, options: Mapping[str, str]) -> Metastore:
+    """The metastore behind the options of a catalog; connects when first used."""
+    return HiveServer2Metastore(SqlClient(catalog, options))
+
+
+class HiveServer2Metastore(Metastore):
+    """Databases, tables and partitions through SQL.
+
+    Parameters
+    ----------
+    client : SqlClient
+    """
+
+    #: Spark's server adds partitions in batches of this size.
+    ADD_BATCH = 100
+
+    def __init__(self, client: SqlClient) -> None:
+        self._client = client
+        self._lock = threading.RLock()
+
+    def canonical(self, name: str) -> str:
+        return name.lower()
+
+    @property
+    def replaces_tables(self) -> bool:
+        return False
+
+    @property
+    def altered_in_one_step(self) -> int:
+        return 1
+
+    @property
+    def added_in_one_step(self) -> int:
+        return self.ADD_BATCH
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._client.run(sql)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return sorted(str(row[0]) for row in self._run("SHOW DATABASES"))
+
+    def get_database(self, database: str) -> dict[str, str] | None:
+        if database not in self.list_databases():
+            return None
+        rows = {str(row[0]): str(row[1]) for row in self._run(f"DESCRIBE DATABASE EXTENDED {quote(database)}")}
+        return {"location": _path(rows.get("Location", "")), "comment": rows.get("Comment", "")}
+
+    def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
+        if database in self.list_databases():
+            if ignore_if_exists:
+                return
+            raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
+        facts = dict(properties)
+        comment, location = facts.pop("comment", None), facts.pop("location", None)
+        sql = f"CREATE DATABASE {quote(database)}"
+        sql += f" COMMENT {ddl.literal(comment)}" if comment else ""
+        sql += f" LOCATION {ddl.literal(location)}" if location else ""
+        sql += f" WITH DBPROPERTIES {ddl.pairs(facts)}" if facts else ""
+        self._run(sql)
+
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
+        if database not in self.list_databases():
+            if ignore_if_not_exists:
+                return
+            raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
+        self._run(f"DROP DATABASE {quote(database)} {'CASCADE' if cascade else 'RESTRICT'}")
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        return sorted(str(row[1]) for row in self._run(f"SHOW TABLES IN {quote(database)}") if not _temporary(row))
+
+    def get_table(self, database: str, name: str) -> HiveTable | None:
+        try:
+            rows = self._run(f"DESCRIBE TABLE EXTENDED {ddl.table_name(database, name)} AS JSON")
+        except CatalogError as error:
+            if _is(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"):
+                return None
+            raise
+        return _table(database, name, json.loads(rows[0][0]))
+
+    def create_table(self, table: HiveTable) -> None:
+        try:
+            self._run(ddl.create_table(table))
+        except CatalogError as error:
+            path = f"{table.database}.{table.name}"
+            if _is(error, "TABLE_OR_VIEW_ALREADY_EXISTS"):
+                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+            raise
+
+    def alter_table(self, table: HiveTable) -> None:
+        name = ddl.table_name(table.database, table.name)
+        now = self.get_table(table.database, table.name)
+        if now is None:
+            raise TableNotExistError(f"Table {name} does not exist.", path=name)
+        # The location first: it is the publish, the rest follows.
+        if table.location and table.location != now.location:
+            self._run(f"ALTER TABLE {name} SET LOCATION {ddl.literal(table.location)}")
+        self._set_properties(name, now, table)
+        if table.comment != now.comment and table.comment is not None:
+            self._run(f"COMMENT ON TABLE {name} IS {ddl.literal(table.comment)}")
+
+    def _set_properties(self, name: str, now: HiveTable, table: HiveTable) -> None:
+        changed = {key: value for key, value in table.properties.items() if now.properties.get(key) != value}
+        if changed:
+            self._run(f"ALTER TABLE {name} SET TBLPROPERTIES {ddl.pairs(changed)}")
+        if gone := sorted(set(now.properties) - set(table.properties)):
+            keys = ", ".join(ddl.literal(key) for key in gone)
+            self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ({keys})")
+
+    def alter_columns(self, table: HiveTable) -> None:
+        raise CatalogError("Through HiveServer2 the columns of a table cannot be set at once.")
+
+    def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
+        return False
+
+    def replace_table(self, table: HiveTable, template: str) -> None:
+        now = self.get_table(table.database, table.name)
+        if now is None:
+            raise TableNotExistError(f"Table {table.database}.{table.name} does not exist.")
+        self.alter_table(replace(now, location=table.location, properties=table.properties, comment=table.comment))
+
+    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+        path = f"{database}.{new_name}"
+        try:
+            self._run(f"ALTER TABLE {ddl.table_name(database, name)} RENAME TO {ddl.table_name(database, new_name)}")
+        except CatalogError as error:
+            if _is(error, "ALREADY_EXISTS", "already exists"):
+                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+            if _is(error, "TABLE_OR_VIEW_NOT_FOUND"):
+                raise TableNotExistError(f"Table {database}.{name} does not exist.", path=path) from error
+            raise
+
+    def drop_table(self, database: str, name: str) -> None:
+        self._run(f"DROP TABLE IF EXISTS {ddl.table_name(database, name)}")
+
+    def forget_table(self, database: str, name: str) -> None:
+        # The kind cannot be changed by SQL. Tables of ours have a LOCATION and are external here; a managed one that was
+        # set aside was replaced, and its files may go.
+        self.drop_table(database, name)
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    def list_partitions(self, table: HiveTable) -> list[HivePartition]:
+        name = ddl.table_name(table.database, table.name)
+        found = []
+        for row in self._run(f"SHOW PARTITIONS {name}"):
+            values = partition_values(str(row[0]), table.partition_columns)
+            if values is not None:
+                found.append(self._located(name, HivePartition(values, "")))
+        return found
+
+    def _located(self, name: str, partition: HivePartition) -> HivePartition:
+        rows = self._run(f"DESCRIBE TABLE EXTENDED {name} {ddl.partition_spec(partition)} AS JSON")
+        facts = json.loads(rows[0][0])
+        location = (facts.get("partition_location") or facts.get("location") or "") or _nested(facts, "location")
+        return replace(partition, location=_path(str(location)))
+
+    def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        for start in range(0, len(partitions), self.ADD_BATCH):
+            self._run(ddl.add_partitions(table, partitions[start : start + self.ADD_BATCH]))
+
+    def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        name = ddl.table_name(table.database, table.name)
+        for part in partitions:
+            self._run(f"ALTER TABLE {name} {ddl.partition_spec(part)} SET LOCATION {ddl.literal(part.location)}")
+
+    def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
+        if partitions:
+            specs = ", ".join(ddl.partition_spec(part) for part in partitions)
+            self._run(f"ALTER TABLE {ddl.table_name(table.database, table.name)} DROP IF EXISTS {specs}")
+
+
+def _table(database: str, name: str, facts: Mapping[str, Any]) -> HiveTable:
+    kind = str(facts.get("type", EXTERNAL)).upper()
+    keys = tuple(facts.get("partition_columns") or ())
+    columns = [_field(column) for column in facts.get("columns", [])]
+    data = [field for field in columns if field.name not in keys]
+    ordered = [*data, *(field for key in keys for field in columns if field.name == key)]
+    properties = {str(k): str(v) for k, v in (facts.get("table_properties") or {}).items()}
+    options = {str(k): str(v) for k, v in (facts.get("storage_properties") or {}).items() if k.lower() != "path"}
+    return HiveTable(
+        database=database,
+        name=name,
+        kind=kind if kind in (MANAGED, EXTERNAL, VIEW) else EXTERNAL,
+        schema=pa.schema(ordered),
+        provider=str(facts["provider"]).lower() if facts.get("provider") else None,
+        location=_path(str(facts["location"])) if facts.get("location") else None,
+        partition_columns=keys,
+        bucketing=_buckets(facts),
+        options=options,
+        properties=properties,
+        comment=facts.get("comment"),
+        tracked=str(facts.get("partition_provider", "")).lower() == "catalog",
+    )
+
+
+def _buckets(facts: Mapping[str, Any]) -> BucketSpec | None:
+    if not facts.get("num_buckets"):
+        return None
+    sorting = tuple(facts.get("sort_columns") or ())
+    return BucketSpec(int(facts["num_buckets"]), tuple(facts.get("bucket_columns") or ()), sorting)
+
+
+def _field(column: Mapping[str, Any]) -> pa.Field:
+    comment = column.get("comment")
+    metadata = None if comment is None else {b"comment": str(comment).encode()}
+    return pa.field(str(column["name"]), ddl.arrow_type(_type_text(column["type"])), True, metadata)
+
+
+def _type_text(kind: Mapping[str, Any]) -> str:
+    name = str(kind["name"])
+    if name == "decimal" and "precision" in kind:
+        return f"decimal({kind['precision']},{kind['scale']})"
+    if name in ("char", "varchar"):
+        return f"{name}({kind.get('length', 255)})"
+    if name == "array":
+        return f"array<{_type_text(kind['element_type'])}>"
+    if name == "map":
+        return f"map<{_type_text(kind['key_type'])},{_type_text(kind['value_type'])}>"
+    if name == "struct":
+        return "struct<" + ",".join(f"{quote(f['name'])}:{_type_text(f['type'])}" for f in kind["fields"]) + ">"
+    return {"timestamp_ltz": "timestamp"}.get(name, name)
+
+
+def _nested(facts: Any, key: str) -> str:
+    """A value somewhere inside a description."""
+    if isinstance(facts, dict):
+        if isinstance(facts.get(key), str):
+            return str(facts[key])
+        return next((found for value in facts.values() if (found := _nested(value, key))), "")
+    return ""
+
+
+def _path(location: str) -> str:
+    """A location as a Hadoop path string."""
+    from urllib.parse import unquote
+
+    return unquote(location) if "%" in location else location
+
+
+def _temporary(row: tuple[Any, ...]) -> bool:
+    return len(row) > 2 and str(row[2]).lower() == "true"
+
+
+def _is(error: Exception, *marks: str) -> bool:
+    return any(mark in str(error) for mark in marks)

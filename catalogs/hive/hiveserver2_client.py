@@ -1,0 +1,171 @@
+"""One PyHive connection: opened late, with every failure in words and without secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from twophase.errors import CatalogError, ConfigurationError
+
+AUTHENTICATIONS = ("NONE", "NOSASL", "LDAP", "CUSTOM", "KERBEROS")
+
+
+class SqlClient:
+    """Runs statements on a HiveServer2.
+
+    Parameters
+    ----------
+    catalog : str
+        Name of the catalog, for messages.
+    options : mapping of str to str
+        ``host``, ``port``, ``auth``, ``username``, ``password``, ``kerberos_service_name``, ``tls``, ``tls_ca``,
+        ``tls_verify``, ``timeout``.
+
+    Raises
+    ------
+    ConfigurationError
+        An option is wrong or missing.
+    """
+
+    def __init__(self, catalog: str, options: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._options = dict(options)
+        self._connection: Any = None
+        self._host = options.get("host", "")
+        self._port = self._number("port", 10_000)
+        self._timeout = self._number("timeout", 30)
+        self._auth = options.get("auth", "NONE").upper()
+        self._check()
+
+    def __repr__(self) -> str:
+        return f"<SqlClient {self._host}:{self._port}>"
+
+    def _number(self, option: str, default: int) -> int:
+        text = self._options.get(option, str(default))
+        if not text.isdigit() or int(text) == 0:
+            raise ConfigurationError(f"Catalog {self._catalog}: the option {option} is a number, not {text!r}.")
+        return int(text)
+
+    def _check(self) -> None:
+        if not self._host:
+            raise ConfigurationError(f"Catalog {self._catalog}: metastore=hiveserver2 needs the option host.")
+        if self._auth not in AUTHENTICATIONS:
+            raise ConfigurationError(
+                f"Catalog {self._catalog}: the option auth is one of {', '.join(AUTHENTICATIONS)}, not {self._auth!r}."
+            )
+        with_password = self._auth in ("LDAP", "CUSTOM")
+        if with_password != ("password" in self._options):
+            needed = "needs a password" if with_password else "takes no password"
+            raise ConfigurationError(f"Catalog {self._catalog}: auth={self._auth} {needed}.")
+        if (self._auth == "KERBEROS") != ("kerberos_service_name" in self._options):
+            raise ConfigurationError(
+                f"Catalog {self._catalog}: auth=KERBEROS and kerberos_service_name belong together."
+            )
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows.
+
+        Raises
+        ------
+        CatalogError
+            The server refused the statement, or could not be reached; without the statement's text.
+        """
+        from pyhive import exc
+
+        connection = self._open()
+        try:
+            with contextlib.closing(connection.cursor()) as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall()) if cursor.description else []
+        except exc.Error as error:
+            raise CatalogError(self._clean(f"HiveServer2 refused: {_message(error)}")) from None
+        except Exception as error:
+            self.close()
+            raise CatalogError(
+                self._clean(f"The connection to HiveServer2 at {self._host}:{self._port} broke: {_message(error)}")
+            ) from None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is broken or the server is gone
+                connection.close()
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            try:
+                self._connection = self._connect()
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"Catalog {self._catalog} needs PyHive: {error}", hint="pip install 'twophase[hive]'"
+                ) from None
+            except Exception as error:
+                raise CatalogError(
+                    self._clean(
+                        f"HiveServer2 at {self._host}:{self._port} cannot be reached or refused the login: "
+                        f"{_message(error)}"
+                    ),
+                    hint="Check the host, port, auth, username and password of the catalog, and tls.",
+                ) from None
+        return self._connection
+
+    def _connect(self) -> Any:
+        from pyhive import hive
+
+        username = self._options.get("username")
+        return hive.Connection(username=username, thrift_transport=self._transport(username))
+
+    def _transport(self, username: str | None) -> Any:
+        """The socket with a time limit, TLS and SASL, which PyHive's own arguments cannot all say."""
+        from thrift.transport import TTransport
+
+        socket = self._socket()
+        socket.setTimeout(self._timeout * 1000)
+        if self._auth == "NOSASL":
+            return TTransport.TBufferedTransport(socket)
+        import getpass
+
+        import thrift_sasl
+        from pyhive.hive import get_installed_sasl
+
+        mechanism = "GSSAPI" if self._auth == "KERBEROS" else "PLAIN"
+        facts = {
+            "host": self._host,
+            "sasl_auth": mechanism,
+            "service": self._options.get("kerberos_service_name"),
+            "username": username or getpass.getuser(),
+            # SASL PLAIN wants one even where the server looks at none.
+            "password": self._options.get("password", "x"),
+        }
+        return thrift_sasl.TSaslClientTransport(lambda: get_installed_sasl(**facts), mechanism, socket)
+
+    def _socket(self) -> Any:
+        from thrift.transport import TSocket, TSSLSocket
+
+        if self._options.get("tls", "false").lower() != "true":
+            return TSocket.TSocket(self._host, self._port)
+        context = ssl.create_default_context(cafile=self._options.get("tls_ca"))
+        if self._options.get("tls_verify", "true").lower() == "false":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return TSSLSocket.TSSLSocket(self._host, self._port, ssl_context=context, server_hostname=self._host)
+
+    def _clean(self, text: str) -> str:
+        """A message without the password, should a library have put it there."""
+        password = self._options.get("password")
+        return text.replace(password, "***") if password else text
+
+
+def _message(error: Exception) -> str:
+    """What the server said, without Java's stack."""
+    for argument in error.args:
+        status = getattr(argument, "status", None)
+        if status is not None and status.errorMessage:
+            return str(status.errorMessage).split("\n\tat ")[0][:2000]
+    return (str(error) or type(error).__name__).split("\n\tat ")[0][:2000]

@@ -1,0 +1,52 @@
+"""Sessions for the tests of the Hive catalog: with Spark's catalog in memory, and with an embedded Hive metastore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.hive.world import World
+from twophase import failpoints
+
+
+def start_session(root: Path, *, hive: bool, conf: dict[str, str] | None = None) -> SparkSession:
+    """A small local session on a warehouse of its own."""
+    builder: Any = SparkSession.builder.master("local[2]").appName("hive tests")
+    facts = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(root / "warehouse"),
+        "spark.sql.catalogImplementation": "hive" if hive else "in-memory",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={root / 'metastore'};create=true",
+        "spark.hadoop.hive.exec.scratchdir": str(root / "scratch"),
+    }
+    for key, value in {**facts, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+@pytest.fixture(scope="module", params=["memory", "hive"])
+def shared_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One session a module and kind of metastore."""
+    root = tmp_path_factory.mktemp(request.param)
+    spark = start_session(root, hive=request.param == "hive")
+    yield World(spark, root / "warehouse")
+    spark.stop()
+
+
+@pytest.fixture
+def world(shared_world: World) -> Iterator[World]:
+    """The shared session; afterwards nothing is armed, no hidden table and no staging may be left."""
+    yield shared_world
+    failpoints.disarm()
+    assert shared_world.hidden_tables() == []
+    assert shared_world.staged() == []
+    tables = [row.tableName for row in shared_world.sql("SHOW TABLES").collect()]
+    shared_world.drop(*tables)

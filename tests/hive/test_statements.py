@@ -1,0 +1,239 @@
+"""Every purpose on unpartitioned and partitioned tables: the rows are right, and only at the publish."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hive.world import World, files_of
+from twophase.errors import TableAlreadyExistsError, WriteConflictError
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
+
+pytestmark = pytest.mark.spark40
+
+
+def test_create_is_seen_at_the_publish_and_not_before(world: World) -> None:
+    df = world.sql("SELECT id FROM range(3)")
+    participant = world.stage("t", df)
+    assert not world.catalog.table_exists(ObjectPath.of("default", "t"))
+    participant.commit()
+    assert world.rows("t") == [(0,), (1,), (2,)]
+    assert participant.level is Level.ATOMIC
+    assert world.sql("DESCRIBE EXTENDED t").where("col_name = 'Type'").first()[1] == "MANAGED"
+
+
+def test_every_step_may_be_repeated_and_done_by_another_process(world: World) -> None:
+    world.run("t", world.sql("SELECT id FROM range(3)"))
+    world.run("t", world.sql("SELECT id + 10 AS id FROM range(2)"), Purpose.INSERT_INTO)
+    assert world.rows("t") == [(0,), (1,), (10,), (11,), (2,)]
+
+
+def test_a_query_may_read_the_table_that_it_overwrites(world: World) -> None:
+    world.run("t", world.sql("SELECT id FROM range(5)"))
+    world.run("t", world.sql("SELECT id * 2 AS id FROM t WHERE id > 2"), Purpose.INSERT_OVERWRITE)
+    assert world.rows("t") == [(6,), (8,)]
+    world.run("t", world.sql("SELECT id FROM t"), Purpose.INSERT_INTO)
+    assert world.rows("t") == [(6,), (6,), (8,), (8,)]
+
+
+def test_replace_may_change_all_columns_and_read_the_old_table(world: World) -> None:
+    world.run("t", world.sql("SELECT id, cast(id AS string) AS s FROM range(2)"))
+    participant = world.run(
+        "t", world.sql("SELECT cast(id AS string) AS s, id AS n, 1.5 AS f FROM t"), Purpose.REPLACE_TABLE_AS
+    )
+    assert [tuple(map(str, row)) for row in world.rows("t")] == [("0", "0", "1.5"), ("1", "1", "1.5")]
+    # A Hive metastore refuses columns of other types in one call.
+    assert participant.level is (Level.UNDONE if world.is_hive else Level.ATOMIC)
+
+
+def test_replace_with_more_columns_is_one_step(world: World) -> None:
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    participant = world.run(
+        "t", world.sql("SELECT id, 'x' AS s FROM t"), Purpose.CREATE_OR_REPLACE_TABLE_AS, comment="c", properties={"a": "b"}
+    )
+    assert world.rows("t") == [(0, "x"), (1, "x")]
+    assert participant.level is Level.ATOMIC
+    definition = world.catalog.load_table(ObjectPath.of("default", "t"))
+    assert (definition.comment, definition.properties.get("a")) == ("c", "b")
+
+
+def test_create_or_replace_makes_a_table_that_was_not_there(world: World) -> None:
+    world.run("t", world.sql("SELECT 1 AS a"), Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    assert world.rows("t") == [(1,)]
+
+
+def test_a_partitioned_table_becomes_visible_with_all_its_partitions(world: World) -> None:
+    participant = world.stage("p", world.sql("SELECT id % 3 AS k, id FROM range(6)"), by=["k"])
+    assert world.catalog.list_tables("default") == []
+    participant.commit()
+    participant.finish()
+    assert world.partitions("p") == ["k=0", "k=1", "k=2"]
+    assert world.rows("p") == [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]
+    assert participant.level is Level.ATOMIC
+    assert world.sql("DESCRIBE EXTENDED p").where("col_name = 'Type'").first()[1] == "MANAGED"
+
+
+def test_inserts_into_partitions_switch_them_in_one_call(world: World) -> None:
+    world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    only_new = world.run("p", world.sql("SELECT 7L AS id, 7L AS k"), Purpose.INSERT_INTO)
+    mixed = world.run("p", world.sql("SELECT id, id AS k FROM range(1, 3)"), Purpose.INSERT_INTO)
+    assert world.rows("p") == [(0, 0), (1, 1), (1, 1), (2, 0), (2, 2), (3, 1), (7, 7)]
+    assert (only_new.level, mixed.level) == (Level.ATOMIC, Level.ATOMIC)
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        (None, [(9, 1)]),
+        (OverwriteScope({}, True), [(0, 0), (2, 0), (9, 1)]),
+        (OverwriteScope({"k": "1"}), [(0, 0), (2, 0), (9, 1)]),
+    ],
+)
+def test_overwrite_replaces_its_scope_and_nothing_else(
+    world: World, scope: OverwriteScope | None, expected: list[tuple[int, int]]
+) -> None:
+    world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    participant = world.run("p", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope)
+    assert world.rows("p") == expected
+    assert world.partitions("p") == sorted({f"k={row[1]}" for row in expected})
+    assert participant.level is Level.ATOMIC
+
+
+def test_overwrite_of_a_partition_with_no_rows_empties_it(world: World) -> None:
+    world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    empty = world.sql("SELECT 9L AS id, 1L AS k WHERE false")
+    world.run("p", empty, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"k": "1"}))
+    assert world.rows("p") == [(0, 0), (2, 0)]
+
+
+def test_an_insert_of_no_rows_changes_nothing_and_is_published(world: World) -> None:
+    world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    world.run("p", world.sql("SELECT 9L AS id, 1L AS k WHERE false"), Purpose.INSERT_INTO)
+    assert len(world.rows("p")) == 4
+
+
+def test_partition_values_with_special_characters_and_null(world: World) -> None:
+    world.run("p", world.sql("SELECT 1 AS a, 'z/y: é%=#' AS k UNION ALL SELECT 2, NULL"), by=["k"])
+    world.run("p", world.sql("SELECT 3 AS a, 'z/y: é%=#' AS k UNION ALL SELECT 4, NULL"), Purpose.INSERT_INTO)
+    assert world.rows("p") == [(1, "z/y: é%=#"), (2, None), (3, "z/y: é%=#"), (4, None)]
+
+
+def test_replace_of_a_partitioned_table(world: World) -> None:
+    world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    same = world.run("p", world.sql("SELECT id, id AS k FROM range(1, 3)"), Purpose.REPLACE_TABLE_AS, by=["k"])
+    assert (world.rows("p"), same.level) == ([(1, 1), (2, 2)], Level.ATOMIC)
+    world.run("p", world.sql("SELECT 'x' AS s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["k"])
+    assert (world.rows("p"), world.partitions("p")) == ([("x", 1, 1), ("x", 2, 2)], ["k=1", "k=2"])
+    world.run("p", world.sql("SELECT s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["s"])
+    assert (world.rows("p"), world.partitions("p")) == ([(1, 1, "x"), (2, 2, "x")], ["s=x"])
+    world.run("p", world.sql("SELECT id FROM p"), Purpose.REPLACE_TABLE_AS)
+    assert world.rows("p") == [(1,), (2,)]
+
+
+def test_foreign_managed_tables_are_written_at_level_3(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    participant = world.run("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
+    assert (world.rows("f"), participant.level) == ([(0,), (1,), (5,)], Level.ATOMIC)
+    world.sql("INSERT INTO f VALUES (6)")
+    world.run("f", world.sql("SELECT id FROM f WHERE id > 4"), Purpose.INSERT_OVERWRITE)
+    assert world.rows("f") == [(5,), (6,)]
+
+
+def test_foreign_partitioned_tables_are_written_at_level_3(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet PARTITIONED BY (k) AS SELECT id, id % 2 AS k FROM range(4)")
+    participant = world.run("f", world.sql("SELECT 5L AS id, 1L AS k"), Purpose.INSERT_INTO)
+    assert (world.rows("f"), participant.level) == ([(0, 0), (1, 1), (2, 0), (3, 1), (5, 1)], Level.ATOMIC)
+
+
+def test_a_dropped_foreign_table_leaves_its_place_free(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    world.run("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
+    world.drop("f")
+    assert files_of(world.warehouse / "f") == set()
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(1)")
+    assert world.rows("f") == [(0,)]
+
+
+def test_the_loser_of_a_create_touches_nothing_of_the_winner(world: World) -> None:
+    df = world.sql("SELECT id FROM range(3)")
+    winner, loser = world.stage("t", df), world.stage("t", df)
+    winner.commit()
+    with pytest.raises(TableAlreadyExistsError):
+        loser.commit()
+    assert loser.outcome() is Outcome.NOT_PUBLISHED
+    loser.abort()
+    assert world.rows("t") == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("purpose", [Purpose.REPLACE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_the_loser_of_two_writes_of_one_table_is_refused(world: World, purpose: Purpose, by: list[str]) -> None:
+    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
+    world.run("t", df, by=by)
+    facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
+    winner = world.stage("t", df.where("id > 1"), purpose, **facts)
+    loser = world.stage("t", df.where("id < 1"), purpose, **facts)
+    winner.commit()
+    winner.finish()
+    seen = world.rows("t")
+    with pytest.raises(WriteConflictError):
+        loser.commit()
+    assert loser.outcome() is Outcome.NOT_PUBLISHED
+    loser.abort()
+    assert world.rows("t") == seen
+
+
+def test_an_append_of_an_outsider_to_the_old_files_is_a_conflict_and_not_lost(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    participant = world.stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
+    world.sql("INSERT INTO f VALUES (7)")
+    with pytest.raises(WriteConflictError):
+        participant.commit()
+    participant.abort()
+    assert world.rows("f") == [(0,), (1,), (7,)]
+
+
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_abort_leaves_nothing(world: World, by: list[str]) -> None:
+    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
+    for _ in range(2):
+        participant = world.stage("t", df, by=by)
+        participant.abort()
+        participant.abort()
+        assert not (world.warehouse / ".twophase" / "t").exists()
+    world.run("t", df, by=by)
+    before = world.rows("t")
+    for purpose in (Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS):
+        facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
+        world.reborn(world.stage("t", df.selectExpr("id", "id AS k"), purpose, **facts)).abort()
+        assert world.rows("t") == before
+        if by:
+            assert world.partitions("t") == ["k=0", "k=1"]
+
+
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_a_publish_can_be_compensated_or_says_that_it_cannot(world: World, purpose: Purpose, by: list[str]) -> None:
+    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
+    world.run("t", df, by=by)
+    before = world.rows("t")
+    facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
+    participant = world.stage("t", df.selectExpr("id + 1 AS id", "id % 3 AS k"), purpose, **facts)
+    participant.commit()
+    after = world.rows("t")
+    assert after != before
+    if world.reborn(participant).compensate():
+        assert world.rows("t") == before
+        assert participant.outcome() is Outcome.NOT_PUBLISHED
+        participant.abort()
+    else:
+        assert world.rows("t") == after
+        participant.finish()
+    assert world.rows("t") in (before, after)
+
+
+def test_a_create_can_be_compensated(world: World) -> None:
+    participant = world.stage("t", world.sql("SELECT 1 AS a"))
+    participant.commit()
+    assert participant.compensate()
+    assert not world.catalog.table_exists(ObjectPath.of("default", "t"))
+    participant.abort()

@@ -1,0 +1,138 @@
+"""A Hive catalog over a real session, driven by hand: each method of a participant is called as the coordinator does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twophase.catalog import Environment
+from twophase.catalogs.hive import HiveCatalog
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
+from twophase.spark import types
+from twophase.spark.metastore import SessionMetastore
+from twophase.spark.writer import SessionTableWriter
+
+Rows = list[tuple[Any, ...]]
+
+
+class World:
+    """A session, its warehouse and a catalog over it."""
+
+    def __init__(self, spark: SparkSession, warehouse: Path, options: Mapping[str, str] | None = None) -> None:
+        self.spark = spark
+        self.warehouse = warehouse
+        self.environment = Environment()
+        self.environment.session_metastore = SessionMetastore(spark)
+        self.environment.table_writer = SessionTableWriter(spark)
+        self.environment.warehouse = str(warehouse)
+        self.environment.conf = dict(spark.conf.getAll)
+        self.catalog = HiveCatalog("hive", options or {}, self.environment)
+        self.is_hive = spark.conf.get("spark.sql.catalogImplementation") == "hive"
+        self._numbers = count(1)
+
+    def with_options(self, **options: str) -> World:
+        """The same session with another catalog."""
+        other = World(self.spark, self.warehouse, options)
+        other._numbers = self._numbers
+        return other
+
+    # -- participants --------------------------------------------------------------------------------------------
+
+    def offer(
+        self,
+        table: str,
+        df: DataFrame,
+        purpose: Purpose = Purpose.CREATE_TABLE_AS,
+        *,
+        by: Sequence[str] = (),
+        overwrite: OverwriteScope | None = None,
+        base: HiveParticipant | None = None,
+        transaction: str | None = None,
+        database: str = "default",
+        **facts: Any,
+    ) -> HiveParticipant:
+        """The participant of a statement; its document must be plain JSON."""
+        definition = TableDefinition(
+            types.to_arrow(df.schema.json()), partitioning=tuple(Transform.identity(column) for column in by), **facts
+        )
+        context = WriteContext(
+            transaction or (base.transaction_id if base else f"test-{next(self._numbers):04d}"),
+            0 if base is None else int(base.document["ordinal"]) + 1,
+            overwrite,
+            None if base is None else base.document,
+        )
+        found = self.catalog.two_phase_create_table(
+            ObjectPath.of(database, table), definition, purpose=purpose, context=context
+        )
+        assert isinstance(found, HiveParticipant)
+        return found
+
+    def reborn(self, participant: HiveParticipant) -> HiveParticipant:
+        """The participant as a fresh process finds it on the timeline."""
+        found = self.catalog.restore(json.loads(json.dumps(participant.document)))
+        assert isinstance(found, HiveParticipant)
+        return found
+
+    def stage(self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any) -> HiveParticipant:
+        """Up to the decision."""
+        participant = self.offer(table, df, purpose, **facts)
+        participant.begin()
+        participant.write(df)
+        participant.prepare()
+        return participant
+
+    def run(self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any) -> HiveParticipant:
+        """A whole statement: each step twice, and by another process, as recovery may do."""
+        participant = self.offer(table, df, purpose, **facts)
+        participant.begin()
+        participant.begin()
+        participant.write(df)
+        participant.prepare()
+        participant.prepare()
+        assert participant.outcome() is Outcome.NOT_PUBLISHED
+        participant.commit()
+        other = self.reborn(participant)
+        assert other.outcome() is Outcome.PUBLISHED
+        other.commit()
+        other.finish()
+        self.reborn(participant).finish()
+        assert other.outcome() is Outcome.PUBLISHED
+        other.abort()
+        return participant
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def sql(self, text: str) -> DataFrame:
+        return self.spark.sql(text)
+
+    def rows(self, table: str) -> Rows:
+        """All rows, in a fixed order, as stock Spark reads them."""
+        return sorted((tuple(row) for row in self.spark.table(table).collect()), key=repr)
+
+    def partitions(self, table: str) -> list[str]:
+        return sorted(row[0] for row in self.sql(f"SHOW PARTITIONS {table}").collect())
+
+    def hidden_tables(self) -> list[str]:
+        """Staging tables of every database."""
+        store = self.catalog.metastore
+        return [n for d in store.list_databases() for n in store.list_tables(d) if n.startswith("__twophase")]
+
+    def staged(self) -> list[str]:
+        """Version directories on disk that no retired mark explains and no table refers to."""
+        return [residue.location for residue in self.catalog.residues() if residue.kind == "staging"]
+
+    def drop(self, *tables: str) -> None:
+        for table in tables:
+            self.sql(f"DROP TABLE IF EXISTS {table}")
+            self.catalog.table_dropped(ObjectPath.of("default", table))
+
+
+def files_of(directory: Path) -> set[str]:
+    """Every file below a directory, by its relative name."""
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
