@@ -17,6 +17,9 @@ _SECRET = re.compile(
 )
 _LONGEST_ERROR = 500
 
+#: Seconds after which an owner that fell silent in the middle of its publish is taken for dead.
+LONGEST_SLEEP = 3600.0
+
 
 def describe_error(error: BaseException | str | None) -> str | None:
     """An error for the timeline: its kind and first line, with everything that looks like a secret left out."""
@@ -87,6 +90,8 @@ class TransactionRecord:
         Seconds since the epoch; 0 when the owner gave the transaction up.
     created, decided, finished : float or None
         When it was requested, when its outcome was decided, when nothing was left to do.
+    silent_since : float or None
+        When it was taken over from an owner that was silent, but not seen to be gone.
     level : Level or None
     error : str or None
     left_behind : tuple of str
@@ -102,6 +107,7 @@ class TransactionRecord:
     fencing: int
     lease_until: float
     created: float
+    silent_since: float | None = None
     decided: float | None = None
     finished: float | None = None
     level: Level | None = None
@@ -114,13 +120,17 @@ class TransactionRecord:
         """Whether something is left to do."""
         return self.finished is None
 
-    def is_certainly_dead(self) -> bool:
-        """Whether nobody can be working on it: it is finished, its process is gone, or gave it up."""
+    def is_abandoned(self) -> bool:
+        """Whether its last owner does not work on it: it is finished, that process is gone, or gave it up."""
         return not self.is_open or self.lease_until == 0 or is_abandoned(self.owner, self.id)
 
     def is_dead(self, now: float) -> bool:
-        """Whether it may be taken over: certainly dead, or its lease ran out at ``now`` (the timeline's clock)."""
-        return self.is_certainly_dead() or self.lease_until < now
+        """Whether it may be taken over: abandoned, or its lease ran out at ``now`` (the timeline's clock)."""
+        return self.is_abandoned() or self.lease_until < now
+
+    def is_certainly_dead(self, now: float) -> bool:
+        """Whether nobody can be working on it: not its last owner, and none before that was only silent."""
+        return self.is_abandoned() and (self.silent_since is None or now - self.silent_since > LONGEST_SLEEP)
 
     def to_document(self) -> dict[str, Any]:
         """For JSON output."""

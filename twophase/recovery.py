@@ -125,7 +125,7 @@ class Recovery:
             return _untouched(record, describe_error(error) or "")
 
     def _recover(self, record: TransactionRecord, assumed: TransactionState | None) -> Recovered:
-        certainly_dead = record.is_certainly_dead()
+        certainly_dead = record.is_certainly_dead(self._timeline.now())
         self._restore(record)  # Before it is taken over: a catalog that is not configured here leaves all as it is.
         lease = self._timeline.take_over(record, this_process(), self._lease_seconds)
         if lease is None:

@@ -44,6 +44,7 @@ transactions = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("fencing", sa.Integer, nullable=False),
     sa.Column("lease_until", sa.Double, nullable=False),
+    sa.Column("silent_since", sa.Double),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("decided", sa.Double),
     sa.Column("finished", sa.Double),

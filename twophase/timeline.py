@@ -313,10 +313,12 @@ class Timeline:
             now = engines.now(connection)
             c = transactions.c
             unchanged = (c.id == record.id) & (c.fencing == record.fencing) & (c.state == record.state.value)
-            if not record.is_certainly_dead():
+            if not record.is_abandoned():
                 unchanged &= c.lease_until < now
             values = {"fencing": record.fencing + 1, "lease_until": now + seconds, "finished": None}
             values |= owner_columns(owner)
+            if not record.is_abandoned():
+                values["silent_since"] = now
             return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
 
         lease = Lease(record.id, record.fencing + 1, seconds)

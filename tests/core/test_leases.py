@@ -105,13 +105,26 @@ def test_a_zombie_in_the_middle_of_its_publish_is_rolled_forward_and_told_so(
     assert bench.staged() == []
 
 
+def test_a_zombie_in_the_middle_of_its_publish_is_not_rolled_back_by_a_second_recovery_either(
+    bench: Bench, sleeper: Callable[..., Sleeper]
+) -> None:
+    zombie = sleeper("core.publish")
+    bench.catalogs["one"].faults.add("publish", "error", 1)
+    coordinator = bench.coordinator()
+    wait_for_silence(coordinator)
+    assert [r.state for r in coordinator.recover()] == [TransactionState.IN_DOUBT]
+    assert [r.state for r in coordinator.recover()] == [TransactionState.COMPLETED]
+    assert zombie.wake() == "COMPLETED"
+    assert bench.tables() == ["one.t"]
+
+
 def test_a_killed_process_is_recovered_without_waiting_for_its_lease(
     bench: Bench, sleeper: Callable[..., Sleeper]
 ) -> None:
     dead = sleeper("core.prepare")
     dead.kill()
     coordinator = bench.coordinator()
-    assert only(coordinator).is_certainly_dead()
+    assert only(coordinator).is_certainly_dead(coordinator.timeline.now())
     (recovered,) = coordinator.recover()
     assert recovered.state is TransactionState.ROLLED_BACK
 
