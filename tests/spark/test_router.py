@@ -1,0 +1,360 @@
+"""An unchanged job: unprefixed names, every door, and the session catalog shows the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.readwriter import DataFrameWriter
+
+import twophase
+from tests.spark.conftest import Start
+from twophase.errors import AtomicityNotSupportedError
+from twophase.spark.jvm import INTENT_PROPERTY
+from twophase.spark.session import Handle
+
+pytestmark = pytest.mark.spark40
+
+MODE = "spark.sql.sources.partitionOverwriteMode"
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start) -> SparkSession:
+    session = start({"spark.sql.scripting.enabled": "true"})
+    twophase.attach(session)
+    return session
+
+
+@pytest.fixture
+def handle(spark: SparkSession) -> Handle:
+    return twophase.attach(spark)
+
+
+@pytest.fixture(autouse=True)
+def clean(spark: SparkSession) -> Iterator[None]:
+    """Each test has the default database for itself."""
+    yield
+    spark.conf.unset(MODE)
+    for row in spark.sql("SHOW TABLES IN default").collect():
+        kind = "VIEW" if row.isTemporary or _is_view(spark, row.tableName) else "TABLE"
+        spark.sql(f"DROP {kind} {row.tableName}")
+
+
+def _is_view(spark: SparkSession, name: str) -> bool:
+    return bool(spark.catalog.getTable(f"default.{name}").tableType == "VIEW")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.sql(query).collect())
+
+
+def is_ours(spark: SparkSession, name: str) -> bool:
+    """Whether a transaction of ours published the table last: its properties carry the owner stamp."""
+    return "twophase.transaction" in {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def partitioned(spark: SparkSession) -> DataFrame:
+    return spark.range(4).select("id", (F.col("id") % 2).alias("p"))
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE TABLE t AS SELECT 1 AS a",
+        "CREATE TABLE IF NOT EXISTS default.t USING orc AS SELECT 1 AS a",
+        "CREATE OR REPLACE TABLE spark_catalog.default.t AS SELECT 1 AS a",
+        "BEGIN CREATE TABLE t AS SELECT 1 AS a; END",
+        "EXECUTE IMMEDIATE 'CREATE TABLE t AS SELECT ? AS a' USING 1",
+    ],
+)
+def test_a_new_table_is_published_by_a_transaction(spark: SparkSession, text: str) -> None:
+    spark.sql(text)
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+    assert is_ours(spark, "t")
+
+
+def test_the_targets_name_may_come_as_a_parameter(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE IDENTIFIER(:name) USING parquet AS SELECT :a AS a", args={"name": "t", "a": 7})
+    spark.sql("INSERT INTO IDENTIFIER(?) SELECT ?", args=["t", 8])
+    assert rows(spark, "SELECT * FROM t") == [(7,), (8,)]
+    assert is_ours(spark, "t")
+
+
+def test_python_values_are_formatted_into_the_text(spark: SparkSession) -> None:
+    source = spark.range(3)
+    spark.sql(
+        "CREATE TABLE t AS SELECT {column} AS a FROM {source} WHERE id > {low}", column=source.id, source=source, low=1
+    )
+    assert rows(spark, "SELECT * FROM t") == [(2,)]
+    assert is_ours(spark, "t")
+    assert not [view for view in spark.catalog.listTables() if view.isTemporary]
+
+
+def test_a_failing_insert_leaves_the_table_as_it_was(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    for verb in ("INSERT INTO", "INSERT OVERWRITE", "CREATE OR REPLACE TABLE"):
+        link = " AS" if verb.startswith("CREATE") else ""
+        with pytest.raises(SparkRuntimeException) as caught:
+            spark.sql(f"{verb} t{link} SELECT CAST(raise_error('broken') AS INT) AS a FROM range(3)")
+        assert caught.value.getCondition() == "USER_RAISED_EXCEPTION"
+        assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+def test_a_multi_insert_is_one_transaction(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE a AS SELECT 1 AS x")
+    spark.sql("CREATE TABLE b AS SELECT 1 AS x")
+    before = len(handle.timeline.transactions())
+    spark.sql("FROM range(3) INSERT INTO a SELECT id INSERT OVERWRITE b SELECT id WHERE id > 1")
+    assert rows(spark, "SELECT * FROM a") == [(0,), (1,), (1,), (2,)]
+    assert rows(spark, "SELECT * FROM b") == [(2,)]
+    assert len(handle.timeline.transactions()) == before + 1
+
+
+def test_a_failing_multi_insert_writes_none_of_its_tables(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE a AS SELECT 1 AS x")
+    spark.sql("CREATE TABLE b AS SELECT 1 AS x")
+    with pytest.raises(SparkRuntimeException):
+        spark.sql("FROM range(3) INSERT INTO a SELECT id INSERT INTO b SELECT CAST(raise_error('broken') AS INT)")
+    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_an_overwrite_replaces_what_the_mode_says(spark: SparkSession, mode: str) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.conf.set(MODE, mode)
+    spark.sql("INSERT OVERWRITE t SELECT 9, 1")
+    assert rows(spark, "SELECT * FROM t") == ([(9, 1)] if mode == "static" else [(0, 0), (2, 0), (9, 1)])
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 0) SELECT 5")
+    assert (5, 0) in rows(spark, "SELECT * FROM t")
+    assert (9, 1) in rows(spark, "SELECT * FROM t")
+    assert spark.sparkContext.getLocalProperty(INTENT_PROPERTY) is None
+
+
+def test_if_not_exists_keeps_a_partition_that_is_there(spark: SparkSession) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 0) IF NOT EXISTS SELECT 5")
+    assert rows(spark, "SELECT * FROM t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 7) IF NOT EXISTS SELECT 5")
+    assert (5, 7) in rows(spark, "SELECT * FROM t")
+
+
+def test_explain_begins_nothing(spark: SparkSession, handle: Handle) -> None:
+    before = len(handle.timeline.transactions())
+    spark.sql("EXPLAIN CREATE TABLE t AS SELECT 1 AS a").collect()
+    spark.sql("EXPLAIN CREATE OR REPLACE TABLE t AS SELECT 1 AS a").collect()
+    assert not spark.catalog.tableExists("t")
+    assert len(handle.timeline.transactions()) == before
+
+
+def test_the_intent_is_put_back_after_a_failure(spark: SparkSession) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.conf.set(MODE, "dynamic")
+    spark.sparkContext.setLocalProperty(INTENT_PROPERTY, None)
+    with pytest.raises(SparkRuntimeException):
+        spark.sql("INSERT OVERWRITE t SELECT CAST(raise_error('broken') AS INT), 1")
+    assert spark.sparkContext.getLocalProperty(INTENT_PROPERTY) is None
+    assert len(rows(spark, "SELECT * FROM t")) == 4
+
+
+def test_a_dropped_table_leaves_its_place_free(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT) USING parquet")
+    spark.sql("INSERT INTO t VALUES (1)")
+    spark.sql("INSERT OVERWRITE t VALUES (2)")
+    spark.sql("DROP TABLE t")
+    spark.sql("CREATE TABLE t (a INT) USING parquet")
+    assert rows(spark, "SELECT * FROM t") == []
+
+
+# -- saveAsTable -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
+def test_save_as_table_creates_in_every_mode(spark: SparkSession, mode: str) -> None:
+    partitioned(spark).write.mode(mode).partitionBy("p").option("compression", "gzip").saveAsTable("t")
+    assert rows(spark, "SELECT * FROM t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert is_ours(spark, "t")
+    created = spark.sql("SHOW CREATE TABLE t").head()
+    assert created is not None
+    assert "PARTITIONED BY (p)" in created[0]
+    assert "'compression' = 'gzip'" in created[0]
+
+
+def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
+    frame = spark.range(2).select(F.col("id").alias("a"), F.lit("x").alias("b"))
+    frame.write.saveAsTable("t")
+    frame.write.mode("ignore").saveAsTable("t")
+    with pytest.raises(AnalysisException) as caught:
+        frame.write.saveAsTable("t")
+    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+    assert spark.table("t").count() == 2
+    frame.select("b", "a").write.mode("append").saveAsTable("t")  # by name
+    assert rows(spark, "SELECT * FROM t") == [(0, "x"), (0, "x"), (1, "x"), (1, "x")]
+    spark.range(1).write.mode("overwrite").format("orc").saveAsTable("t")
+    assert rows(spark, "SELECT * FROM t") == [(0,)]
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        lambda df: df.write.format("csv"),
+        lambda df: df.write.partitionBy("p"),
+        lambda df: df.write.bucketBy(2, "id"),
+        lambda df: df.write.option("path", "/nowhere"),
+        lambda df: df.select("id").write,
+        lambda df: df.withColumnRenamed("p", "q").write,
+        lambda df: df.select(F.lit("x").alias("id"), "p").write,
+    ],
+    ids=["format", "partitions", "buckets", "path", "count", "names", "types"],
+)
+def test_an_append_that_does_not_fit_is_refused(spark: SparkSession, writer: Any) -> None:
+    frame = partitioned(spark)
+    frame.write.saveAsTable("t")
+    writer_of: DataFrameWriter = writer(frame)
+    with pytest.raises(AnalysisException):
+        writer_of.mode("append").saveAsTable("t")
+    assert spark.table("t").count() == 4
+
+
+def test_a_bucketed_table_can_be_appended_to(spark: SparkSession) -> None:
+    for _ in range(2):
+        frame = partitioned(spark)
+        frame.write.mode("append").partitionBy("p").bucketBy(2, "id").sortBy("id").saveAsTable("t")
+    assert spark.table("t").count() == 8
+
+
+def test_a_table_can_be_overwritten_with_what_is_read_from_it(spark: SparkSession) -> None:
+    spark.range(3).write.saveAsTable("t")
+    spark.table("t").where("id > 0").write.mode("overwrite").saveAsTable("t")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+
+
+def test_a_temporary_view_of_the_name_is_no_obstacle(spark: SparkSession) -> None:
+    spark.range(3).createOrReplaceTempView("t")
+    spark.range(1).write.saveAsTable("t")
+    assert spark.table("default.t").count() == 1
+    assert spark.table("t").count() == 3
+    spark.catalog.dropTempView("t")
+
+
+def test_a_path_makes_an_external_table_there(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "table"
+    spark.range(3).write.option("path", str(place)).saveAsTable("t")
+    assert spark.catalog.getTable("t").tableType == "EXTERNAL"
+    assert spark.read.parquet(str(place)).count() == 3
+
+
+# -- insertInto and writeTo --------------------------------------------------------------------------------------------
+
+
+def test_insert_into_goes_by_position(spark: SparkSession) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.range(1).selectExpr("7 AS p", "1 AS id").write.insertInto("t")
+    assert (7, 1) in rows(spark, "SELECT * FROM t")
+    with pytest.raises(AnalysisException):
+        spark.range(1).selectExpr("7", "1").write.partitionBy("7").insertInto("t")
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_insert_into_overwrites_what_the_mode_says(spark: SparkSession, mode: str) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.conf.set(MODE, mode)
+    writer = spark.range(1).selectExpr("9L", "1L").write
+    writer.insertInto("t", overwrite=True)
+    assert rows(spark, "SELECT * FROM t") == ([(9, 1)] if mode == "static" else [(0, 0), (2, 0), (9, 1)])
+    writer.insertInto("t")  # the writer was told to overwrite, and is so still
+    assert len(rows(spark, "SELECT * FROM t")) == (1 if mode == "static" else 3)
+
+
+def test_insert_into_a_temporary_view_is_sparks(spark: SparkSession) -> None:
+    spark.range(1).createOrReplaceTempView("v")
+    with pytest.raises(AnalysisException) as caught:
+        spark.range(1).write.insertInto("v")
+    assert caught.value.getCondition() == "UNSUPPORTED_INSERT.RDD_BASED"
+    spark.catalog.dropTempView("v")
+
+
+def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
+    frame = partitioned(spark)
+    frame.writeTo("t").using("orc").option("compression", "zlib").tableProperty("k", "v").partitionedBy(
+        F.col("p")
+    ).create()
+    created = spark.sql("SHOW CREATE TABLE t").head()
+    assert created is not None
+    assert all(
+        part in created[0] for part in ("USING orc", "'compression' = 'zlib'", "'k' = 'v'", "PARTITIONED BY (p)")
+    )
+    frame.writeTo("t").append()
+    assert spark.table("t").count() == 8
+    spark.range(1).selectExpr("9L AS id", "1L AS p").writeTo("t").overwritePartitions()
+    assert rows(spark, "SELECT * FROM t WHERE p = 1") == [(9, 1)]
+    assert spark.table("t").where("p = 0").count() == 4
+    spark.range(1).selectExpr("8L AS id", "0L AS p").writeTo("t").overwrite(F.col("p") == 0)
+    assert rows(spark, "SELECT * FROM t") == [(8, 0), (9, 1)]
+    spark.range(2).writeTo("t").createOrReplace()
+    spark.range(3).writeTo("t").replace()
+    assert spark.table("t").count() == 3
+    assert is_ours(spark, "t")
+
+
+def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        spark.range(1).writeTo("missing").append()
+    assert caught.value.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+# -- who is routed -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_is_not_attached_goes_straight_through(spark: SparkSession) -> None:
+    other = spark.newSession()
+    other.sql("CREATE TABLE t AS SELECT 1 AS a")
+    assert not is_ours(spark, "t")
+    other.range(1).selectExpr("2 AS a").write.mode("append").saveAsTable("t")
+    other.range(1).selectExpr("3 AS a").write.insertInto("t")
+    assert not is_ours(spark, "t")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,), (3,)]
+
+
+def test_detach_puts_every_door_back(start: Start, spark: SparkSession) -> None:
+    session = spark.newSession()
+    attached_twice = [twophase.attach(session), twophase.attach(session)]
+    assert attached_twice[0] is attached_twice[1]
+    session.sql("CREATE TABLE t AS SELECT 1 AS a")
+    assert is_ours(spark, "t")
+    attached_twice[0].detach()
+    attached_twice[0].detach()
+    session.sql("CREATE TABLE u AS SELECT 1 AS a")
+    assert not is_ours(spark, "u")
+    spark.sql("CREATE TABLE v AS SELECT 1 AS a")
+    assert is_ours(spark, "v")
+
+
+# -- what cannot be told -----------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_cannot_be_told_is_refused_before_anything_runs(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    script = "BEGIN DECLARE v STRING DEFAULT 't'; INSERT INTO t SELECT 2; INSERT INTO IDENTIFIER(v) SELECT 3; END"
+    with pytest.raises(AtomicityNotSupportedError, match="only when the script runs"):
+        spark.sql(script)
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    handle.policy = "preferred"
+    try:
+        with pytest.warns(RuntimeWarning, match="only when the script runs"):
+            spark.sql("BEGIN DECLARE v STRING DEFAULT 't'; INSERT INTO IDENTIFIER(v) SELECT 3; END")
+    finally:
+        handle.policy = "required"
+    assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
