@@ -121,13 +121,13 @@ def run_shape_in(url: str, directory: Path, shape: str, lease_seconds: float = 6
     run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds)
 
 
-def report_in(url: str, directory: Path, shape: str, lease_seconds: float) -> None:
+def report_in(url: str, directory: Path, shape: str, lease_seconds: float, name: str = "told") -> None:
     """For a child: a whole transaction, and what its user was told."""
     try:
         told = run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds).state.name
     except Exception as error:
         told = type(error).__name__
-    (directory / "told").write_text(told)
+    (directory / name).write_text(told)
 
 
 def recover_in(url: str, directory: Path) -> None:

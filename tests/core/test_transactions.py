@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.core.bench import DEFINITION, ROWS, Bench, path, run_shape, stage, write
+from tests.core.bench import DEFINITION, ROWS, Bench, child, path, report_in, run_shape, stage, write
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.coordinator import Coordinator
@@ -227,6 +227,20 @@ def test_of_two_writers_of_one_name_one_wins_and_the_other_touches_nothing_of_it
     winner.commit()
     assert [row["id"] for row in bench.catalogs["one"].rows(path("t"))] == [1, 2]
     assert bench.staged() == []
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_of_many_processes_that_write_one_name_one_wins(bench: Bench, shape: str) -> None:
+    names = [f"told{number}" for number in range(5)]
+    children = [child(report_in, bench.url, bench.directory, shape, 60.0, name) for name in names]
+    for process in children:
+        process.join(120)
+    told = sorted((bench.directory / name).read_text() for name in names)
+    assert told[0] == "COMPLETED"
+    assert set(told[1:]) <= {"WriteConflictError", "TableAlreadyExistsError"}
+    assert len(bench.tables()) == (1 if shape == "single" else 2)
+    assert bench.staged() == []
+    assert not bench.coordinator().timeline.transactions(open_only=True)
 
 
 def test_a_statement_on_a_table_about_to_be_published_is_refused_before_its_job(bench: Bench) -> None:
