@@ -88,7 +88,7 @@ class Timeline:
         self._engine = engines.create(url, create=create)
         #: The URL with its password hidden: for messages.
         self.display_url: str = self._engine.url.render_as_string(hide_password=True)
-        #: What a command of ours needs to find it again: the end of the line; empty where that takes a password.
+        #: What a command that we suggest needs to find it again; empty where the URL holds a password.
         self.option: str = "" if self._engine.url.password else f" --timeline {shlex.quote(self.display_url)}"
         self._pid = os.getpid()
         try:
