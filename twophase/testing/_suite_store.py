@@ -152,6 +152,14 @@ class TablesChapter(SuiteBase):
             catalog.drop_table(path)
         catalog.drop_table(path, ignore_if_not_exists=True)
 
+    def test_spellings_are_one_name_where_the_catalog_says_so(self, driver: Driver, path: ObjectPath) -> None:
+        driver.catalog.create_table(path, TableDefinition(SCHEMA))
+        other = ObjectPath((*path.namespace,), path.name.upper())
+        one, two = (driver.catalog.canonical(spelling) for spelling in (path, other))
+        assert driver.catalog.canonical(one) == one
+        assert driver.catalog.table_exists(one)
+        assert driver.catalog.table_exists(other) == (one == two)
+
     def test_a_table_is_renamed_with_its_rows_or_not_at_all(self, driver: Driver, path: ObjectPath) -> None:
         old, new_path = driver.existing(path), ObjectPath.of(path.database, "renamed")
         if not self.capabilities.rename_table:

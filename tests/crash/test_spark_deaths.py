@@ -1,0 +1,169 @@
+"""Real Spark drivers are killed with their JVM (kill -9), over a Hive Metastore that outlives them.
+
+Each driver recovers what the one before it left, tells what it finds, and dies in a statement of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.forks import ROOT
+from tests.servers import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PATIENCE = 180.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """Where a driver dies, and whether its statement has happened then.
+
+    Parameters
+    ----------
+    moment : str
+        A failpoint, or ``job``: while Spark's tasks write.
+    done : bool
+    """
+
+    moment: str
+    done: bool
+
+
+DEATHS = {
+    "pointer": [
+        Death("job", False),
+        Death("core.record_committing", False),
+        Death("hive.pointer.publish", False),
+        Death("core.record_completed", True),
+    ],
+    "rename": [
+        Death("hive.rename.set_aside", False),
+        Death("hive.rename.publish", False),
+        Death("core.finish", True),
+    ],
+}
+
+
+@pytest.mark.parametrize("recipe", DEATHS)
+def test_a_killed_driver_leaves_the_table_wholly_old_or_new(
+    recipe: str, hive_metastore: Server, tmp_path: Path
+) -> None:
+    drivers = Drivers(recipe, hive_metastore, tmp_path)
+    expected = drivers.rows(0)
+    for generation, death in enumerate(DEATHS[recipe], start=1):
+        found = drivers.kill(generation, death)
+        assert found == {"rows": expected, "open": [], "residues": []}, f"before {death}"
+        expected = drivers.rows(generation) if death.done else expected
+    assert drivers.look() == {"rows": expected, "open": [], "residues": []}
+
+
+class Drivers:
+    """One driver after the other on one table."""
+
+    def __init__(self, recipe: str, metastore: Server, directory: Path) -> None:
+        self._directory = directory
+        self._database = f"deaths_{recipe}"
+        self._table = f"{self._database}.t"
+        self._first = True
+        (directory / "failpoints").mkdir()
+        self._conf = {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g",
+            "spark.log.level": "OFF",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.catalogImplementation": "hive",
+            "spark.hadoop.hive.metastore.uris": metastore.url,
+            "spark.sql.warehouse.dir": f"file:{directory / 'warehouse'}",
+            "spark.twophase.timeline": f"sqlite:///{directory / 'timeline.db'}",
+            "spark.sql.catalog.hive": "twophase.hive",
+            "spark.sql.catalog.hive.recipe": recipe,
+        }
+
+    def rows(self, generation: int) -> list[list[Any]]:
+        """The rows of one generation of the table."""
+        return [[generation * 10 + i, f"p{i % 3}"] for i in range(6)]
+
+    def kill(self, generation: int, death: Death) -> Any:
+        """Start a driver, let it die, and tell what it had found."""
+        arm = f"{death.moment}=pause" if death.moment != "job" else "none="
+        facts = {"statement": self._replace(generation, slow=death.moment == "job"), "arm": arm}
+        with self._driver(facts) as (driver, told):
+            _wait(told.exists, driver)  # What came before is done.
+            if death.moment == "job":
+                _wait(lambda: list((self._directory / "warehouse").rglob("_temporary")), driver)
+            else:
+                reached = self._directory / "failpoints" / f"{death.moment}.reached"
+                _wait(reached.exists, driver)
+                reached.unlink()
+            return json.loads(told.read_text())
+
+    def look(self) -> Any:
+        """Start a driver that only looks."""
+        with self._driver({}) as (driver, told):
+            _wait(told.exists, driver)
+            return json.loads(told.read_text())
+
+    def _replace(self, generation: int, *, slow: bool = False) -> str:
+        nap = "+ length(java_method('java.lang.Thread', 'sleep', 600000L))" if slow else ""
+        rows = f"SELECT {generation} * 10 + id {nap} AS id, concat('p', id % 3) AS p FROM range(0, 6, 1, 1)"
+        return f"CREATE OR REPLACE TABLE {self._table} USING parquet PARTITIONED BY (p) AS {rows}"
+
+    def _driver(self, facts: dict[str, Any]) -> _Driver:
+        if self._first:
+            facts["before"] = [f"CREATE DATABASE {self._database}", self._replace(0)]
+            self._first = False
+        return _Driver({"conf": self._conf, "table": self._table, **facts}, self._directory)
+
+
+class _Driver:
+    """A driver process with its JVM in a group of their own; killed at the end of the block."""
+
+    def __init__(self, facts: dict[str, Any], directory: Path) -> None:
+        self._told = directory / "told.json"
+        self._told.unlink(missing_ok=True)
+        self._facts = directory / "facts.json"
+        self._facts.write_text(json.dumps({**facts, "tell": str(self._told)}))
+        self._log = directory / "driver.log"
+        self._directory = directory
+
+    def __enter__(self) -> tuple[_Driver, Path]:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.spark_driver", str(self._facts)],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TWOPHASE_FAILPOINT_DIR": str(self._directory / "failpoints")},
+                start_new_session=True,
+            )
+        return self, self._told
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+    def check(self) -> None:
+        """Fail with its log when it ended by itself."""
+        if (code := self._process.poll()) is not None:
+            raise AssertionError(f"The driver ended with {code}:\n{self._log.read_text()[-6000:]}")
+
+
+def _wait(reached: Callable[[], object], driver: _Driver) -> None:
+    gate, until = threading.Event(), time.monotonic() + PATIENCE
+    while not reached():
+        driver.check()
+        assert time.monotonic() < until, "The driver did not get there."
+        gate.wait(0.05)
