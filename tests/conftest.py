@@ -15,6 +15,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """PySpark 4.0 leaves sockets to the garbage collector; with it that is no fault of ours."""
     if version("pyspark").startswith("4.0"):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    _keep_configurations_apart()
+
+
+def _keep_configurations_apart() -> None:
+    """What the first session of a process is configured with would become a property of the JVM, and so a default of
+    all later sessions; here each module has a session of its own.
+    """
+    from pyspark.core import context
+    from pyspark.java_gateway import launch_gateway
+
+    context.launch_gateway = lambda conf=None, popen_kwargs=None: launch_gateway(None, popen_kwargs)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import py4j.java_gateway
+import py4j.protocol
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -46,7 +46,7 @@ def patched() -> list[object]:
         DataFrameWriter.saveAsTable,
         DataFrameWriter.insertInto,
         DataFrame.writeTo,
-        py4j.java_gateway.get_return_value,
+        py4j.protocol.get_return_value,
         signal.getsignal(signal.SIGTERM),
     ]
 

@@ -194,6 +194,7 @@ def test_bad_statements_get_sparks_own_error_and_begin_nothing(
 
 def test_our_errors_arrive_as_themselves(spark: SparkSession, lake: ChaosCatalog) -> None:
     lake.faults.add("publish", "error")
+    spark.newSession()  # PySpark wraps Py4J anew with each session; our errors must come through that
     with pytest.raises(TransactionAborted):
         spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
     assert lake.list_tables("db") == []

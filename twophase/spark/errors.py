@@ -1,8 +1,9 @@
 """Errors across Py4J: ours and the user's own reach the user's ``except`` as what they are.
 
 A callback can only throw a Java exception. So an error of ours is remembered under a token, a Java exception carries
-the token through Spark, and Py4J's function for results (``py4j.java_gateway.get_return_value``, which PySpark wraps
-too) is wrapped once more to raise the remembered error. Spark's own errors travel as the Java exceptions that they are.
+the token through Spark, and Py4J's function for results, ``get_return_value``, is wrapped to raise the remembered
+error. PySpark wraps that function anew with each session that is made; ours is the inner one, and so stays. Spark's own
+errors travel as the Java exceptions that they are.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import py4j.java_gateway
+import py4j.protocol
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import install_exception_handler
 
 from twophase.errors import (
     DatabaseAlreadyExistsError,
@@ -110,10 +112,6 @@ _loggers = ("py4j.clientserver", "py4j.java_gateway")
 # -- the user's side ---------------------------------------------------------------------------------------------------
 
 
-def _java_throwable(error: BaseException) -> Any:
-    return getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-
-
 def _causes(throwable: Any) -> Iterator[Any]:
     for _ in range(20):
         if throwable is None:
@@ -122,33 +120,24 @@ def _causes(throwable: Any) -> Iterator[Any]:
         throwable = throwable.getCause()
 
 
-def unmasked(error: BaseException) -> BaseException | None:
-    """The error that the user should see in place of what Py4J raised; None where that is already right."""
-    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
-
-    for throwable in _causes(_java_throwable(error)):
+def unmasked(error: Py4JJavaError) -> BaseException | None:
+    """What is to be raised in place of a Java exception; None where it is already what Spark threw."""
+    wrapped = None
+    for throwable in _causes(error.java_exception):
         if remembered := recall(str(throwable.getMessage() or "")):
             return remembered
-        if str(throwable.getClass().getName()) == _UNDECLARED and throwable.getCause() is not None:
-            # A checked exception that came through one of our proxies: show it as Spark threw it.
-            cause = throwable.getCause()
-            if (nested := recall(str(cause.getMessage() or ""))) is not None:
-                return nested
-            converted = convert_exception(Py4JJavaError("", cause).java_exception)
-            if isinstance(converted, UnknownException):
-                return Py4JJavaError("An error occurred while running a statement.\n", cause)
-            return converted
-    return None
+        if wrapped is None and str(throwable.getClass().getName()) == _UNDECLARED:
+            # A checked exception that came through one of our proxies.
+            wrapped = throwable.getCause()
+    return None if wrapped is None else Py4JJavaError("An error occurred while running a statement.\n", wrapped)
 
 
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-    from pyspark.errors.exceptions.base import PySparkException
-
     @functools.wraps(original)
     def get_return_value(*arguments: Any, **keywords: Any) -> Any:
         try:
             return original(*arguments, **keywords)
-        except (Py4JJavaError, PySparkException) as error:
+        except Py4JJavaError as error:
             better = _guarded(error)
             if better is None:
                 raise
@@ -162,7 +151,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 _looking = threading.local()
 
 
-def _guarded(error: BaseException) -> BaseException | None:
+def _guarded(error: Py4JJavaError) -> BaseException | None:
     # Looking at the exception calls the JVM, and so this function again.
     if getattr(_looking, "busy", False):
         return None
@@ -179,14 +168,16 @@ def install() -> None:
     """Wrap Py4J's result function. Idempotent."""
     for name in _loggers:
         logging.getLogger(name).addFilter(_quiet)
-    if not hasattr(py4j.java_gateway.get_return_value, "__twophase_original__"):
-        py4j.java_gateway.get_return_value = _wrap(py4j.java_gateway.get_return_value)
+    if not hasattr(py4j.protocol.get_return_value, "__twophase_original__"):
+        py4j.protocol.get_return_value = _wrap(py4j.protocol.get_return_value)
+        install_exception_handler()
 
 
 def uninstall() -> None:
-    """Give Py4J its result function back, where nobody wrapped it after us. Idempotent."""
+    """Give Py4J its result function back. Idempotent."""
     for name in _loggers:
         logging.getLogger(name).removeFilter(_quiet)
-    original = getattr(py4j.java_gateway.get_return_value, "__twophase_original__", None)
+    original = getattr(py4j.protocol.get_return_value, "__twophase_original__", None)
     if original is not None:
-        py4j.java_gateway.get_return_value = original
+        py4j.protocol.get_return_value = original
+        install_exception_handler()

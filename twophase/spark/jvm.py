@@ -8,7 +8,9 @@ Values cross Py4J as follows: Java arrays, sets and maps are made here; schemas 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +19,11 @@ from twophase.model import quote
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
+
+#: Between texts that cross in one; no name and no property holds it.
+BETWEEN = "\x1f\x1e\x1f"
+#: As many pairs as ``Map.of`` takes.
+_MOST_PAIRS = 10
 
 #: Local properties that carry a statement's context through the JVM's thread.
 TRANSACTION_PROPERTY = "twophase.transaction"
@@ -64,6 +71,17 @@ class Jvm:
         self.gateway = spark.sparkContext._gateway
         self.jvm = spark.sparkContext._jvm
         self._connector = self.jvm.org.apache.spark.sql.connector
+        self._kept: dict[tuple[str, ...], Any] = {}
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        """A value that never changes, fetched once: each call over Py4J counts in a statement of a few rows."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def kind(self, class_name: str) -> Any:
+        """A class named from the root (each dot of its name would cost a call at each use)."""
+        return self._once((class_name,), lambda: functools.reduce(getattr, class_name.split("."), self.jvm))
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
@@ -117,10 +135,9 @@ class Jvm:
 
     def array(self, class_name: str, items: Sequence[Any] = ()) -> Any:
         """A Java array of a class named from the root (``java.lang.String``)."""
-        kind = self.jvm
-        for part in class_name.split("."):
-            kind = getattr(kind, part)
-        array = self.gateway.new_array(kind, len(items))
+        if not items:
+            return self._once(("empty", class_name), lambda: self.gateway.new_array(self.kind(class_name), 0))
+        array = self.gateway.new_array(self.kind(class_name), len(items))
         for index, item in enumerate(items):
             array[index] = item
         return array
@@ -138,14 +155,31 @@ class Jvm:
 
     def map(self, entries: Mapping[str, str]) -> Any:
         """A ``java.util.Map``."""
-        result = self.jvm.java.util.HashMap()
+        make = self.kind("java.util.HashMap")
+        if len(entries) <= _MOST_PAIRS and all(value is not None for value in entries.values()):
+            return make(self.kind("java.util.Map").of(*itertools.chain.from_iterable(entries.items())))
+        result = make()
         for key, value in entries.items():
             result.put(key, value)
         return result
 
+    def entries(self, java_map: Any) -> dict[str, str]:
+        """The texts of a ``java.util.Map``, in a few calls whatever its size (an iterator takes several an entry)."""
+        from py4j.java_gateway import JavaObject
+
+        if java_map.isEmpty():
+            return {}
+        # Py4J's wrapper of a map hides Java's own ``values`` behind one that walks the map.
+        values = JavaObject.__getattr__(java_map, "values")()
+        return dict(zip(self._texts(java_map.keySet()), self._texts(values), strict=True))
+
+    def _texts(self, collection: Any) -> list[str]:
+        join = self._once(("java.lang.String", "join"), lambda: self.kind("java.lang.String").join)
+        return str(join(BETWEEN, collection)).split(BETWEEN)
+
     def set(self, items: Iterable[Any] = ()) -> Any:
         """A ``java.util.Set``."""
-        result = self.jvm.java.util.HashSet()
+        result = self.kind("java.util.HashSet")()
         for item in items:
             result.add(item)
         return result
@@ -190,13 +224,15 @@ class Jvm:
 
     def capabilities(self, *names: str) -> Any:
         """A set of ``TableCapability``."""
-        kind = self._connector.catalog.TableCapability
-        return self.set(kind.valueOf(name) for name in names)
+        return self._enum_set(CATALOG + "TableCapability", names)
 
     def catalog_capabilities(self, *names: str) -> Any:
         """A set of ``TableCatalogCapability``."""
-        kind = self._connector.catalog.TableCatalogCapability
-        return self.set(kind.valueOf(name) for name in names)
+        return self._enum_set(CATALOG + "TableCatalogCapability", names)
+
+    def _enum_set(self, class_name: str, names: tuple[str, ...]) -> Any:
+        kind = self.kind(class_name)
+        return self._once((class_name, *names), lambda: self.set(kind.valueOf(name) for name in names))
 
     def transforms(self, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
         """A ``Transform[]`` from (name, columns, arguments)."""
@@ -221,7 +257,8 @@ class Jvm:
 
     def table_identifier(self, database: str, name: str) -> Any:
         """A v1 ``TableIdentifier``."""
-        return self.jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, self.jvm.scala.Option.apply(database))
+        option = self.kind("scala.Option").apply(database)
+        return self.kind("org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
 
     def v1_table(self, catalog_table: Any) -> Any:
         """A ``V1Table`` over a ``CatalogTable``."""

@@ -44,7 +44,7 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     transforms : Java ``Transform[]``
     properties : Java map
     """
-    facts = {str(key): str(value) for key, value in dict(properties).items()}
+    facts = jvm.entries(properties)
     options = {key.removeprefix(OPTION): value for key, value in facts.items() if key.startswith(OPTION)}
     bucketing, partitioning = _layout([transform_of(t) for t in transforms], catalog.capabilities.bucketing)
     serde = _serde(jvm, facts)

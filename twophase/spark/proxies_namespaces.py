@@ -48,9 +48,8 @@ class NamespacesMixin:
 
     def loadNamespaceMetadata(self, namespace: Any) -> Any:
         with thrown_to_spark(self._jvm, namespace=namespace):
-            if len(namespace) == 0:
-                return self._jvm.map({})
-            return self._jvm.map(self._catalog.load_database(self._database(namespace)))
+            database = self._database(namespace)
+            return self._jvm.map(self._catalog.load_database(database) if database else {})
 
     def createNamespace(self, namespace: Any, properties: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
