@@ -31,8 +31,6 @@ from twophase.spark import jvm as private
 from twophase.spark import types
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
-#: Between the texts of a map; no name and no property holds it.
-_BETWEEN = "\x1f\x1e\x1f"
 _SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
 
@@ -51,6 +49,7 @@ class SessionMetastore(Metastore):
         self._catalog = private.external_catalog(spark)
         self._hive = private.hive_client(spark)
         self._case = private.CaseClasses(spark)
+        self._private = private.Jvm(spark)
         self._classes = self._jvm.org.apache.spark.sql.catalyst.catalog
 
     @property
@@ -253,7 +252,7 @@ class SessionMetastore(Metastore):
     # -- the session ---------------------------------------------------------------------------------------------
 
     def changed(self, database: str, name: str) -> None:
-        jvm = private.Jvm(self._spark)
+        jvm = self._private
         jvm.forget_relation(database, name)
         if not jvm.nothing_cached() and self._catalog.tableExists(database, name):
             self._spark._jsparkSession.catalog().refreshTable(f"spark_catalog.`{database}`.`{name}`")
@@ -355,10 +354,10 @@ class SessionMetastore(Metastore):
         return self._spark._jsparkSession.sessionState().catalog()
 
     def _uri(self, location: str | None) -> Any | None:
-        return None if location is None else self._classes.CatalogUtils.stringToURI(location)
+        return None if location is None else self._private.kind(_CATALOG + "CatalogUtils").stringToURI(location)
 
     def _location(self, uri: Any) -> str:
-        return str(self._classes.CatalogUtils.URIToString(uri))
+        return str(self._private.kind(_CATALOG + "CatalogUtils").URIToString(uri))
 
     def _option(self, value: Any | None) -> Any:
         return self._jvm.scala.Option.apply(value)
@@ -373,8 +372,8 @@ class SessionMetastore(Metastore):
         if scala_map.isEmpty():
             return {}
         # Two strings instead of an iterator: walking one over Py4J costs several calls for each entry.
-        keys, values = (side.mkString(_BETWEEN).split(_BETWEEN) for side in (scala_map.keys(), scala_map.values()))
-        return dict(zip(keys, values, strict=True))
+        keys, values = (side.mkString(private.BETWEEN) for side in (scala_map.keys(), scala_map.values()))
+        return dict(zip(keys.split(private.BETWEEN), values.split(private.BETWEEN), strict=True))
 
 
 def _first(schema: Any, width: int) -> Any:
