@@ -2,7 +2,8 @@
 
 Each step with an effect outside the process runs inside ``with step("layer.step"):``. In production this costs one
 dictionary look-up. A test arms a step in its own process (:func:`arm`) or in a child process through the environment
-variable ``TWOPHASE_FAILPOINTS`` (``name=action[@n],name=action``), where ``n`` means the n-th time only (default: each).
+variable ``TWOPHASE_FAILPOINTS`` (``name=action[@n],name=action``), where ``n`` means the n-th time only (default: each
+time).
 
 =============== ==================================================================================
 action          what happens

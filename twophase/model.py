@@ -166,7 +166,8 @@ class TableDefinition:
         All columns, partition columns included. Field metadata may carry ``comment`` and ``SPARK:field`` (Spark's
         own JSON of the field, so that types without an Arrow counterpart survive).
     provider : str, optional
-        Spark's name of the format (``parquet``, ``orc``, ``csv``, ...; ``hive`` for a SerDe); None: the catalog's default.
+        Spark's name of the format (``parquet``, ``orc``, ``csv``, ...; ``hive`` for a SerDe); None: the catalog's
+        default.
     partitioning : tuple of Transform
         ``PARTITIONED BY``.
     bucketing : BucketSpec, optional

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.core.bench import SHAPES, Bench, child, path, recover_in, run_shape, run_shape_in
@@ -132,4 +130,3 @@ def test_an_error_of_the_test_double_is_what_the_user_sees(bench: Bench) -> None
     failpoints.arm("core.write", "error")
     with pytest.raises(FailpointError):
         run_shape(bench, "single")
-    assert "pyspark" not in sys.modules
