@@ -20,6 +20,7 @@ from twophase.catalogs.hive.metastore import (
     Metastore,
 )
 from twophase.errors import (
+    AtomicityNotSupportedError,
     CatalogError,
     ConfigurationError,
     DatabaseNotExistError,
@@ -206,10 +207,13 @@ class HiveCatalog(Catalog):
                 return
             raise TableAlreadyExistsError(f"Table {path} exists already.", path=path)
         self.check_new(path, definition)
+        wanted = complete(definition, self.conf)
+        if wanted.provider not in self.capabilities.providers:
+            raise CatalogError(f"Catalog {self.name} knows no format {wanted.provider}.", path=path)
         kind = EXTERNAL if definition.location else MANAGED
         location = definition.location or self.default_location(path)
         self.check_location(path, location, "")
-        made = to_table(path, complete(definition, self.conf), kind=kind, location=location)
+        made = to_table(path, wanted, kind=kind, location=location)
         self.files.make_directory(location)
         self.metastore.create_table(made)
 
@@ -235,7 +239,7 @@ class HiveCatalog(Catalog):
         self.metastore.changed(path.database, path.name)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
-        raise CatalogError(f"Use Spark's own ALTER TABLE for the session table {path}.", path=path)
+        raise AtomicityNotSupportedError(f"Use Spark's own ALTER TABLE for the session table {path}.", path=path)
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         table = self.existing(path)

@@ -34,9 +34,12 @@ class Housekeeping:
             # Directories first: one that is published meanwhile is then seen as referred to.
             directories = list(self._directories(database))
             tables = self._tables(database)
-            used = self._references(tables)
+            hidden = self._hidden_tables(tables, live)
+            # They go first, and then hold nothing any more.
+            going = {residue.location for residue in hidden}
+            used = self._references([t for t in tables if f"{t.database}.{t.name}" not in going])
+            found += hidden
             found += [residue for d in directories if (residue := self._judge(d, used, live)) is not None]
-            found += self._hidden_tables(tables, live)
         return found
 
     def _tables(self, database: str) -> list[HiveTable]:

@@ -334,7 +334,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         self.metastore.changed(self.database, self.path.name)
 
     def left_behind(self) -> list[str]:
-        return [self.version]
+        return [directory for directory in (self.version, self.empty) if self.files.exists(directory)]
 
     # -- reading inside the transaction --------------------------------------------------------------------------
 

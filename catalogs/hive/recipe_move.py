@@ -251,4 +251,4 @@ class MoveInsert(HiveParticipant):
     def left_behind(self) -> list[str]:
         moves = self.moves
         renamed = [] if moves is None else [target for _, target in moves.into if self.files.exists(target)]
-        return [self.version, *renamed]
+        return [*super().left_behind(), *renamed]

@@ -72,6 +72,7 @@ class RenameCreate(HiveParticipant):
     def begin(self) -> None:
         if not self.holds(self.location):
             self.check_target()
+            self.document.setdefault("existed", self.files.exists(self.location))
         super().begin()
 
     def check_target(self) -> None:
@@ -82,18 +83,17 @@ class RenameCreate(HiveParticipant):
         self.hive.check_free(self.path, self.transaction_id)
         self.check_target()
         self.inherit()
-        self.register()
         self.set_level(Level.ATOMIC)
 
     def register(self) -> None:
-        """Make the hidden table with its partitions at their final places."""
-        if not self.uses_hidden:
-            return
+        """Make the hidden table with its partitions, once the files are where they end."""
         name = self.hidden("table")
         with self.step("register"):
             table = self.final(name=name, kind=EXTERNAL)
             self.make_hidden(name, table)
-            names = self.new_keys(table.partition_columns) if table.partitioned else {}
+            names: dict[tuple[str, ...], str] = {}
+            if table.partitioned:
+                names = layout.partition_directories(self.files.list(self.location), table.partition_columns)
             found = {key: join(self.location, directory) for key, directory in names.items()}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, found))
 
@@ -104,6 +104,8 @@ class RenameCreate(HiveParticipant):
             return
         self.hive.check_free(self.path, self.transaction_id)
         self.move_in()
+        if self.uses_hidden:
+            self.register()
         with self.step("publish"):
             if self.uses_hidden:
                 self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=self.kind)
@@ -117,7 +119,6 @@ class RenameCreate(HiveParticipant):
             if self.holds(self.location):
                 return
             if self.files.exists(self.location):
-                self.document["was_empty"] = True
                 self.files.remove_if_empty(self.location)
             self.files.move(self.version, self.location)
 
@@ -126,7 +127,14 @@ class RenameCreate(HiveParticipant):
         with self.step("put_back"):
             if self.holds(self.location):
                 self.files.remove_tree(self.location)
-                self.files.make_directory(self.location) if self.document.get("was_empty") else None
+            self.leave_as_it_was()
+
+    def leave_as_it_was(self) -> None:
+        """An empty directory that was there is there again; one that a metastore made is gone."""
+        if self.document.get("existed"):
+            self.files.make_directory(self.location)
+        elif "existed" in self.document and self.files.exists(self.location):
+            self.files.remove_if_empty(self.location)
 
     def retire(self) -> None:
         """Nothing was replaced."""
@@ -145,7 +153,7 @@ class RenameCreate(HiveParticipant):
         return True
 
     def left_behind(self) -> list[str]:
-        return [self.version, *([self.location] if self.holds(self.location) else [])]
+        return [*super().left_behind(), *([self.location] if self.holds(self.location) else [])]
 
 
 class RenameReplace(RenameCreate):
@@ -169,7 +177,6 @@ class RenameReplace(RenameCreate):
         now = self.check_unchanged()
         self.check_target()
         self.inherit()
-        self.register()
         if not self.uses_hidden:
             with self.step("register"):
                 self.make_hidden(self.hidden("table"), self.final(name=self.hidden("table"), kind=EXTERNAL))
@@ -196,6 +203,8 @@ class RenameReplace(RenameCreate):
         self._set_aside()
         self.move_in()
         if self.uses_hidden:
+            if self.metastore.get_table(self.database, self.hidden("table")) is None:
+                self.register()
             self._swap_names(now)
         else:
             with self.step("publish"):
@@ -226,6 +235,8 @@ class RenameReplace(RenameCreate):
                 self.files.remove_tree(self.location)
             if self.files.exists(self.aside) and not self.files.exists(self.location):
                 self.files.move(self.aside, self.location)
+            elif not self.in_place:
+                self.leave_as_it_was()
 
     def _restore_name(self) -> None:
         aside = self.metastore.get_table(self.database, self.hidden("aside"))
