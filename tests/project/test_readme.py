@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,24 @@ def test_the_python_blocks_run_in_order(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     assert "all blocks ran" in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_commands_run(tmp_path: Path) -> None:
+    def run(command: str) -> str:
+        program = str(Path(sys.executable).with_name("twophase"))
+        words = [program, *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, command + done.stdout + done.stderr[-3000:]
+        return done.stdout
+
+    run('twophase sql -e "CREATE TABLE t AS SELECT 1 AS a"')
+    (record,) = json.loads(run("twophase timeline --output json"))["transactions"]
+    commands = [line for line in readme.commands() if line.startswith("twophase ")]
+    assert {line.split()[1] for line in commands} == {"timeline", "show", "recover", "clean", "doctor", "sql"}
+    for line in commands:
+        run(line.replace("ID", record["id"]))
 
 
 def test_every_make_target_that_is_named_exists() -> None:
