@@ -25,7 +25,7 @@ from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, reda
 from twophase.catalogs.hive.files import Files, join, same
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, Metastore
 from twophase.catalogs.hive.writing import aligned, save, written_as_files
-from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
+from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
 
@@ -261,6 +261,25 @@ class HiveParticipant(TwoPhaseCatalogTable):
             transaction_id=self.transaction_id,
             hint="Run the statement again: it will see the new state.",
         )
+
+    def check_staged(self) -> None:
+        """Refuse to publish what an abort or ``clean`` has removed: a table without its files helps nobody.
+
+        Raises
+        ------
+        TransactionAborted
+            The staged version is gone.
+        """
+        if not self.is_staged():
+            raise TransactionAborted(
+                f"What was staged for {self.path} is gone: the statement was rolled back meanwhile.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+            )
+
+    def is_staged(self) -> bool:
+        """Whether the staged version is there, and ours."""
+        return layout.owned_by(self.files, self.version, self.transaction_id)
 
     # -- after the decision --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import join, same
+from twophase.catalogs.hive.files import join, parent, same
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError
@@ -67,6 +67,15 @@ class RenameCreate(HiveParticipant):
         mine = (self.transaction_id, self.document["ordinal"])
         return stamp is not None and (stamp["transaction_id"], stamp.get("ordinal")) == mine
 
+    def is_staged(self) -> bool:
+        return self.holds(self.version) or self.holds(self.location)
+
+    def _was_published(self) -> bool:
+        # A later replace has moved our directory aside, with our stamp in it.
+        beside = parent(self.version)
+        aside = [entry.name for entry in self.files.list(beside, recursive=False) if entry.name.endswith(".old")]
+        return super()._was_published() or any(self.holds(join(beside, name)) for name in aside)
+
     # -- staging -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -102,6 +111,7 @@ class RenameCreate(HiveParticipant):
     def commit(self) -> None:
         if self.is_ours(self.current()):
             return
+        self.check_staged()
         self.hive.check_free(self.path, self.transaction_id)
         self.move_in()
         if self.uses_hidden:
@@ -199,6 +209,7 @@ class RenameReplace(RenameCreate):
         now = self.current()
         if self.is_ours(now):
             return
+        self.check_staged()
         self.check_unchanged()
         self._set_aside()
         self.move_in()

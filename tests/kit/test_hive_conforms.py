@@ -17,8 +17,10 @@ from tests.crash.frames import ArrowFrame
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import PROVIDERS
-from twophase.model import Capabilities, ObjectPath, Purpose
-from twophase.testing.conformance import CatalogConformance, FreshProcess
+from twophase.errors import CatalogError
+from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition
+from twophase.testing._suite_base import SCHEMA
+from twophase.testing.conformance import CatalogConformance, Driver, FreshProcess
 
 
 def open_hive(directory: str, recipe: str) -> HiveCatalog:
@@ -73,3 +75,12 @@ class TestHiveByPointer(CatalogConformance):
 
 class TestHiveByRename(TestHiveByPointer):
     recipe = "rename"
+
+    def test_a_table_is_renamed_with_its_rows_or_not_at_all(self, driver: Driver, path: ObjectPath) -> None:
+        """The files stay where they are, which is the default place of the old name: that is told, and kept."""
+        old, new_path = driver.existing(path), ObjectPath.of(path.database, "renamed")
+        driver.catalog.rename_table(path, new_path)
+        assert (driver.state(path), driver.state(new_path)) == (None, old)
+        with pytest.raises(CatalogError, match="not empty"):
+            driver.catalog.create_table(path, TableDefinition(SCHEMA))
+        assert (driver.state(path), driver.state(new_path)) == (None, old)
