@@ -144,6 +144,19 @@ class StatementReader:
         with private_name("VariableSubstitution", self.spark):
             return str(self.spark._jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text))
 
+    def refusal(self, text: str) -> Exception | None:
+        """Spark's own error for a statement that it refuses before it runs; None where it does not."""
+        plan = self.parse(text)
+        if plan is None:
+            return None
+        with private_name("SessionState.executePlan", self.spark):
+            skip = self.spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+            try:
+                self.spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()
+            except _refusals() as error:
+                return error
+        return None
+
     # -- what a plan writes --------------------------------------------------------------------------------------
 
     def is_script(self, plan: Any) -> bool:

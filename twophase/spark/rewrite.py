@@ -243,7 +243,7 @@ class _Draft:
         if decision is None:
             return
         target, scope = decision
-        if node.if_not_exists:
+        if node.if_not_exists and target.spliced:
             if self._rewriter.partition_exists(target, node):
                 return  # Spark itself then writes nothing
             self._edits.append(_if_not_exists(self._stream, place))

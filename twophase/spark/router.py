@@ -2,240 +2,57 @@
 
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
 ``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, and for reads inside a transaction
-``SparkSession.table`` and ``DataFrameReader.table``. A session that is not attached goes straight through.
+``SparkSession.table`` and ``DataFrameReader.table``. A session that is not attached goes straight through. What becomes
+of a statement of an attached one is decided in :mod:`twophase.spark.routing`.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from twophase.errors import AtomicityNotSupportedError
-from twophase.model import ObjectPath, OverwriteScope, Purpose
-from twophase.spark import live, writers
-from twophase.spark.ddl import Change, changes, dropped_tables
-from twophase.spark.intent import intending
-from twophase.spark.jvm_statements import StatementReader, WriteNode
-from twophase.spark.reads import StagedReads
-from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.targets import Target, Targets
-from twophase.spark.tokens import leading_words
+from twophase.spark import writers
+from twophase.spark.routing import Original, Router
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
-
-log = logging.getLogger("twophase.spark")
-
-Original = Callable[..., Any]
-
-
-class Router:
-    """Routes the statements of one attached session.
-
-    Parameters
-    ----------
-    handle : Handle
-    """
-
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
-        self.spark = handle.spark
-        self.targets = Targets(handle)
-        self.reader = StatementReader(handle.spark)
-        self.rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
-        self._staged = StagedReads(self.reader, self.targets, handle)
-
-    # -- SQL -----------------------------------------------------------------------------------------------------
-
-    def sql(self, original: Original, text: str, args: Args) -> Any:
-        """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
-        words = leading_words(text, 2)
-        if self.in_transaction():
-            return self._sql_inside(original, text, args, words)
-        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
-            return self._dropping(lambda: self._sql(original, text, args), text)
-        return self._sql(original, text, args)
-
-    def _sql(self, original: Original, text: str, args: Args) -> Any:
-        rewritten = self._rewritten(text, args) if concerns_us(text) else None
-        return original(text, args) if rewritten is None else self._run_sql(original, rewritten, text, args)
-
-    def _sql_inside(self, original: Original, text: str, args: Args, words: tuple[str, ...]) -> Any:
-        """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
-        change = changes(text, words)
-        if change is not None:
-            self._refuse_change(change)
-        try:
-            rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
-            rewritten = self._staged.rewrite(rewritten)
-        except Untellable as problem:
-            self.unprotected(str(problem))
-            return original(text, args)
-        return self._run_sql(original, rewritten, text, args)
-
-    def _run_sql(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
-        def run() -> Any:
-            with self._grouped(rewritten):
-                return original(rewritten.text, rewritten.args)
-
-        return self.run(run, rewritten.scopes, instead=lambda: original(text, args))
-
-    def _dropping(self, run: Callable[[], Any], text: str) -> Any:
-        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
-        resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
-        targets = [target for target in resolved if target and target.spliced]
-        result = run()
-        for target in targets:
-            if self.targets.existing(target) is None:
-                self._table_dropped(target)
-        return result
-
-    def _table_dropped(self, target: Target) -> None:
-        try:
-            target.catalog.table_dropped(target.path)
-        except Exception:  # the table is gone; what it leaves is for `twophase clean`
-            log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
-
-    def _refuse_change(self, change: Change) -> None:
-        target = self.targets.resolve(change.names, views=True) if change.names else None
-        if target is None and change.names is not None and change.verb.endswith("TABLE"):
-            return
-        if target is None or target.spliced:
-            self.handle.refuse_in_transaction(change.verb, target.path if target else None)
-
-    def _refuse_outside(self, node: WriteNode) -> None:
-        """A write that stays Spark's takes effect at once."""
-        verb = {"empty": "CREATE TABLE", "insert": "INSERT into a table that twophase does not write,"}
-        statement = verb.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
-        self.handle.refuse_in_transaction(statement, ".".join(node.parts or ()) or None)
-
-    def in_transaction(self) -> bool:
-        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
-        return live.any_open() and self.handle.current_transaction() is not None
-
-    def readable_name(self, name: Any) -> Any:
-        """The name under which a table that the surrounding transaction staged is read."""
-        if not self.in_transaction():
-            return name
-        target = self.resolve(name, views=True)
-        return target.name if target and self.targets.staged_definition(target) is not None else name
-
-    def _rewritten(self, text: str, args: Args) -> Rewritten | None:
-        try:
-            return self.rewriter.rewrite(text, args)
-        except Untellable as problem:
-            self.unprotected(str(problem))
-            return None
-
-    def _constant(self, expression: str, args: Args) -> Any:
-        """The value of a constant expression; Spark computes it without a job."""
-        return originals["SparkSession.sql"](self.handle.spark, f"SELECT {expression}", args).head()[0]
-
-    @contextmanager
-    def _grouped(self, rewritten: Rewritten) -> Iterator[None]:
-        """One transaction around a statement that writes several tables."""
-        from twophase.spark.session import transaction
-
-        if rewritten.is_group and self.handle.current_transaction() is None:
-            with transaction(self.handle.spark):
-                yield
-        else:
-            yield
-
-    # -- running -------------------------------------------------------------------------------------------------
-
-    def run(
-        self,
-        run: Callable[[], Any],
-        scopes: Mapping[ObjectPath, OverwriteScope] | None = None,
-        *,
-        options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
-        instead: Callable[[], Any],
-    ) -> Any:
-        """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it."""
-        try:
-            with intending(self.spark.sparkContext, scopes or {}, options):
-                return run()
-        except AtomicityNotSupportedError as error:
-            self.unprotected(str(error), error)
-        return instead()
-
-    def resolve(self, name: Any, *, views: bool = False) -> Target | None:
-        """The target that a name given to the DataFrame API means; None where it is none of ours."""
-        parts = self.reader.parse_name(name) if isinstance(name, str) else None
-        return self.targets.resolve(parts, views=views) if parts else None
-
-    def offers(self, target: Target, purpose: Purpose) -> bool:
-        """Whether the catalog can do it; where it cannot, the policy decides.
-
-        Raises
-        ------
-        AtomicityNotSupportedError
-        """
-        if purpose in target.catalog.capabilities.purposes:
-            return True
-        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
-        return False
-
-    def stays_outside(self, name: str) -> None:
-        """A write goes past us: no harm, unless a transaction is open."""
-        self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
-
-    def unprotected(self, problem: str, cause: BaseException | None = None) -> None:
-        """Refuse a statement under ``required``; warn under ``preferred``.
-
-        Raises
-        ------
-        AtomicityNotSupportedError
-        """
-        if self.handle.policy == "preferred":
-            warnings.warn(f"A statement runs without twophase: {problem}.", RuntimeWarning, stacklevel=6)
-        elif isinstance(cause, AtomicityNotSupportedError):
-            raise cause
-        else:
-            raise AtomicityNotSupportedError(
-                f"The statement cannot be made atomic, and nothing was started: {problem}.",
-                hint="Name its table in plain words, or set spark.twophase.atomicity=preferred.",
-            )
-
-
-# -- the doors ---------------------------------------------------------------------------------------------------------
 
 _lock = threading.RLock()
 _routers: dict[str, Router] = {}
 _known: WeakKeyDictionary[Any, tuple[int, Router | None]] = WeakKeyDictionary()
 _generation = 0
-#: What stood at the doors before us, by ``Class.method``.
-originals: dict[str, Original] = {}
+#: The method before us and our wrapper, by class and name.
+_wrapped: dict[tuple[Any, str], tuple[Original, Original]] = {}
 
 
 def install(handle: Handle) -> None:
     """Route the statements of an attached session. Idempotent."""
     with _lock:
+        doors = _doors()
+        for (owner, name), door in doors.items():
+            if (owner, name) not in _wrapped:
+                _wrap(owner, name, door)
         key = handle.jvm.session_id()
         if key not in _routers:
-            _routers[key] = Router(handle)
+            _routers[key] = Router(handle, _wrapped[next(iter(doors))][0])
             _forget()
-        if not originals:
-            for (owner, name), door in _doors().items():
-                _wrap(owner, name, door)
 
 
 def uninstall(handle: Handle) -> None:
     """Stop routing them; with the last session the doors are put back. Idempotent."""
     with _lock:
-        _routers.pop(_key_of(handle), "")
+        _routers.pop(_key_of(handle), None)
         _forget()
-        if not _routers:
-            for (owner, name), _ in _doors().items():
-                if f"{owner.__name__}.{name}" in originals:
-                    setattr(owner, name, originals.pop(f"{owner.__name__}.{name}"))
+        if _routers:
+            return
+        for (owner, name), (original, wrapper) in list(_wrapped.items()):
+            # Where somebody else has wrapped ours since, it stays, and goes straight through.
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+                del _wrapped[(owner, name)]
 
 
 def _key_of(handle: Handle) -> str:
@@ -265,7 +82,7 @@ def _wrap(owner: Any, name: str, door: Callable[..., Any]) -> None:
     def routed(self: Any, *args: Any, **kwargs: Any) -> Any:
         return door(original, self, *args, **kwargs)
 
-    originals[f"{owner.__name__}.{name}"] = original
+    _wrapped[(owner, name)] = (original, routed)
     setattr(owner, name, routed)
 
 
@@ -337,7 +154,7 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
     from pyspark.sql.session import SparkSession
 
     return {
-        (SparkSession, "sql"): _sql,
+        (SparkSession, "sql"): _sql,  # first: the routers need what stood there
         (SparkSession, "table"): _table,
         (DataFrameReader, "table"): _read_table,
         (DataFrameWriter, "saveAsTable"): _save_as_table,

@@ -19,7 +19,7 @@ from twophase.spark.jvm_writers import WriterFacts, qualified, stored_facts, wit
 from twophase.spark.targets import Target
 
 if TYPE_CHECKING:
-    from twophase.spark.router import Router
+    from twophase.spark.routing import Router
 
 Save = Callable[[str], None]
 

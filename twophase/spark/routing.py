@@ -1,0 +1,218 @@
+"""What becomes of each statement of one attached session.
+
+A statement that writes a session table goes to the session's twophase catalog under the table's full name; one inside a
+transaction reads what was staged there; everything else goes to Spark as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from twophase.errors import AtomicityNotSupportedError
+from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark import live
+from twophase.spark.ddl import Change, changes, dropped_tables
+from twophase.spark.intent import intending
+from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.reads import StagedReads
+from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
+from twophase.spark.targets import Target, Targets
+from twophase.spark.tokens import leading_words
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+log = logging.getLogger("twophase.spark")
+
+Original = Callable[..., Any]
+
+
+class Router:
+    """Routes the statements of one attached session.
+
+    Parameters
+    ----------
+    handle : Handle
+    original_sql : callable
+        ``SparkSession.sql`` as it was before us.
+    """
+
+    def __init__(self, handle: Handle, original_sql: Original) -> None:
+        self._original_sql = original_sql
+        self.handle = handle
+        self.spark = handle.spark
+        self.targets = Targets(handle)
+        self.reader = StatementReader(handle.spark)
+        self.rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
+        self._staged = StagedReads(self.reader, self.targets, handle)
+
+    # -- SQL -----------------------------------------------------------------------------------------------------
+
+    def sql(self, original: Original, text: str, args: Args) -> Any:
+        """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
+        words = leading_words(text, 2)
+        if self.in_transaction():
+            return self._sql_inside(original, text, args, words)
+        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
+            return self._dropping(lambda: self._sql(original, text, args), text)
+        return self._sql(original, text, args)
+
+    def _sql(self, original: Original, text: str, args: Args) -> Any:
+        rewritten = self._rewritten(text, args) if concerns_us(text) else None
+        return original(text, args) if rewritten is None else self._run_sql(original, rewritten, text, args)
+
+    def _sql_inside(self, original: Original, text: str, args: Args, words: tuple[str, ...]) -> Any:
+        """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
+        change = changes(text, words)
+        if change is not None:
+            self._refuse_change(change)
+        try:
+            rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
+            rewritten = self._staged.rewrite(rewritten)
+        except Untellable as problem:
+            self.unprotected(str(problem))
+            return original(text, args)
+        return self._run_sql(original, rewritten, text, args)
+
+    def _run_sql(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
+        def run() -> Any:
+            with self._grouped(rewritten), self._in_sparks_words(text, rewritten):
+                return original(rewritten.text, rewritten.args)
+
+        return self.run(run, rewritten.scopes, instead=lambda: original(text, args))
+
+    @contextmanager
+    def _in_sparks_words(self, text: str, rewritten: Rewritten) -> Iterator[None]:
+        """Where Spark refuses the user's own text too, its error is raised: the names and positions in it are right."""
+        try:
+            yield
+        except AnalysisException:
+            is_plain = not rewritten.args and not rewritten.is_script and rewritten.text != text
+            error = self.reader.refusal(text) if is_plain and not self.in_transaction() else None
+            if error is not None:
+                raise error from None
+            raise
+
+    def _dropping(self, run: Callable[[], Any], text: str) -> Any:
+        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
+        resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
+        targets = [target for target in resolved if target and target.spliced]
+        result = run()
+        for target in targets:
+            if self.targets.existing(target) is None:
+                self._table_dropped(target)
+        return result
+
+    def _table_dropped(self, target: Target) -> None:
+        try:
+            target.catalog.table_dropped(target.path)
+        except Exception:  # the table is gone; what it leaves is for `twophase clean`
+            log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
+
+    def _refuse_change(self, change: Change) -> None:
+        target = self.targets.resolve(change.names, views=True) if change.names else None
+        if target is None and change.names is not None and change.verb.endswith("TABLE"):
+            return
+        if target is None or target.spliced:
+            self.handle.refuse_in_transaction(change.verb, target.path if target else None)
+
+    def _refuse_outside(self, node: WriteNode) -> None:
+        """A write that stays Spark's takes effect at once."""
+        verb = {"empty": "CREATE TABLE", "insert": "INSERT into a table that twophase does not write,"}
+        statement = verb.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
+        self.handle.refuse_in_transaction(statement, ".".join(node.parts or ()) or None)
+
+    def in_transaction(self) -> bool:
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
+        return live.any_open() and self.handle.current_transaction() is not None
+
+    def readable_name(self, name: Any) -> Any:
+        """The name under which a table that the surrounding transaction staged is read."""
+        if not self.in_transaction():
+            return name
+        target = self.resolve(name, views=True)
+        return target.name if target and self.targets.staged_definition(target) is not None else name
+
+    def _rewritten(self, text: str, args: Args) -> Rewritten | None:
+        try:
+            return self.rewriter.rewrite(text, args)
+        except Untellable as problem:
+            self.unprotected(str(problem))
+            return None
+
+    def _constant(self, expression: str, args: Args) -> Any:
+        """The value of a constant expression; Spark computes it without a job."""
+        return self._original_sql(self.spark, f"SELECT {expression}", args).head()[0]
+
+    @contextmanager
+    def _grouped(self, rewritten: Rewritten) -> Iterator[None]:
+        """One transaction around a statement that writes several tables."""
+        from twophase.spark.session import transaction
+
+        if rewritten.is_group and self.handle.current_transaction() is None:
+            with transaction(self.handle.spark):
+                yield
+        else:
+            yield
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        run: Callable[[], Any],
+        scopes: Mapping[ObjectPath, OverwriteScope] | None = None,
+        *,
+        options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
+        instead: Callable[[], Any],
+    ) -> Any:
+        """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it."""
+        try:
+            with intending(self.spark.sparkContext, scopes or {}, options):
+                return run()
+        except AtomicityNotSupportedError as error:
+            self.unprotected(str(error), error)
+        return instead()
+
+    def resolve(self, name: Any, *, views: bool = False) -> Target | None:
+        """The target that a name given to the DataFrame API means; None where it is none of ours."""
+        parts = self.reader.parse_name(name) if isinstance(name, str) else None
+        return self.targets.resolve(parts, views=views) if parts else None
+
+    def offers(self, target: Target, purpose: Purpose) -> bool:
+        """Whether the catalog can do it; where it cannot, the policy decides.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if purpose in target.catalog.capabilities.purposes:
+            return True
+        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+        return False
+
+    def stays_outside(self, name: str) -> None:
+        """A write goes past us: no harm, unless a transaction is open."""
+        self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
+
+    def unprotected(self, problem: str, cause: BaseException | None = None) -> None:
+        """Refuse a statement under ``required``; warn under ``preferred``.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if self.handle.policy == "preferred":
+            warnings.warn(f"A statement runs without twophase: {problem}.", RuntimeWarning, stacklevel=6)
+        elif isinstance(cause, AtomicityNotSupportedError):
+            raise cause
+        else:
+            raise AtomicityNotSupportedError(
+                f"The statement cannot be made atomic, and nothing was started: {problem}.",
+                hint="Name its table in plain words, or set spark.twophase.atomicity=preferred.",
+            )
