@@ -179,13 +179,16 @@ class Metastore(ABC):
 
     @abstractmethod
     def create_table(self, table: HiveTable) -> None:
-        """Create a table, in one step, with exactly this location and kind.
+        """Create a table at exactly this location, visible in one step; its kind may follow in a second one.
 
         Raises
         ------
         TableAlreadyExistsError
             The name is taken.
         """
+
+    def make_managed(self, database: str, name: str) -> None:
+        """Let the files of a table go with it when it is dropped, where the metastore can. Idempotent."""
 
     @abstractmethod
     def alter_table(self, table: HiveTable) -> None:

@@ -182,9 +182,6 @@ class PointerPartitions(PointerParticipant):
             self._check_partitions(plan, now)
             with self.step("publish"):
                 self._switch(table, plan)
-        elif pending := self._pending(plan, now):
-            with self.step("publish"):
-                self._roll_forward(table, pending, now)
         if not plan.changes:
             self.mark_published()
         self.complete(table, plan)
@@ -212,10 +209,15 @@ class PointerPartitions(PointerParticipant):
             c for c in old if c.action != REMOVE and (now.get(c.key) is None or same(now[c.key], c.old or self.empty))
         ]
 
-    def _roll_forward(self, table: HiveTable, pending: list[Change], now: Mapping[Key, str]) -> None:
-        there = [change for change in pending if change.key in now]
-        self.metastore.alter_partitions(table, self._partitions(table, there))
-        self.metastore.add_partitions(table, self._partitions(table, [c for c in pending if c.key not in now]))
+    def _roll_forward(self, table: HiveTable, plan: Plan) -> None:
+        now = self.locations(table)
+        pending = self._pending(plan, now)
+        if not pending:
+            return
+        with self.step("publish"):
+            there = [change for change in pending if change.key in now]
+            self.metastore.alter_partitions(table, self._partitions(table, there))
+            self.metastore.add_partitions(table, self._partitions(table, [c for c in pending if c.key not in now]))
 
     def _partitions(self, table: HiveTable, changes: Iterable[Change]) -> list[HivePartition]:
         return self.hive.partitions_of(table, {change.key: change.new for change in changes})
@@ -244,6 +246,8 @@ class PointerPartitions(PointerParticipant):
 
     def complete(self, table: HiveTable, plan: Plan) -> None:
         """Forward-only steps: partitions without rows go; a replaced table gets its new root and properties."""
+        if len(plan.changes) > self.metastore.altered_in_one_step:
+            self._roll_forward(table, plan)
         if gone := plan.of(REMOVE):
             with self.step("drop_partitions"):
                 now = self.locations(table)

@@ -13,7 +13,7 @@ from twophase.failpoints import declare
 from twophase.model import Level, TableDefinition
 
 STEPS = (
-    *("stage", "write", "hidden_table", "link", "register", "publish", "restore", "retire", "drop_hidden"),
+    *("stage", "write", "hidden_table", "link", "register", "publish", "own", "restore", "retire", "drop_hidden"),
     *("undo", "remove_staging"),
 )
 declare(*(f"hive.pointer.{name}" for name in STEPS))
@@ -28,6 +28,10 @@ class PointerParticipant(HiveParticipant):
 class PointerCreate(PointerParticipant):
     """CREATE of an unpartitioned table: one ``create_table`` with its LOCATION at the version."""
 
+    def begin(self) -> None:
+        self.hive.check_free(self.path, self.transaction_id)
+        super().begin()
+
     def prepare(self) -> None:
         self.hive.check_free(self.path, self.transaction_id)
         self.inherit()
@@ -36,9 +40,17 @@ class PointerCreate(PointerParticipant):
     def commit(self) -> None:
         if self.is_ours(self.current()):
             return
+        self.check_staged()
         with self.step("publish"):
             self.metastore.create_table(self.target())
         self.tell()
+
+    def finish(self) -> None:
+        now = self.current()
+        if now is not None and self.is_ours(now) and now.kind != MANAGED:
+            with self.step("own"):
+                self.metastore.make_managed(self.database, self.path.name)
+        super().finish()
 
     def compensate(self) -> bool:
         if not self.is_ours(self.current()):
@@ -117,6 +129,7 @@ class PointerSwitch(PointerParticipant):
         if self.is_ours(self.current()):
             self.complete()
             return
+        self.check_staged()
         now = self.check_unchanged()
         self.check_inherited()
         with self.step("publish"):

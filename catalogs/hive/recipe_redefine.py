@@ -87,6 +87,9 @@ class PointerSwap(PointerCreateHidden):
     Two metastore calls. Between them the name is free; recovery puts the old table back.
     """
 
+    def begin(self) -> None:
+        HiveParticipant.begin(self)
+
     def prepare(self) -> None:
         self.check_unchanged()
         self.inherit()

@@ -46,7 +46,7 @@ def world(shared_world: World) -> Iterator[World]:
     """The shared session; afterwards nothing is armed, no hidden table and no staging may be left."""
     yield shared_world
     failpoints.disarm()
-    assert shared_world.hidden_tables() == []
-    assert shared_world.staged() == []
+    left = (shared_world.hidden_tables(), shared_world.staged())
     tables = [row.tableName for row in shared_world.sql("SHOW TABLES").collect()]
     shared_world.drop(*tables)
+    assert left == ([], [])

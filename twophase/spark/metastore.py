@@ -123,11 +123,32 @@ class SessionMetastore(Metastore):
             raise
 
     def create_table(self, table: HiveTable) -> None:
+        # Spark would keep the location of a managed data source table from Hive, which then has the default one.
+        later = self._hive is not None and table.kind == MANAGED and table.provider != "hive"
         try:
-            self._catalog.createTable(self._to_spark(table), False)
+            self._catalog.createTable(self._to_spark(replace(table, kind=EXTERNAL) if later else table), False)
         except _spark_errors() as error:
             self._refuse(error, table)
             raise
+        if later:
+            self.make_managed(table.database, table.name)
+
+    def make_managed(self, database: str, name: str) -> None:
+        if self._hive is None:
+            found = self._catalog.getTable(database, name)
+            self._catalog.alterTable(self._case.copy(found, tableType=self._kind(MANAGED)))
+            return
+        raw = self._hive.getTable(database, name)
+        self._hive.alterTable(database, name, self._as_kind(raw, MANAGED))
+
+    def _as_kind(self, raw: Any, kind: str, **changes: Any) -> Any:
+        """A raw Hive table with a kind, and with Hive's location where Spark has it: a drop then finds the files."""
+        if kind == MANAGED:
+            path = self._dict(raw.storage().properties()).get("path")
+            if path is not None:
+                located = self._case.copy(raw.storage(), locationUri=self._option(self._uri(path)))
+                changes["storage"] = located
+        return self._case.copy(raw, tableType=self._kind(kind), **changes)
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -155,12 +176,12 @@ class SessionMetastore(Metastore):
         self._hive.alterTable(table.database, table.name, new)
 
     def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:
-        changes: dict[str, Any] = {"identifier": old.identifier(), "tableType": self._kind(table.kind)}
+        changes: dict[str, Any] = {"identifier": old.identifier()}
         if not table.tracked:
             properties = self._dict(template.properties())
             properties.pop("spark.sql.partitionProvider", None)
             changes |= {"properties": self._map(properties), "tracksPartitionsInCatalog": False}
-        return self._case.copy(template, ignoredProperties=self._map({}), **changes)
+        return self._as_kind(template, table.kind, ignoredProperties=self._map({}), **changes)
 
     def _replace_in_memory(self, table: HiveTable, template: str) -> None:
         old = self._catalog.getTable(table.database, table.name)
@@ -189,7 +210,7 @@ class SessionMetastore(Metastore):
         if self._hive is not None:
             raw = self._hive.getTable(table.database, table.name)
             identifier = self._identifier(table.database, new_name)
-            renamed = self._case.copy(raw, identifier=identifier, tableType=self._kind(kind))
+            renamed = self._as_kind(raw, kind, identifier=identifier)
             self._hive.alterTable(table.database, table.name, renamed)
             return
         # The catalog in memory moves the files of a managed table, never those of an external one.

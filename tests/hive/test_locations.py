@@ -1,0 +1,152 @@
+"""Tables whose files stay at one location: LOCATION, EXTERNAL tables, and the recipe ``rename``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hive.world import World, files_of
+from twophase.errors import CatalogError
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
+
+
+def kind_of(world: World, table: str) -> str:
+    return str(world.sql(f"DESCRIBE EXTENDED {table}").where("col_name = 'Type'").first()[1])
+
+
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_create_with_a_location_is_external_and_its_files_are_there(world: World, tmp_path: Path, by: list[str]) -> None:
+    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
+    participant = world.run("e", df, by=by, location=str(tmp_path / "here"))
+    assert (world.rows("e"), participant.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)
+    assert kind_of(world, "e") == "EXTERNAL"
+    assert world.spark.read.parquet(str(tmp_path / "here")).count() == 4
+    assert not (tmp_path / ".twophase").exists()
+
+
+def test_a_foreign_directory_at_a_location_is_refused_and_untouched(world: World, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "precious.txt").write_text("mine")
+    df = world.sql("SELECT 1 AS a")
+    participant = world.offer("e", df, location=str(tmp_path / "here"))
+    with pytest.raises(CatalogError, match="not empty"):
+        participant.begin()
+    participant.abort()
+    assert files_of(tmp_path) == {"here/precious.txt"}
+
+
+def test_a_foreign_directory_at_the_default_location_is_refused_and_untouched(world: World) -> None:
+    home = world.warehouse / "d"
+    home.mkdir(parents=True)
+    (home / "precious.txt").write_text("mine")
+    with pytest.raises(CatalogError, match="not empty"):
+        world.stage("d", world.sql("SELECT 1 AS a"))
+    assert files_of(home) == {"precious.txt"}
+    (home / "precious.txt").unlink()
+
+
+def test_an_empty_directory_at_a_location_is_there_again_after_an_abort(world: World, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    participant = world.stage("e", world.sql("SELECT 1 AS a"), location=str(tmp_path / "here"))
+    participant.abort()
+    assert (tmp_path / "here").is_dir()
+    world.run("e", world.sql("SELECT 1 AS a"), location=str(tmp_path / "here"))
+    assert world.rows("e") == [(1,)]
+
+
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"])
+def test_inserts_into_an_external_table_leave_it_where_it_is(world: World, tmp_path: Path, by: str) -> None:
+    world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet {by} LOCATION '{tmp_path / 'here'}'")
+    world.sql("INSERT INTO e SELECT id, id % 2 AS k FROM range(4)")
+    world.run("e", world.sql("SELECT id, id % 3 AS k FROM range(4)"), Purpose.INSERT_INTO)
+    assert len(world.rows("e")) == 8
+    assert kind_of(world, "e") == "EXTERNAL"
+    world.run("e", world.sql("SELECT id, id AS k FROM e WHERE id = 1"), Purpose.INSERT_OVERWRITE)
+    assert world.rows("e") == [(1, 1), (1, 1)]
+    assert world.spark.read.parquet(str(tmp_path / "here")).count() == 2
+    if by:
+        assert world.partitions("e") == ["k=1"]
+
+
+def test_one_file_into_an_external_table_is_atomic_and_several_are_not(world: World, tmp_path: Path) -> None:
+    world.sql(f"CREATE TABLE e (id BIGINT) USING parquet LOCATION '{tmp_path / 'here'}'")
+    one = world.run("e", world.sql("SELECT id FROM range(4)").coalesce(1), Purpose.INSERT_INTO)
+    two = world.run("e", world.sql("SELECT id FROM range(4)").repartition(2), Purpose.INSERT_INTO)
+    assert (one.level, two.level) == (Level.ATOMIC, Level.UNDONE)
+    assert two.level_reason
+
+
+def test_new_partitions_of_an_external_table_are_atomic(world: World, tmp_path: Path) -> None:
+    world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'here'}'")
+    participant = world.run("e", world.sql("SELECT id, id % 2 AS k FROM range(4)"), Purpose.INSERT_INTO)
+    assert (world.rows("e"), participant.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)
+
+
+@pytest.mark.parametrize("scope", [OverwriteScope({}, True), OverwriteScope({"k": "1"})])
+def test_overwrite_of_one_partition_of_an_external_table(world: World, tmp_path: Path, scope: OverwriteScope) -> None:
+    world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'here'}'")
+    world.sql("INSERT INTO e SELECT id, id % 2 AS k FROM range(4)")
+    world.run("e", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope)
+    assert world.rows("e") == [(0, 0), (2, 0), (9, 1)]
+
+
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"])
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
+def test_an_insert_into_an_external_table_is_undone_to_the_last_file(
+    world: World, tmp_path: Path, by: str, purpose: Purpose
+) -> None:
+    world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet {by} LOCATION '{tmp_path / 'here'}'")
+    world.sql("INSERT INTO e SELECT id, id % 2 AS k FROM range(4)")
+    before, rows = files_of(tmp_path / "here"), world.rows("e")
+    participant = world.stage("e", world.sql("SELECT id, id % 3 AS k FROM range(4)"), purpose)
+    participant.commit()
+    assert world.rows("e") != rows
+    assert world.reborn(participant).compensate()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.abort()
+    assert {name for name in files_of(tmp_path / "here") if "SUCCESS" not in name} == {
+        name for name in before if "SUCCESS" not in name
+    }
+    assert world.rows("e") == rows
+
+
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_recipe_rename_keeps_the_files_at_the_default_location(world: World, by: list[str]) -> None:
+    renaming = world.with_options(recipe="rename")
+    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
+    created = renaming.run("r", df, by=by)
+    assert (renaming.rows("r"), created.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)
+    assert kind_of(world, "r") == "MANAGED"
+    assert any(name.endswith(".parquet") for name in files_of(world.warehouse / "r"))
+    replaced = renaming.run("r", world.sql("SELECT id, k FROM r WHERE id > 1"), Purpose.REPLACE_TABLE_AS, by=by)
+    assert (renaming.rows("r"), replaced.level) == ([(2, 0), (3, 1)], Level.UNDONE)
+    renaming.run("r", world.sql("SELECT 7L AS id, 0L AS k"), Purpose.INSERT_INTO)
+    assert renaming.rows("r") == [(2, 0), (3, 1), (7, 0)]
+    world.sql("DROP TABLE r")
+    world.catalog.table_dropped(ObjectPath.of("default", "r"))
+    world.sql("CREATE TABLE r USING parquet AS SELECT 1 AS a")
+
+
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_an_aborted_replace_of_recipe_rename_leaves_the_old_table(world: World, by: list[str]) -> None:
+    renaming = world.with_options(recipe="rename")
+    renaming.run("r", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=by)
+    participant = renaming.stage("r", world.sql("SELECT id, k FROM r WHERE id > 1"), Purpose.REPLACE_TABLE_AS, by=by)
+    participant.abort()
+    assert len(renaming.rows("r")) == 4
+
+
+def test_replace_of_an_external_table_by_a_managed_one_leaves_the_users_files(world: World, tmp_path: Path) -> None:
+    world.sql(f"CREATE TABLE e USING parquet LOCATION '{tmp_path / 'here'}' AS SELECT 1 AS a")
+    before = files_of(tmp_path / "here")
+    world.run("e", world.sql("SELECT a, 2 AS b FROM e"), Purpose.REPLACE_TABLE_AS)
+    assert (world.rows("e"), kind_of(world, "e")) == ([(1, 2)], "MANAGED")
+    assert files_of(tmp_path / "here") == before
+
+
+def test_replace_at_a_new_location(world: World, tmp_path: Path) -> None:
+    world.run("t", world.sql("SELECT 1 AS a"))
+    world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=str(tmp_path / "new"))
+    assert (world.rows("t"), kind_of(world, "t")) == ([(1, 2)], "EXTERNAL")
+    assert world.spark.read.parquet(str(tmp_path / "new")).count() == 1
