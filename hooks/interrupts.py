@@ -31,5 +31,6 @@ def deferred_interrupts() -> Iterator[None]:
         for number, handler in previous.items():
             # A handler that was not installed from Python (None) cannot be put back; the default is the nearest.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for number in received:
-        signal.raise_signal(number)
+        # Also when the block failed: a SIGTERM that is swallowed would leave the process running.
+        for received_number in received:
+            signal.raise_signal(received_number)

@@ -20,7 +20,8 @@ CANCELLED = [
 ]
 FAILED = [
     "[USER_RAISED_EXCEPTION] Job 3 cancelled SQLSTATE: P0001",
-    "An error occurred while calling o1.sql.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0",
+    "An error occurred while calling o1.sql.\n: org.apache.spark.SparkException: Job aborted due to stage failure: "
+    "Task 0 in stage 1.0 failed",
     "[DIVIDE_BY_ZERO] Division by zero.",
     "",
 ]

@@ -1,0 +1,37 @@
+"""Signals wait while something is published or rolled back, and none is lost."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from twophase.hooks.interrupts import deferred_interrupts
+
+
+def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        steps.append("published")
+    assert steps == ["published"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_is_delivered_when_the_block_fails_too() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, deferred_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("the store refused")
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_sigterm_goes_to_its_own_handler_afterwards() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+            assert received == []
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
