@@ -94,8 +94,8 @@ def overwrite_history(job: Job) -> None:
     rows: DataFrame = job.spark.table("flights")
     if job.faulty:
         # Many times the same rows, so that there is a middle in which the driver can be killed.
-        rows = rows.crossJoin(job.spark.range(30)).repartition(60)
-    rows.drop("id").write.mode("overwrite").saveAsTable("history")
+        rows = rows.crossJoin(job.spark.range(60)).drop("id")
+    rows.write.mode("overwrite").saveAsTable("history")
 
 
 def _table(name: str, query: str) -> str:

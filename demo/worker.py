@@ -37,7 +37,7 @@ def session(directory: Path) -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
