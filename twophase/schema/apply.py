@@ -50,7 +50,8 @@ def apply_changes(
 ) -> Schema:
     """The schema after a list of changes, applied in order; all of them or none.
 
-    Names are those at that point of the list (after ``RenameField("a", "b")`` the field is ``b``); clashes of names are looked
+    Names are those at that point of the list (after ``RenameField("a", "b")`` the field is ``b``); clashes of names
+    are looked
     for at the end.
 
     Parameters
@@ -84,13 +85,13 @@ def apply_changes(
     UnsupportedTypeError
         A new field's type is none that a schema holds.
     """
-    application = _Application(schema, promotion_policy(promotion), highest_field_id)
+    application = Application(schema, promotion_policy(promotion), highest_field_id)
     for change in [changes] if isinstance(changes, Change) else changes:
         application.apply(change)
     return application.result(schema.schema_id + 1 if schema_id is None else schema_id)
 
 
-class _Application:
+class Application:
     """One list of changes on its way."""
 
     def __init__(self, schema: Schema, policy: PromotionPolicy, floor: int | None) -> None:
@@ -100,6 +101,7 @@ class _Application:
         self.primary = list(schema.primary_keys)
         self.partition = list(schema.partition_keys)
         self.settled: dict[tuple[int, str], Any] = {}
+        self.thinned: list[tuple[Node | None, str]] = []
 
     def apply(self, change: Change) -> None:
         try:
@@ -109,6 +111,9 @@ class _Application:
         handler(self, change)
 
     def result(self, schema_id: int) -> Schema:
+        for parent, path in self.thinned:
+            gone = parent is not None and parent.id in self.tree.dropped
+            rules.check_not_last(0 if gone else len(self.tree.siblings(parent)), gone, parent, path)
         fields = self.tree.freeze()
         primary, partition = tuple(self.primary), tuple(self.partition)
         keys = (self.schema.primary_keys, self.schema.partition_keys)
@@ -156,7 +161,7 @@ class _Application:
     # -- the changes -------------------------------------------------------------------------------------------------
 
     def add(self, change: AddField) -> None:
-        parent, name = self._new_place(change)
+        parent, name = self.new_place(change)
         path = name if parent is None else f"{self.text(parent)}.{name}"
         rules.check_parent(parent, path)
         own = self._new_id()
@@ -179,10 +184,13 @@ class _Application:
     def _new_id(self) -> int:
         return next(self.tree.next_ids())
 
-    def _new_place(self, change: AddField) -> tuple[Node | None, str]:
+    def new_place(self, change: AddField) -> tuple[Node | None, str]:
+        """The struct that a new field goes to (None: the table), and its name."""
         if isinstance(change.path, int):
             raise SchemaError("A new field is named by a path, not by an id.", field_path=path_text(change.path))
-        parts, exact = split_path(change.path) if isinstance(change.path, str) else (list(change.path), True)
+        parts, exact = (
+            split_path(change.path) if isinstance(change.path, str) else ([str(p) for p in change.path], True)
+        )
         if not parts:
             raise SchemaError("A new field needs a name.")
         above, name = parts[:-1], parts[-1]
@@ -206,7 +214,7 @@ class _Application:
                     field_path=path,
                     allowed=("only the drop", "two lists, one after the other"),
                 )
-        rules.check_not_last(self.tree.siblings(node.parent), node, path)
+        self.thinned.append((node.parent, path))
         self.tree.drop(node, path)
 
     def _below(self, node: Node) -> list[int]:
@@ -330,16 +338,16 @@ def _chain(own: int, tree: Tree) -> Iterable[int]:
     yield from tree.next_ids()
 
 
-_HANDLERS: dict[type[Change], Callable[[_Application, Any], None]] = {
-    AddField: _Application.add,
-    DropField: _Application.drop,
-    RenameField: _Application.rename,
-    ChangeType: _Application.change_type,
-    ChangeNullability: _Application.change_nullability,
-    ChangeDefault: _Application.change_default,
-    ChangeComment: _Application.change_comment,
-    MoveField: _Application.move,
-    AddPartitionKey: _Application.add_partition_key,
-    DropPartitionKey: _Application.drop_partition_key,
-    SetPrimaryKey: _Application.set_primary_key,
+_HANDLERS: dict[type[Change], Callable[[Application, Any], None]] = {
+    AddField: Application.add,
+    DropField: Application.drop,
+    RenameField: Application.rename,
+    ChangeType: Application.change_type,
+    ChangeNullability: Application.change_nullability,
+    ChangeDefault: Application.change_default,
+    ChangeComment: Application.change_comment,
+    MoveField: Application.move,
+    AddPartitionKey: Application.add_partition_key,
+    DropPartitionKey: Application.drop_partition_key,
+    SetPrimaryKey: Application.set_primary_key,
 }

@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 _CONTEXT = Context(prec=100, rounding=ROUND_HALF_UP)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_FLOAT = re.compile(_NUMBER.pattern + r"[dDfF]?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# Java's BigDecimal takes any script's digits.
+_ANY_DIGITS = re.compile(_NUMBER.pattern)
+_FLOAT = re.compile(_NUMBER.pattern + r"[dDfF]?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _DATE = re.compile(r"(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
 _SPACE = "".join(chr(code) for code in range(33)) + "\x7f"
@@ -84,7 +86,7 @@ def _parse_date(text: str) -> date | None:
 
 def _parse_decimal(text: str, new: pa.DataType) -> Decimal | None:
     text = text.strip(_SPACE)
-    return _fit(Decimal(text), new) if _NUMBER.fullmatch(text) else None
+    return _fit(Decimal(text), new) if _ANY_DIGITS.fullmatch(text) else None
 
 
 def float_to_decimal(value: float, new: pa.DataType) -> Decimal | None:
@@ -140,4 +142,3 @@ def _plain(text: str, point: int) -> str:
         return "0." + "0" * -point + text
     padded = text.ljust(point, "0")
     return f"{padded[:point]}.{padded[point:] or '0'}"
-

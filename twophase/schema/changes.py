@@ -1,6 +1,7 @@
 """Changes of a schema, as values. :func:`twophase.schema.apply_changes` applies them.
 
-A field is named by a dotted path (``"address.zip"``; backticks quote a name with dots), by a tuple with one name a level, or by
+A field is named by a dotted path (``"address.zip"``; backticks quote a name with dots), by a tuple with one name a
+level, or by
 its id. Below a list the name is ``element``, below a map ``key`` and ``value``.
 """
 
@@ -54,7 +55,8 @@ class Change:
 class AddField(Change):
     """Add a field, at any level.
 
-    Rows that were written before read NULL, or the default. A name that was dropped earlier comes back as another field.
+    Rows that were written before read NULL, or the default. A name that was dropped earlier comes back as another
+    field.
 
     Parameters
     ----------

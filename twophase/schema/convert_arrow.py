@@ -241,7 +241,8 @@ def verify_file_schema(source: pa.Schema, written_with: Schema) -> None:
     Raises
     ------
     FieldIdError
-        An id is missing, unknown, or belongs to a field of another name or type: reading the file would swap or lose values.
+        An id is missing, unknown, or belongs to a field of another name or type: reading the file would swap or lose
+        values.
     """
     in_file = from_arrow(pa.schema(list(source)))
     for found in in_file.walk():

@@ -91,7 +91,9 @@ def _facts(node: Field) -> dict[str, Any]:
 
 def _unnamed_facts(node: Field) -> dict[str, Any]:
     metadata = {k: v for k, v in node.metadata if k != SPARK_TYPE}
-    return ({"metadata": metadata} if metadata else {}) | ({"comment": node.comment} if node.comment is not None else {})
+    return ({"metadata": metadata} if metadata else {}) | (
+        {"comment": node.comment} if node.comment is not None else {}
+    )
 
 
 def _data_type(node: Field, path: str) -> DataType:
@@ -114,7 +116,7 @@ def _leaf_type(node: Field, path: str) -> DataType:
     if own is not None:
         field = {"name": "x", "type": own, "nullable": True, "metadata": {}}
         return spark.StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
-    leaf = node.leaf
+    leaf: Any = node.leaf
     kind = family(leaf) or ("binary" if pa.types.is_fixed_size_binary(leaf) else None)
     if kind == "decimal" and 0 <= leaf.scale <= leaf.precision <= 38:
         return spark.DecimalType(leaf.precision, leaf.scale)
@@ -258,7 +260,8 @@ def _make(
 
     number = number_of(facts, path)
     metadata = dict(facts.get("metadata", {}))
-    kind, leaf, children = Kind.LEAF, None, ()
+    kind, leaf = Kind.LEAF, None
+    children: tuple[Field, ...] = ()
 
     def nested(child: str, child_type: DataType, child_nullable: bool) -> Field:
         at = f"{inner}.{child}".lstrip(".")
@@ -279,12 +282,13 @@ def _make(
         leaf = parse_leaf(facts["type"]) if "type" in facts else leaf
         if own is not None:
             metadata[SPARK_TYPE] = own
-    defaults = [None if facts.get(k) is None else parse_default(facts[k], leaf) for k in _DEFAULTS]
+    initial, write = (_default(facts.get(key), leaf) for key in ("initial_default", "write_default"))
     extras = tuple(sorted(metadata.items()))
-    return Field(number, name, kind, leaf, nullable, facts.get("comment"), *defaults, extras, children)
+    return Field(number, name, kind, leaf, nullable, facts.get("comment"), initial, write, extras, children)
 
 
-_DEFAULTS = ("initial_default", "write_default")
+def _default(text: str | None, leaf: pa.DataType) -> pa.Scalar | None:
+    return None if text is None else parse_default(text, leaf)
 
 
 def _from_leaf(data_type: DataType, path: str = "") -> tuple[pa.DataType, str | None]:

@@ -122,8 +122,9 @@ def _read(item: Any, where: str, depth: int) -> Field:
 def _make(document: Mapping[str, Any], kind: Kind, where: str, depth: int) -> Field:
     leaf = parse_leaf(_take(document, "type", str, where)) if kind is Kind.LEAF else None
     below = [] if leaf is not None else _take(document, kind.value, list, where)
-    defaults = [_take(document, key, str, where, None) for key in ("initial_default", "write_default")]
-    if leaf is None and any(defaults):
+    texts = [_take(document, key, str, where, None) for key in ("initial_default", "write_default")]
+    initial, write = (None if text is None or leaf is None else parse_default(text, leaf) for text in texts)
+    if leaf is None and any(text is not None for text in texts):
         raise SchemaDocumentError(f"{where} has a default but is no leaf.", field_path=where)
     metadata = _mapping(document.get("metadata", {}), f"{where}.metadata")
     return Field(
@@ -133,7 +134,8 @@ def _make(document: Mapping[str, Any], kind: Kind, where: str, depth: int) -> Fi
         leaf,
         _take(document, "nullable", bool, where, True),
         _take(document, "comment", str, where, None),
-        *(None if text is None else parse_default(text, leaf) for text in defaults),
+        initial,
+        write,
         tuple(sorted((str(k), str(v)) for k, v in metadata.items())),
         tuple(_read(child, f"{where}.{kind.value}[{i}]", depth + 1) for i, child in enumerate(below)),
     )

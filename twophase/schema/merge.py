@@ -1,6 +1,7 @@
 """Reading a file that an older schema wrote: for each field of the query, what of the file it is read from.
 
-The rules are those of Hudi's InternalSchemaMerger. The plan also says how each value becomes the query's type: one cast, or the
+The rules are those of Hudi's InternalSchemaMerger. The plan also says how each value becomes the query's type: one
+cast, or the
 chain of casts that the table's history went through, so that a file reads as if every change of type had rewritten it.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from twophase.schema.cast_arrow import cast_scalar
 from twophase.schema.defaults import as_default
 from twophase.schema.errors import FieldIdError, TypeChangeError
 from twophase.schema.leaf import type_name
@@ -170,16 +172,19 @@ def plan_read(
     FieldIdError
         One id is a struct here and a leaf there: the schemas are of different tables.
     """
-    planner = _Planner(file, query, through, constants or {})
+    planner = _Planner(file, query, through, constants or {}, on_cast_failure)
     return ReadPlan(file, query, planner.siblings(query.fields, file.fields), on_cast_failure)
 
 
 class _Planner:
-    def __init__(self, file: Schema, query: Schema, through: Sequence[Schema], constants: Mapping[int, Any]) -> None:
+    def __init__(
+        self, file: Schema, query: Schema, through: Sequence[Schema], constants: Mapping[int, Any], on_cast_failure: str
+    ) -> None:
         self.file = file
         self.query = query
         self.through = through
         self.constants = constants
+        self.on_cast_failure = on_cast_failure
 
     def siblings(self, wanted: Sequence[Field], present: Sequence[Field]) -> tuple[ReadField, ...]:
         names = {fold(node.name) for node in present}
@@ -187,8 +192,7 @@ class _Planner:
 
     def one(self, node: Field, names: set[str]) -> ReadField:
         if node.id in self.constants:
-            constant = as_default(self.constants[node.id], node.data_type, node.name)
-            return ReadField(node, None, Origin.CONSTANT, constant=constant)
+            return ReadField(node, None, Origin.CONSTANT, constant=self._constant(node))
         source = self.file.get(node.id)
         if source is None:
             origin = Origin.READDED if fold(node.name) in names else Origin.ADDED
@@ -199,6 +203,14 @@ class _Planner:
         if node.leaf is not None:
             return ReadField(node, source, origin, self._casts(source, node))
         return ReadField(node, source, origin, children=self.siblings(node.children, source.children))
+
+    def _constant(self, node: Field) -> pa.Scalar | None:
+        """A value that was written as the file's version has its type, as the query's."""
+        written = self.file.get(node.id) or node
+        value = as_default(self.constants[node.id], written.data_type, node.name)
+        for new in self._casts(written, node):
+            value = cast_scalar(value, new, self.on_cast_failure, self.query.name_of(node.id))
+        return value
 
     def _kinds_differ(self, source: Field, node: Field) -> FieldIdError:
         path = self.query.name_of(node.id)
@@ -250,9 +262,7 @@ def _lossless(*types: pa.DataType) -> bool:
     return max(classify(first, middle), classify(middle, final), classify(first, final)) <= Loss.WIDE
 
 
-def merge_schemas(
-    file: Schema, query: Schema, *, type_from_file: bool = True, name_from_file: bool = True
-) -> Schema:
+def merge_schemas(file: Schema, query: Schema, *, type_from_file: bool = True, name_from_file: bool = True) -> Schema:
     """The schema to open a file with, so that a reader that goes by names reads the right fields.
 
     It has the query's fields, order and ids (Hudi's InternalSchemaMerger, both of its flags).
@@ -267,7 +277,8 @@ def merge_schemas(
 
     Notes
     -----
-    A field that was dropped and added again gets a name that neither the file nor the query has, so that nothing is read.
+    A field that was dropped and added again gets a name that neither the file nor the query has, so that nothing is
+    read.
     Hudi appends a fixed suffix there, which a real column may have.
 
     Raises

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from twophase.schema.errors import SchemaError
 
-#: How a change names its field: a dotted text, the names one a level, or a field id.
-FieldPath = str | Sequence[str] | int
+#: How a change names its field: a dotted text, the names one a level, or a field id. A sequence may begin with an id.
+FieldPath = str | Sequence[str | int] | int
 
 
 def fold(name: str) -> str:
@@ -24,9 +24,15 @@ def _fold_character(character: str) -> str:
     return lower if len(lower) == 1 else character
 
 
-def format_path(parts: Sequence[str]) -> str:
+def format_path(parts: Sequence[str | int]) -> str:
     """A path as text that :func:`split_path` reads back: parts with dots or backticks are quoted."""
-    return ".".join(quote(part) if ("." in part or "`" in part or not part) else part for part in parts)
+    return ".".join(_format_part(part) for part in parts)
+
+
+def _format_part(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"#{part}"
+    return quote(part) if ("." in part or "`" in part or not part) else part
 
 
 def quote(name: str) -> str:

@@ -27,7 +27,7 @@ def path_text(path: FieldPath) -> str:
     return f"#{path}" if isinstance(path, int) else format_path(path)
 
 
-def walk(siblings: Iterable[T], path: str | Sequence[str], children_of: Callable[[T], Iterable[T]]) -> T | None:
+def walk(siblings: Iterable[T], path: str | Sequence[str | int], children_of: Callable[[T], Iterable[T]]) -> T | None:
     """The one field at a path, or None.
 
     Raises
@@ -38,7 +38,7 @@ def walk(siblings: Iterable[T], path: str | Sequence[str], children_of: Callable
     if isinstance(path, str):
         parts, exact = split_path(path)
     else:
-        parts, exact = list(path), True
+        parts, exact = [str(part) for part in path], True
     if not parts:
         return None
     found = _matches(siblings, parts, exact, children_of)
@@ -51,9 +51,7 @@ def walk(siblings: Iterable[T], path: str | Sequence[str], children_of: Callable
     return found[0] if found else None
 
 
-def _matches(
-    siblings: Iterable[T], parts: list[str], exact: bool, children_of: Callable[[T], Iterable[T]]
-) -> list[T]:
+def _matches(siblings: Iterable[T], parts: list[str], exact: bool, children_of: Callable[[T], Iterable[T]]) -> list[T]:
     here = list(siblings)
     found: list[T] = []
     for taken in range(1, 2 if exact else len(parts) + 1):

@@ -78,6 +78,20 @@ class _Writer:
         return self.value(read, "" if read.source is None else quote(read.source.name))
 
     def value(self, read: ReadField, source: str) -> str:
+        value = self.unchecked(read, source)
+        if read.field.nullable or not self.may_be_null(read):
+            return value
+        failure = string_literal(f"{self.plan.path_of(read)} is NOT NULL, and a row holds NULL there.")
+        return f"COALESCE({value}, RAISE_ERROR({failure}))"
+
+    def may_be_null(self, read: ReadField) -> bool:
+        if read.source is None:
+            return read.constant is None
+        types = [read.source.leaf, *read.casts]
+        fails = any(classify(old, new) is Loss.MAY_FAIL for old, new in zip(types, read.casts, strict=False))
+        return read.source.nullable or (fails and self.plan.on_cast_failure == "null")
+
+    def unchecked(self, read: ReadField, source: str) -> str:
         if read.source is None:
             return self.constant(read)
         if read.untouched:
@@ -137,26 +151,18 @@ def _total_cast(source: str, old: pa.DataType, new: pa.DataType, path: str) -> s
         seconds = f"CAST(UNIX_MICROS({source}) AS DECIMAL(20, 0)) / 1000000"
         epoch = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
         return f"CAST({epoch} + MAKE_DT_INTERVAL(0, 0, 0, {seconds}) AS STRING)"
-    if family(old) == "decimal" and old.scale > 6:
-        return _plain_decimal(source, old)
-    return f"CAST({source} AS {target})"
-
-
-def _plain_decimal(source: str, old: pa.DataType) -> str:
-    """Digits without an exponent, which Spark writes for small values unless the session is in ANSI mode."""
-    # Split into the part before the point and the digits after it, both of which always print plainly.
-    whole = f"CAST(CAST(FLOOR(ABS({source})) AS DECIMAL(38, 0)) AS STRING)"
-    after = f"CAST((ABS({source}) - FLOOR(ABS({source}))) * 1{'0' * min(old.scale, 18)} AS DECIMAL(38, 0))"
-    if old.scale > 18:
-        return f"CAST({source} AS STRING)"
-    digits = f"LPAD(CAST({after} AS STRING), {old.scale}, '0')"
-    return f"CONCAT(IF({source} < 0, '-', ''), {whole}, '.', {digits})"
+    # Not CAST: outside ANSI mode it writes small decimals with an exponent.
+    return f"TRY_CAST({source} AS {target})"
 
 
 def _try_cast(source: str, old: pa.DataType, new: pa.DataType, path: str) -> str:
     target = sql_leaf(new, path)
     if family(old) == "binary":
         return f"IF(IS_VALID_UTF8(CAST({source} AS STRING)), CAST({source} AS STRING), NULL)"
+    if family(old) == "decimal" and family(new) != "decimal":
+        # By way of the text: Spark's own cast of more than 18 digits goes through a double.
+        whole = f"IF({source} < 0, CEIL({source}), FLOOR({source}))"
+        return f"TRY_CAST(TRY_CAST({whole} AS STRING) AS {target})"
     return f"TRY_CAST({source} AS {target})"
 
 

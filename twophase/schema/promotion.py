@@ -190,7 +190,8 @@ class PromotionPolicy:
             return
         others = [name for name in POLICY_NAMES if name != self.name and _RULES[name](old, new)]
         raise TypeChangeError(
-            f"The type of {path} cannot change from {type_name(old)} to {type_name(new)} under the policy {self.name!r}.",
+            f"The type of {path} cannot change from {type_name(old)} to {type_name(new)} "
+            f"under the policy {self.name!r}.",
             field_path=path,
             old_type=type_name(old),
             new_type=type_name(new),
@@ -223,7 +224,8 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
     ----------
     name : str or PromotionPolicy
         ``exact`` (the default everywhere), ``wide`` (exact values, cast on read), ``hudi`` (Hudi's matrix),
-        ``implicit`` (FLIP-226: casts that cannot fail) or ``explicit`` (every cast there is). A policy is returned as it is.
+        ``implicit`` (FLIP-226: casts that cannot fail) or ``explicit`` (every cast there is). A policy is returned as
+        it is.
     on_cast_failure : str
         ``error`` or ``null``: what to do with a value that the new type cannot hold.
 
@@ -242,11 +244,12 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
 
 
 def matrix(policy: str | PromotionPolicy) -> dict[str, dict[str, bool]]:
-    """The policy as a table: source family, target family, allowed. Decimals stand for one with 38 digits, 18 of them after the point."""
+    """The policy as a table: source family, target family, allowed.
+
+    Decimals stand for one with 38 digits, 18 of them after the point.
+    """
     chosen = promotion_policy(policy)
-    return {
-        old: {new: chosen.allows(SAMPLE_TYPES[old], SAMPLE_TYPES[new]) for new in FAMILIES} for old in FAMILIES
-    }
+    return {old: {new: chosen.allows(SAMPLE_TYPES[old], SAMPLE_TYPES[new]) for new in FAMILIES} for old in FAMILIES}
 
 
 #: One type of each family, for tables of what is allowed.

@@ -84,15 +84,15 @@ def check_keys(ids: Sequence[int], primary: Sequence[int], partition: Sequence[i
             )
 
 
-def check_not_last(siblings: Siblings, node: Node, path: str) -> None:
+def check_not_last(left: int, gone: bool, parent: Node | None, path: str) -> None:
     """Refuse to leave a table or struct without fields."""
-    if len(siblings) > 1:
+    if left or gone:
         return
-    where = "the table" if node.parent is None else f"the struct {node.parent.name}"
+    where = "the table" if parent is None else f"the struct {parent.name}"
     raise LastFieldError(
         f"{path} is the last field of {where} and cannot be dropped.",
         field_path=path,
-        allowed=("add another field first, in the same list", "drop the struct itself"),
+        allowed=("add another field in the same list", "drop the struct itself" if parent else "drop the table"),
     )
 
 

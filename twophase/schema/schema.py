@@ -203,7 +203,11 @@ class Schema:
         """
         if isinstance(path, int):
             return self.by_id(path)
-        found = walk(self.fields, path, _children_of)
+        if path and isinstance(path[0], int):
+            top = self.by_id(path[0])
+            found = walk(top.children, path[1:], _children_of) if path[1:] else top
+        else:
+            found = walk(self.fields, path, _children_of)
         if found is None:
             raise unknown_field(path, (self.path_of(i) for i in self._index.by_id))
         return found

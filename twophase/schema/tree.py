@@ -1,4 +1,7 @@
-"""A schema under change: nodes with parents, siblings in a linked order, so that each change costs the same on any width."""
+"""A schema under change.
+
+Nodes know their parents, and siblings stand in a linked order, so that each change costs the same on any width.
+"""
 
 from __future__ import annotations
 
@@ -158,8 +161,11 @@ class Tree:
         """
         if isinstance(path, int):
             node = self.get(path)
+        elif path and isinstance(path[0], int):
+            start = self.find(path[0])
+            node = walk(self.siblings(start), path[1:], self.siblings) if path[1:] else start
         elif len(path) == 1 and not isinstance(path, str):
-            node = self._only(self.top.named(path[0]), path)
+            node = self._only(self.top.named(str(path[0])), path)
         elif isinstance(path, str) and "." not in path and "`" not in path:
             node = self._only(self.top.named(path), path)
         else:
