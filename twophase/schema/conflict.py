@@ -8,12 +8,12 @@ writer's. It answers with the schema to commit, or raises.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twophase.schema.apply import apply_changes
-from twophase.schema.changes import AddField, Change, ChangeNullability
+from twophase.schema.changes import AddField, Change, ChangeNullability, MoveField
 from twophase.schema.diff import diff, touched
 from twophase.schema.errors import SchemaConflictError, SchemaError
 from twophase.schema.names import fold
@@ -306,7 +306,14 @@ def _clash(at_start: Schema | None, at_validation: Schema | None, writer: Schema
     theirs = {_place(base, at_validation, i) for i in touched(base, at_validation)}
     ours = [(_place(base, writer, i), i) for i in touched(base, writer)]
     both = [i for place, i in ours if place in theirs] or [i for _, i in ours]
-    return next((writer.name_of(i) if i in writer else base.name_of(i) for i in both), None)
+    named = (writer.name_of(i) if i in writer else base.name_of(i) for i in both)
+    return next(named, None) or next(_moved(base, writer), None)
+
+
+def _moved(base: Schema, writer: Schema) -> Iterator[str]:
+    for change in diff(base, writer):
+        if isinstance(change, MoveField) and isinstance(change.path, int):
+            yield base.name_of(change.path)
 
 
 def _place(base: Schema, schema: Schema, field_id: int) -> Any:

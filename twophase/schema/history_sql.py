@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from twophase.schema.errors import SchemaConflictError
 from twophase.schema.history import HistoryStore, Record
 
 _TABLES = MetaData()
@@ -56,15 +59,31 @@ class SqlHistoryStore(HistoryStore):
             "transaction_id": record.transaction_id,
             "entry": record.to_json(),
         }
+        if isinstance(self._bind, Connection):
+            return self._insert_within(self._bind, record, values)
         try:
-            if isinstance(self._bind, Connection):
-                with self._bind.begin_nested():
-                    self._bind.execute(insert(HISTORY_TABLE).values(values))
-            else:
-                with self._bind.begin() as connection:
-                    connection.execute(insert(HISTORY_TABLE).values(values))
+            with self._bind.begin() as connection:
+                connection.execute(insert(HISTORY_TABLE).values(values))
         except IntegrityError:
             return False
+        return True
+
+    def _insert_within(self, connection: Connection, record: Record, values: dict[str, Any]) -> bool:
+        # No savepoint: Python's SQLite driver lets its release commit the caller's transaction.
+        taken = select(HISTORY_TABLE.c.number).where(self._mine(), HISTORY_TABLE.c.number == record.number)
+        if connection.execute(taken).first() is not None:
+            return False
+        try:
+            connection.execute(insert(HISTORY_TABLE).values(values))
+        except IntegrityError as error:
+            # The caller's transaction may be unusable now; it has lost against one that committed meanwhile.
+            raise SchemaConflictError(
+                f"Another transaction recorded the schema version {record.number} of {self._table}.",
+                table_version=record.number,
+                transaction_id=record.transaction_id or None,
+                path=self._table,
+                hint="Run the transaction again.",
+            ) from error
         return True
 
     def replace(self, record: Record) -> None:
