@@ -130,16 +130,30 @@ REFUSED: list[tuple[str, Sequence[Change], type[SchemaError], str, str]] = [
     ("change below, then drop", [RenameField("p.x", "z"), DropField("p")], ContradictingChangesError, "p", "drop"),
     ("add, then drop", [AddField("z", pa.int32()), DropField("z")], ContradictingChangesError, "z", "drop"),
     ("add below a dropped parent", [DropField("p"), AddField("p.z", pa.int8())], ContradictingChangesError, "p", ""),
-    ("two types", [ChangeType("a", pa.int64()), ChangeType("a", pa.string())], ContradictingChangesError, "a", "one of"),
+    (
+        "two types",
+        [ChangeType("a", pa.int64()), ChangeType("a", pa.string())],
+        ContradictingChangesError,
+        "a",
+        "one of",
+    ),
     ("two names by id", [RenameField(3, "y"), RenameField(3, "z")], ContradictingChangesError, "y", "one of"),
     ("two comments", [ChangeComment("a", "y"), ChangeComment("a", "z")], ContradictingChangesError, "a", "one of"),
     ("two places", [MoveField("a", first()), MoveField("a", last())], ContradictingChangesError, "a", "one of"),
     ("a type no schema holds", [AddField("z", pa.large_list(pa.int8()))], UnsupportedTypeError, "z", "list_"),
-    ("a type no schema holds, below", [AddField("z", pa.list_(pa.string_view()))], UnsupportedTypeError, "z.element", ""),
+    (
+        "a type no schema holds, below",
+        [AddField("z", pa.list_(pa.string_view()))],
+        UnsupportedTypeError,
+        "z.element",
+        "",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "error", "path", "hint"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED])
+@pytest.mark.parametrize(
+    ("changes", "error", "path", "hint"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED]
+)
 def test_a_refused_list_names_the_field_and_a_way_out_and_changes_nothing(
     changes: Sequence[Change], error: type[SchemaError], path: str, hint: str
 ) -> None:

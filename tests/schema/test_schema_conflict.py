@@ -138,7 +138,10 @@ COMBINED: dict[str, tuple[Sequence[Change], Sequence[Change]]] = {
     "two moves past each other": ([MoveField("a", last())], [MoveField("d", first())]),
     "a move and a drop": ([MoveField("b", first())], [DropField("a")]),
     "a partition key and a new column": ([AddPartitionKey("a")], [AddField("x", pa.int32())]),
-    "new columns at one place": ([AddField("x", pa.int8(), position=first())], [AddField("y", pa.int8(), position=first())]),
+    "new columns at one place": (
+        [AddField("x", pa.int8(), position=first())],
+        [AddField("y", pa.int8(), position=first())],
+    ),
 }
 
 
@@ -196,7 +199,10 @@ def test_the_writers_files_read_right_after_its_new_columns_got_other_ids() -> N
     writer = apply_changes(BASE, AddField("ours", pa.int32()))
     assert table.find("theirs").id == writer.find("ours").id
     resolution = REBASE.resolve(BASE, table, writer)
-    data = pa.table([pa.array([i], f.type) if f.name in ("a", "ours") else pa.nulls(1, f.type) for i, f in enumerate(writer.arrow)], schema=writer.arrow)
+    data = pa.table(
+        [pa.array([i], f.type) if f.name in ("a", "ours") else pa.nulls(1, f.type) for i, f in enumerate(writer.arrow)],
+        schema=writer.arrow,
+    )
     rows = plan_read(resolution.renumbered(writer), resolution.schema).project(data).to_pylist()
     assert (rows[0]["a"], rows[0]["theirs"], rows[0]["ours"]) == (0, None, 6)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.schema.defaults import parse_default
 from twophase.schema.errors import UnsupportedTypeError
 from twophase.schema.leaf import format_leaf, parse_leaf, type_name
 from twophase.schema.schema import Field, Kind, Schema
@@ -219,4 +220,4 @@ def _read_value(value: Any, leaf: pa.DataType) -> pa.Scalar | None:
         return pa.scalar(bytes.fromhex(value), leaf)
     if isinstance(value, str) and pa.types.is_timestamp(leaf):
         return pa.scalar(value.removesuffix("+00:00")).cast(pa.timestamp(leaf.unit)).cast(pa.int64()).cast(leaf)
-    return pa.scalar(value).cast(leaf)
+    return parse_default(value, leaf) if isinstance(value, str) else pa.scalar(value).cast(leaf)

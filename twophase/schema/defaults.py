@@ -108,4 +108,7 @@ def _parse(text: str, data_type: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(data_type):
         naive = pa.scalar(text).cast(pa.timestamp(data_type.unit))
         return naive.cast(pa.int64()).cast(data_type)
+    if pa.types.is_time(data_type):
+        # PyArrow reads no times from text, but timestamps.
+        return pa.scalar(f"1970-01-01 {text}").cast(pa.timestamp(data_type.unit)).cast(data_type)
     return pa.scalar(text).cast(data_type)

@@ -65,9 +65,11 @@ class ReadField:
 
     @property
     def untouched(self) -> bool:
-        """Whether the file's value is the query's as it is, names below included."""
+        """Whether the file's value is the query's as it is, names and NOT NULL below included."""
         source = self.source
         if source is None or self.casts or len(source.children) != len(self.children):
+            return False
+        if source.nullable and not self.field.nullable:
             return False
         return all(
             child.untouched and child.source is below and child.field.name == below.name
