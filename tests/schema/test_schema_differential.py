@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import assign_fresh_schema_ids
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ def iceberg_type(name: str) -> Any:
     return schema.find_type("c")
 
 
-def judge(catalog: Catalog, name: str, schema: Schema, change: Callable[[Any], Any]) -> Schema | None:
+def judge(catalog: Catalog, name: str, schema: Schema, change: Callable[[Any], Any]) -> Any:
     """What PyIceberg makes of a change; None where it refuses. Nothing is committed."""
     identifier = f"db.{name}"
     table = catalog.load_table(identifier) if catalog.table_exists(identifier) else None
@@ -78,8 +79,8 @@ def judge(catalog: Catalog, name: str, schema: Schema, change: Callable[[Any], A
     update = table.update_schema()
     try:
         change(update)
-        return from_iceberg(update._apply())
-    except (ValueError, NotImplementedError, KeyError):
+        return update._apply()
+    except (ValueError, ValidationError):
         return None
 
 
@@ -90,6 +91,7 @@ LOOSER = {
     ("fixed[16]", "uuid"): "no promotion of the specification; other engines refuse the file",
     ("decimal(9, 2)", "decimal(12, 4)"): "the specification keeps the scale: the file's unscaled number would mean another value",
     ("decimal(12, 2)", "decimal(12, 4)"): "as above, and digits before the point are lost",
+    ("decimal(12, 4)", "decimal(12, 2)"): "as above, and digits after the point are lost",
 }
 
 
@@ -171,7 +173,7 @@ def test_pyiceberg_makes_the_same_of_a_change(catalog: Catalog, change: Change, 
         ours: Schema | None = apply_changes(BASE, change)
     except SchemaError:
         ours = None
-    assert (None if ours is None else ours.fields) == (None if judged is None else judged.fields)
+    assert (None if ours is None else ours.fields) == (None if judged is None else from_iceberg(judged).fields)
 
 
 @pytest.mark.parametrize(("change", "theirs", "why"), [c[1:] for c in DISAGREED], ids=[c[0] for c in DISAGREED])

@@ -286,5 +286,8 @@ def _bind(rows: Schema, table: Schema, by: str) -> Schema:
 
 def _filled(read: ReadField) -> ReadField:
     """New rows get the write default where the writer names no value, not what old rows read."""
-    constant = read.field.write_default if read.source is None else read.constant
-    return replace(read, constant=constant, children=tuple(_filled(child) for child in read.children))
+    if read.source is None:
+        return replace(read, constant=read.field.write_default)
+    if not read.children:
+        return read
+    return replace(read, children=tuple(_filled(child) for child in read.children))
