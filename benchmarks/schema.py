@@ -1,7 +1,7 @@
 """What the schema rules cost on wide and on nested schemas: ``python benchmarks/schema.py [fields ...]``.
 
-Each figure is the best of several runs. The last column is the cost per field against that of the smallest schema: about 1 or less means
-that the cost is linear.
+Each figure is the best of several runs. The last column is the cost per field of the largest schema against that of
+the next smaller one: about 1 means that the cost is linear.
 """
 
 from __future__ import annotations

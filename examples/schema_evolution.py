@@ -1,6 +1,7 @@
 """The story of FLIP-226, told with Parquet files: ``python examples/schema_evolution.py``.
 
-A column is dropped and another one of the same name is added. No file is rewritten, and the old values do not come back.
+A column is dropped and another one of the same name is added.
+No file is rewritten, and the old values do not come back.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from decimal import Decimal
 from typing import Any
 
@@ -29,6 +28,7 @@ from twophase.schema import (
     last,
 )
 from twophase.schema.errors import SchemaError
+from twophase.schema.names import FieldPath
 from twophase.schema.promotion import SAMPLE_TYPES, Loss, classify
 
 NAMES = st.sampled_from([*"abcdefgh", "B", "with.dot", "with`tick", "\u00e4"])
@@ -63,11 +63,11 @@ def schemas(draw: st.DrawFn, leaves: st.SearchStrategy[pa.DataType] = SMALL_LEAV
 def changes(draw: st.DrawFn, schema: Schema) -> Change:
     """One change of a field that is there; it may be refused."""
     node = draw(st.sampled_from(list(schema.walk())))
-    path = draw(st.sampled_from([node.id, schema.path_of(node.id)]))
+    path: FieldPath = draw(st.sampled_from([node.id, schema.path_of(node.id)]))
     siblings = schema.fields if schema.parent_of(node.id) is None else schema.ancestors(node.id)[0].children
     place = draw(st.sampled_from([first(), last(), *(after(sibling.id) for sibling in siblings)]))
     below = node.id if node.kind is Kind.STRUCT else None
-    return draw(
+    change: Change = draw(
         st.one_of(
             st.builds(lambda n, t: AddField((n,), t, parent=below), NAMES, types(SMALL_LEAVES)),
             st.builds(lambda n: AddField((n,), pa.int64(), nullable=False, default=7, position=first()), NAMES),
@@ -81,6 +81,7 @@ def changes(draw: st.DrawFn, schema: Schema) -> Change:
             st.just(MoveField(path, place)),
         )
     )
+    return change
 
 
 @st.composite

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -67,7 +68,7 @@ TABLE = assign_ids(
     primary_keys=["id"],
     partition_keys=["day"],
 )
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {
         "id": 1,
         "day": None,

@@ -207,6 +207,13 @@ def test_the_writers_files_read_right_after_its_new_columns_got_other_ids() -> N
     assert (rows[0]["a"], rows[0]["theirs"], rows[0]["ours"]) == (0, None, 6)
 
 
+def test_an_id_that_the_writers_files_carry_never_comes_to_name_another_field() -> None:
+    table = apply_changes(BASE, AddField("theirs", pa.int32()))
+    writer = apply_changes(BASE, [AddField("one", pa.int32()), AddField("two", pa.int32())])
+    merged = REBASE.resolve(BASE, table, writer).schema
+    assert {merged.find("one").id, merged.find("two").id}.isdisjoint(table.field_ids | writer.field_ids)
+
+
 def test_a_field_made_not_null_at_the_same_time_is_to_be_looked_at_again() -> None:
     table = apply_changes(BASE, AddField("x", pa.int32()))
     writer = apply_changes(BASE, ChangeNullability("p.x", False, checked=True))

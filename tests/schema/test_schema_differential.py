@@ -86,10 +86,16 @@ def judge(catalog: Catalog, name: str, schema: Schema, change: Callable[[Any], A
 
 #: Type changes that PyIceberg lets through and that we refuse, with the reason.
 LOOSER = {
-    ("string", "binary"): "bytes are no text: a reader that expects text fails, and the specification has no such promotion",
+    (
+        "string",
+        "binary",
+    ): "bytes are no text: a reader that expects text fails, and the specification has no such promotion",
     ("binary", "string"): "not all bytes are text; the specification has no such promotion",
     ("fixed[16]", "uuid"): "no promotion of the specification; other engines refuse the file",
-    ("decimal(9, 2)", "decimal(12, 4)"): "the specification keeps the scale: the file's unscaled number would mean another value",
+    (
+        "decimal(9, 2)",
+        "decimal(12, 4)",
+    ): "the specification keeps the scale: the file's unscaled number would mean another value",
     ("decimal(12, 2)", "decimal(12, 4)"): "as above, and digits before the point are lost",
     ("decimal(12, 4)", "decimal(12, 2)"): "as above, and digits after the point are lost",
 }
@@ -135,7 +141,11 @@ AGREED: list[tuple[str, Change, Callable[[Any], Any]]] = [
     ("unknown", DropField("zz"), lambda u: u.delete_column("zz")),
     ("drop of a key", DropField("id"), lambda u: u.delete_column("id")),
     ("NOT NULL unchecked", ChangeNullability("a", False), lambda u: u.update_column("a", required=True)),
-    ("NOT NULL without default", AddField("z", pa.int32(), nullable=False), lambda u: u.add_column("z", iceberg_type("int"), required=True)),
+    (
+        "NOT NULL without default",
+        AddField("z", pa.int32(), nullable=False),
+        lambda u: u.add_column("z", iceberg_type("int"), required=True),
+    ),
     ("drop of a map's value", DropField("m.value"), lambda u: u.delete_column("m.value")),
     ("drop of a map's key", DropField("m.key"), lambda u: u.delete_column("m.key")),
     ("drop of an element", DropField("l.element"), lambda u: u.delete_column("l.element")),
@@ -209,7 +219,9 @@ SPARK_TYPES: Sequence[pa.DataType] = (
 )
 
 #: What Spark's analyser lets a v2 table's column become (Cast.canUpCast for ALTER COLUMN TYPE), and the exact policy does not.
-SPARK_LOOSER_THAN_EXACT = "up-casts that rewrite nothing but need a cast on read: they are in the policy 'wide' or 'implicit'"
+SPARK_LOOSER_THAN_EXACT = (
+    "up-casts that rewrite nothing but need a cast on read: they are in the policy 'wide' or 'implicit'"
+)
 
 
 def spark_allows(spark: SparkSession, old: pa.DataType, new: pa.DataType) -> bool:
@@ -233,6 +245,7 @@ def test_whatever_exact_allows_spark_takes_for_a_widening_too(spark: SparkSessio
     # Text is lossy for us: 1 and 1.0 differ as text, and text does not sort like numbers. Rounding is lossy, too.
     rounding = {("int32", "float"), ("int64", "float"), ("int64", "double"), ("int16", "float"), ("int8", "float")}
     decimals = {(o, n) for o, n in looser if o.startswith("decimal") and n in ("float", "double")}
+    # (These are the disagreements: casts that Spark takes without a word and 'wide' does not.)
     assert {(o, n) for o, n in looser if n != "string"} - rounding - decimals == set()
 
 

@@ -101,6 +101,7 @@ class Application:
         self.primary = list(schema.primary_keys)
         self.partition = list(schema.partition_keys)
         self.settled: dict[tuple[int, str], Any] = {}
+        self.touched: set[int] = set()
         self.thinned: list[tuple[Node | None, str]] = []
 
     def apply(self, change: Change) -> None:
@@ -157,6 +158,7 @@ class Application:
                 allowed=("one of the two", "two lists, one after the other"),
             )
         self.settled[key] = value
+        self.touched.add(node.id)
 
     # -- the changes -------------------------------------------------------------------------------------------------
 
@@ -206,9 +208,8 @@ class Application:
         path = self.text(node)
         rules.check_nested(node, path, "dropped")
         rules.check_keys(self._below(node), self.primary, self.partition, path, "dropped")
-        touched = {field_id for field_id, _ in self.settled}
         for field_id in self._below(node):
-            if field_id in touched or field_id not in self.schema:
+            if field_id in self.touched or field_id not in self.schema:
                 raise ContradictingChangesError(
                     f"The list changes {path} (or a field below it) and then drops it.",
                     field_path=path,
@@ -231,6 +232,7 @@ class Application:
             # A path by names says which of two renames is meant; an id does not.
             self.settle(node, "name", change.name)
         self.settled[node.id, "name"] = change.name
+        self.touched.add(node.id)
         self.tree.siblings(node.parent).rename(node, change.name)
         node.touch()
 
