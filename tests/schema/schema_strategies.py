@@ -63,7 +63,8 @@ def schemas(draw: st.DrawFn, leaves: st.SearchStrategy[pa.DataType] = SMALL_LEAV
 def changes(draw: st.DrawFn, schema: Schema) -> Change:
     """One change of a field that is there; it may be refused."""
     node = draw(st.sampled_from(list(schema.walk())))
-    path: FieldPath = draw(st.sampled_from([node.id, schema.path_of(node.id)]))
+    paths: list[FieldPath] = [node.id, schema.path_of(node.id)]
+    path = draw(st.sampled_from(paths))
     siblings = schema.fields if schema.parent_of(node.id) is None else schema.ancestors(node.id)[0].children
     place = draw(st.sampled_from([first(), last(), *(after(sibling.id) for sibling in siblings)]))
     below = node.id if node.kind is Kind.STRUCT else None
