@@ -136,6 +136,10 @@ COMBINED: dict[str, tuple[Sequence[Change], Sequence[Change]]] = {
     "the same rename and another one": ([RenameField("a", "z")], [RenameField("a", "z"), RenameField("b", "y")]),
     "two moves that do not meet": ([MoveField("c", first())], [MoveField("a", last())]),
     "two moves past each other": ([MoveField("a", last())], [MoveField("d", first())]),
+    "names swapped by way of a third and a new column": (
+        [RenameField("a", "tmp"), RenameField("b", "a"), RenameField("tmp", "b")],
+        [AddField("x", pa.int32())],
+    ),
     "a move and a drop": ([MoveField("b", first())], [DropField("a")]),
     "a partition key and a new column": ([AddPartitionKey("a")], [AddField("x", pa.int32())]),
     "new columns at one place": (
