@@ -1,0 +1,149 @@
+"""The shared rules of schema evolution: field ids, changes, promotion, merge, reconcile, history, conflict, partitions.
+
+Every catalog obeys the same ones, so that a change of a table's schema means the same everywhere. The package knows no
+catalog and
+no Spark session. Sources: Flink FLIP-226, Hudi's InternalSchema and RFC-82, Iceberg's specification.
+"""
+
+from typing import TYPE_CHECKING
+
+from twophase.schema.apply import apply_changes
+from twophase.schema.changes import (
+    AddField,
+    AddPartitionKey,
+    Change,
+    ChangeComment,
+    ChangeDefault,
+    ChangeNullability,
+    ChangeType,
+    DropField,
+    DropPartitionKey,
+    MoveField,
+    Position,
+    RenameField,
+    SetPrimaryKey,
+    after,
+    before,
+    first,
+    last,
+)
+from twophase.schema.conflict import (
+    DEFAULT_STRATEGY,
+    RebaseSchemaConflictResolutionStrategy,
+    Resolution,
+    SchemaConflictResolutionStrategy,
+    SimpleSchemaConflictResolutionStrategy,
+)
+from twophase.schema.convert_arrow import assign_ids, bind_by_name, from_arrow, to_arrow, verify_file_schema
+from twophase.schema.convert_iceberg import (
+    from_iceberg,
+    from_iceberg_document,
+    to_iceberg,
+    to_iceberg_document,
+)
+from twophase.schema.convert_spark import from_spark, from_spark_types, to_spark
+from twophase.schema.diff import diff
+from twophase.schema.document import from_document, from_json, to_document, to_json
+from twophase.schema.filters import FileFilter, file_filter, row_filter
+from twophase.schema.history import Fate, HistoryStore, Record, SchemaHistory
+from twophase.schema.history_directory import DirectoryHistoryStore
+from twophase.schema.merge import Origin, ReadField, ReadPlan, describe, merge_schemas, plan_read
+from twophase.schema.partitions import may_skip, partition_values, plan_partitioned_read
+from twophase.schema.promotion import (
+    POLICY_NAMES,
+    Loss,
+    PromotionPolicy,
+    classify,
+    matrix,
+    promotion_policy,
+)
+from twophase.schema.reconcile import EVOLVE, KEEP, STRICT, ReconcilePolicy, Reconciliation, reconcile
+from twophase.schema.schema import Field, Kind, Schema
+
+if TYPE_CHECKING:
+    from twophase.schema.history_sql import SqlHistoryStore
+
+__all__ = [
+    "AddField",
+    "AddPartitionKey",
+    "Change",
+    "ChangeComment",
+    "ChangeDefault",
+    "ChangeNullability",
+    "ChangeType",
+    "DEFAULT_STRATEGY",
+    "DirectoryHistoryStore",
+    "DropField",
+    "DropPartitionKey",
+    "EVOLVE",
+    "Fate",
+    "Field",
+    "FileFilter",
+    "HistoryStore",
+    "KEEP",
+    "Kind",
+    "Loss",
+    "MoveField",
+    "Origin",
+    "POLICY_NAMES",
+    "Position",
+    "PromotionPolicy",
+    "ReadField",
+    "ReadPlan",
+    "RebaseSchemaConflictResolutionStrategy",
+    "ReconcilePolicy",
+    "Reconciliation",
+    "Record",
+    "RenameField",
+    "Resolution",
+    "STRICT",
+    "Schema",
+    "SchemaConflictResolutionStrategy",
+    "SchemaHistory",
+    "SetPrimaryKey",
+    "SimpleSchemaConflictResolutionStrategy",
+    "SqlHistoryStore",
+    "after",
+    "apply_changes",
+    "assign_ids",
+    "before",
+    "bind_by_name",
+    "classify",
+    "describe",
+    "diff",
+    "file_filter",
+    "first",
+    "from_arrow",
+    "from_document",
+    "from_iceberg",
+    "from_iceberg_document",
+    "from_json",
+    "from_spark",
+    "from_spark_types",
+    "last",
+    "matrix",
+    "may_skip",
+    "merge_schemas",
+    "partition_values",
+    "plan_partitioned_read",
+    "plan_read",
+    "promotion_policy",
+    "reconcile",
+    "row_filter",
+    "to_arrow",
+    "to_document",
+    "to_iceberg",
+    "to_iceberg_document",
+    "to_json",
+    "to_spark",
+    "verify_file_schema",
+]
+
+
+def __getattr__(name: str) -> object:
+    # SQLAlchemy is imported only by those who keep their history in a database.
+    if name == "SqlHistoryStore":
+        from twophase.schema.history_sql import SqlHistoryStore
+
+        return SqlHistoryStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,234 @@
+"""RFC-82's table row by row, and what rebasing adds to it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from twophase.errors import ConcurrentSchemaEvolutionError
+from twophase.schema import (
+    DEFAULT_STRATEGY,
+    AddField,
+    AddPartitionKey,
+    Change,
+    ChangeComment,
+    ChangeDefault,
+    ChangeNullability,
+    ChangeType,
+    DropField,
+    MoveField,
+    RebaseSchemaConflictResolutionStrategy,
+    RenameField,
+    Schema,
+    SchemaConflictResolutionStrategy,
+    SimpleSchemaConflictResolutionStrategy,
+    after,
+    apply_changes,
+    assign_ids,
+    first,
+    last,
+    plan_read,
+)
+from twophase.schema.errors import SchemaConflictError
+
+SIMPLE = SimpleSchemaConflictResolutionStrategy()
+REBASE = RebaseSchemaConflictResolutionStrategy()
+POINT = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+
+
+def columns(*names: str) -> Schema:
+    return assign_ids(pa.schema([(name, pa.int32()) for name in names]))
+
+
+S1 = columns("a", "b")
+S2 = apply_changes(S1, AddField("c", pa.int32()))
+S3 = apply_changes(S1, AddField("d", pa.int32()))
+
+#: Row of RFC-82, the table's schema at the start and at validation, the writer's, and the result (None: conflict).
+ROWS: list[tuple[int, Schema | None, Schema | None, Schema, Schema | None]] = [
+    (1, None, None, S1, S1),
+    (2, None, S1, S1, S1),
+    (3, None, S2, S3, None),
+    (4, S1, S1, S1, S1),
+    (5, S1, S1, S2, S2),
+    (6, S1, S2, S1, S2),
+    (7, S1, S2, S2, S2),
+    (8, S1, S2, S3, None),
+]
+
+
+@pytest.mark.parametrize("strategy", [SIMPLE, REBASE], ids=["simple", "rebase"])
+@pytest.mark.parametrize(("row", "start", "now", "writer", "result"), ROWS, ids=[f"row {row[0]}" for row in ROWS])
+def test_rfc_82(
+    strategy: SchemaConflictResolutionStrategy,
+    row: int,
+    start: Schema | None,
+    now: Schema | None,
+    writer: Schema,
+    result: Schema | None,
+) -> None:
+    if result is not None:
+        assert strategy.resolve(start, now, writer).schema is result
+    elif strategy is SIMPLE:
+        with pytest.raises(ConcurrentSchemaEvolutionError):
+            strategy.resolve(start, now, writer)
+    else:
+        # What RFC-82 leaves for later: the lists touch different fields, so both are kept.
+        names = [node.name for node in strategy.resolve(start, now, writer).schema]
+        assert names == ["a", "b", "c", "d"]
+
+
+def test_simple_is_the_default() -> None:
+    assert isinstance(DEFAULT_STRATEGY, SimpleSchemaConflictResolutionStrategy)
+
+
+def test_schemas_are_compared_and_not_their_texts_or_numbers() -> None:
+    rebuilt = Schema(S2.fields, schema_id=17)
+    assert SIMPLE.resolve(S1, S2, rebuilt).schema is S2
+    other_id = apply_changes(S1, AddField("c", pa.int32()), highest_field_id=50)
+    resolution = SIMPLE.resolve(S1, S2, other_id)
+    assert resolution.schema is S2
+    assert resolution.writer_ids == {51: 3}
+
+
+def test_a_table_that_is_gone_meanwhile_is_a_conflict() -> None:
+    for strategy in (SIMPLE, REBASE):
+        with pytest.raises(SchemaConflictError, match="to none"):
+            strategy.resolve(S1, None, S1)
+
+
+def test_a_conflict_names_table_field_and_both_versions_and_survives_pickling() -> None:
+    theirs = apply_changes(S1, ChangeType("a", pa.int64()))
+    ours = apply_changes(S1, ChangeType("a", pa.float64()), promotion="wide", schema_id=9)
+    with pytest.raises(SchemaConflictError) as caught:
+        SIMPLE.resolve(S1, theirs, ours, table="sales.daily")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.path, error.field_path, error.table_version, error.writer_version) == ("sales.daily", "a", 1, 9)
+    assert "sales.daily" in str(error) and "field a" in str(error)
+
+
+BASE = assign_ids(
+    pa.schema(
+        [
+            ("a", pa.int32()),
+            ("b", pa.int32()),
+            ("p", POINT),
+            ("l", pa.list_(POINT)),
+            ("c", pa.int32()),
+            ("d", pa.int32()),
+        ]
+    )
+)
+
+COMBINED: dict[str, tuple[Sequence[Change], Sequence[Change]]] = {
+    "two new columns": ([AddField("x", pa.int32())], [AddField("y", pa.int32())]),
+    "two new nested fields": ([AddField("p.z", pa.int32())], [AddField("p.w", POINT)]),
+    "rename and new type of one field": ([RenameField("a", "z")], [ChangeType("a", pa.int64())]),
+    "rename of a struct and a field in it": ([RenameField("p", "q")], [RenameField("p.x", "z")]),
+    "rename of a struct and a new field in it": ([RenameField("p", "q")], [AddField("p.z", pa.int32())]),
+    "rename and comment below a list": ([RenameField("l.element.x", "z")], [ChangeComment("l.element.x", "east")]),
+    "default and type of one field": ([ChangeDefault("a", 5)], [ChangeType("a", pa.int64())]),
+    "two drops": ([DropField("a")], [DropField("b")]),
+    "the same drop": ([DropField("a"), DropField("c")], [DropField("a"), DropField("b")]),
+    "the same rename and another one": ([RenameField("a", "z")], [RenameField("a", "z"), RenameField("b", "y")]),
+    "two moves that do not meet": ([MoveField("c", first())], [MoveField("a", last())]),
+    "two moves past each other": ([MoveField("a", last())], [MoveField("d", first())]),
+    "names swapped by way of a third and a new column": (
+        [RenameField("a", "tmp"), RenameField("b", "a"), RenameField("tmp", "b")],
+        [AddField("x", pa.int32())],
+    ),
+    "a move and a drop": ([MoveField("b", first())], [DropField("a")]),
+    "a partition key and a new column": ([AddPartitionKey("a")], [AddField("x", pa.int32())]),
+    "new columns at one place": (
+        [AddField("x", pa.int8(), position=first())],
+        [AddField("y", pa.int8(), position=first())],
+    ),
+}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), COMBINED.values(), ids=COMBINED)
+def test_lists_that_touch_different_things_are_combined(theirs: Sequence[Change], ours: Sequence[Change]) -> None:
+    table, writer = apply_changes(BASE, theirs), apply_changes(BASE, ours)
+    merged = REBASE.resolve(BASE, table, writer, table_changes=theirs, writer_changes=ours).schema
+    for node in table.walk():
+        assert node.id in merged or node.id not in writer
+    turned = REBASE.resolve(BASE, writer, table, table_changes=ours, writer_changes=theirs).schema
+    assert sorted(merged.name_of(i) for i in merged.field_ids) == sorted(turned.name_of(i) for i in turned.field_ids)
+
+
+CLASHES: dict[str, tuple[Sequence[Change], Sequence[Change], str]] = {
+    "two names": ([RenameField("a", "x")], [RenameField("a", "y")], "y"),
+    "two types": ([ChangeType("a", pa.int64())], [ChangeType("a", pa.float64())], "a"),
+    "two comments": ([ChangeComment("a", "x")], [ChangeComment("a", "y")], "a"),
+    "two defaults": ([ChangeDefault("a", 1)], [ChangeDefault("a", 2)], "a"),
+    "a drop and a change": ([DropField("a")], [ChangeComment("a", "y")], "a"),
+    "a change and a drop": ([ChangeType("a", pa.int64())], [DropField("a")], "a"),
+    "a drop and a change below": ([DropField("p")], [AddField("p.z", pa.int32())], "p"),
+    "one name for two types": ([AddField("x", pa.int32())], [AddField("x", pa.string())], "x"),
+    "one name for two fields": ([RenameField("a", "x")], [AddField("x", pa.int32())], "x"),
+    "one name in two cases": ([AddField("x", pa.int32())], [AddField("X", pa.string())], "X"),
+    "the last field of a struct": ([DropField("p.x")], [DropField("p.y")], "p"),
+    "a partition key that is renamed": ([AddPartitionKey("a")], [RenameField("a", "x")], "x"),
+    "two moves to one place": ([MoveField("c", first())], [MoveField("d", first())], "d"),
+    "a move behind what is dropped": ([DropField("a")], [MoveField("d", after("a"))], "d"),
+}
+
+
+@pytest.mark.parametrize(("theirs", "ours", "path"), CLASHES.values(), ids=CLASHES)
+def test_a_real_clash_is_a_conflict(theirs: Sequence[Change], ours: Sequence[Change], path: str) -> None:
+    table = apply_changes(BASE, theirs, promotion="wide")
+    writer = apply_changes(BASE, ours, promotion="wide")
+    with pytest.raises(SchemaConflictError) as caught:
+        REBASE.resolve(BASE, table, writer, table_changes=theirs, writer_changes=ours)
+    assert caught.value.field_path == path
+    with pytest.raises(SchemaConflictError):
+        SIMPLE.resolve(BASE, table, writer)
+
+
+def test_the_same_new_column_is_one_with_the_first_writers_id() -> None:
+    table = apply_changes(BASE, [AddField("x", POINT), AddField("y", pa.int32())])
+    writer = apply_changes(BASE, [AddField("z", pa.int32()), AddField("x", POINT)])
+    resolution = REBASE.resolve(BASE, table, writer)
+    merged = resolution.schema
+    assert merged.find("x") == table.find("x")
+    assert merged.find("z").id > max(table.highest_field_id, writer.highest_field_id)
+    assert resolution.writer_ids[writer.find("x.y").id] == table.find("x.y").id
+
+
+def test_the_writers_files_read_right_after_its_new_columns_got_other_ids() -> None:
+    table = apply_changes(BASE, AddField("theirs", pa.int32()))
+    writer = apply_changes(BASE, AddField("ours", pa.int32()))
+    assert table.find("theirs").id == writer.find("ours").id
+    resolution = REBASE.resolve(BASE, table, writer)
+    data = pa.table(
+        [pa.array([i], f.type) if f.name in ("a", "ours") else pa.nulls(1, f.type) for i, f in enumerate(writer.arrow)],
+        schema=writer.arrow,
+    )
+    rows = plan_read(resolution.renumbered(writer), resolution.schema).project(data).to_pylist()
+    assert (rows[0]["a"], rows[0]["theirs"], rows[0]["ours"]) == (0, None, 6)
+
+
+def test_an_id_that_the_writers_files_carry_never_comes_to_name_another_field() -> None:
+    table = apply_changes(BASE, AddField("theirs", pa.int32()))
+    writer = apply_changes(BASE, [AddField("one", pa.int32()), AddField("two", pa.int32())])
+    merged = REBASE.resolve(BASE, table, writer).schema
+    assert {merged.find("one").id, merged.find("two").id}.isdisjoint(table.field_ids | writer.field_ids)
+
+
+def test_a_field_made_not_null_at_the_same_time_is_to_be_looked_at_again() -> None:
+    table = apply_changes(BASE, AddField("x", pa.int32()))
+    writer = apply_changes(BASE, ChangeNullability("p.x", False, checked=True))
+    assert REBASE.resolve(BASE, table, writer).recheck == ("p.x",)
+    assert REBASE.resolve(BASE, writer, table).recheck == ("p.x",)
+
+
+def test_two_creators_of_one_table_are_combined_only_by_rebasing() -> None:
+    one, two = columns("a", "b"), columns("b", "c")
+    with pytest.raises(SchemaConflictError):
+        SIMPLE.resolve(None, one, two)
+    resolution = REBASE.resolve(None, one, two)
+    assert [node.name for node in resolution.schema] == ["a", "b", "c"]
+    assert resolution.renumbered(two).find("b").id == one.find("b").id

@@ -1,0 +1,265 @@
+"""Schemas to PyArrow and back. Ids stand in ``PARQUET:field_id``, where Parquet files keep them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.schema.defaults import format_default, parse_default
+from twophase.schema.errors import FieldIdError, SchemaDocumentError, UnsupportedTypeError
+from twophase.schema.leaf import format_leaf
+from twophase.schema.schema import Field, Kind, Schema
+
+FIELD_ID = "PARQUET:field_id"
+COMMENT = "comment"
+INITIAL_DEFAULT = "twophase.initial_default"
+WRITE_DEFAULT = "twophase.write_default"
+#: Key of the schema's own facts (version, keys) in a PyArrow schema's metadata.
+SCHEMA_FACTS = "twophase.schema"
+_OURS = frozenset((FIELD_ID, COMMENT, INITIAL_DEFAULT, WRITE_DEFAULT))
+
+
+def to_arrow(schema: Schema) -> pa.Schema:
+    """The schema as a PyArrow schema that :func:`from_arrow` reads back exactly."""
+    facts = {
+        "schema_id": schema.schema_id,
+        "highest_field_id": schema.highest_field_id,
+        "primary_keys": schema.primary_keys,
+        "partition_keys": schema.partition_keys,
+    }
+    return pa.schema([arrow_field(top) for top in schema], metadata={SCHEMA_FACTS: json.dumps(facts)})
+
+
+def arrow_field(node: Field) -> pa.Field:
+    """One field as PyArrow's, with its id, comment and defaults as metadata."""
+    metadata: dict[str, str] = dict(node.metadata)
+    metadata[FIELD_ID] = str(node.id)
+    if node.comment is not None:
+        metadata[COMMENT] = node.comment
+    if node.initial_default is not None:
+        metadata[INITIAL_DEFAULT] = format_default(node.initial_default)
+    if node.write_default is not None:
+        metadata[WRITE_DEFAULT] = format_default(node.write_default)
+    return pa.field(node.name, arrow_type(node), node.nullable, metadata)
+
+
+def arrow_type(node: Field) -> pa.DataType:
+    """The PyArrow type of a field."""
+    if node.kind is Kind.LEAF:
+        return node.leaf
+    below = [arrow_field(child) for child in node.children]
+    if node.kind is Kind.STRUCT:
+        return pa.struct(below)
+    return pa.list_(below[0]) if node.kind is Kind.LIST else pa.map_(*below)
+
+
+def plain_type(node: Field) -> pa.DataType:
+    """The PyArrow type without any metadata, as data in memory has it."""
+    if node.kind is Kind.LEAF:
+        return node.leaf
+    below = [pa.field(child.name, plain_type(child), child.nullable) for child in node.children]
+    if node.kind is Kind.STRUCT:
+        return pa.struct(below)
+    return pa.list_(below[0]) if node.kind is Kind.LIST else pa.map_(*below)
+
+
+def from_arrow(source: pa.Schema) -> Schema:
+    """A schema from PyArrow's, whose every field must carry its id.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        From :func:`to_arrow`, or read from a Parquet file that was written with ids.
+
+    Raises
+    ------
+    FieldIdError
+        A field at any level has no id. For a table that never had ids: :func:`assign_ids`.
+    UnsupportedTypeError
+        A type that a field cannot have.
+    """
+    fields = tuple(_read_field(top, _id_from_metadata, ()) for top in source)
+    return _with_facts(fields, source.metadata)
+
+
+def _with_facts(fields: tuple[Field, ...], metadata: Mapping[bytes, bytes] | None) -> Schema:
+    text = (metadata or {}).get(SCHEMA_FACTS.encode())
+    if text is None:
+        return Schema(fields)
+    try:
+        facts = json.loads(text)
+        return Schema(
+            fields,
+            int(facts["schema_id"]),
+            int(facts["highest_field_id"]),
+            tuple(facts["primary_keys"]),
+            tuple(facts["partition_keys"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise SchemaDocumentError(f"The schema's metadata {SCHEMA_FACTS} cannot be read: {error}.") from error
+
+
+def assign_ids(
+    source: pa.Schema | Iterable[pa.Field],
+    *,
+    first_id: int = 1,
+    primary_keys: Iterable[str] = (),
+    partition_keys: Iterable[str] = (),
+) -> Schema:
+    """A schema for a table that had no ids; ids that the source carries are ignored.
+
+    All fields of a struct get theirs before what lies below them, as Iceberg numbers a new table.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema or iterable of pyarrow.Field
+    first_id : int
+    primary_keys, partition_keys : iterable of str
+        Paths.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A type that a field cannot have.
+    """
+    numbers = count(first_id)
+    schema = Schema(fresh_fields(list(source), numbers, ()))
+    keys = [tuple(schema.find(path).id for path in paths) for paths in (primary_keys, partition_keys)]
+    return Schema(schema.fields, 0, schema.highest_field_id, *keys)
+
+
+def fresh_fields(sources: list[pa.Field], numbers: Iterable[int], above: tuple[str, ...]) -> tuple[Field, ...]:
+    """Fields with new ids, siblings numbered before what lies below them."""
+    counter = iter(numbers)
+    own = [next(counter) for _ in sources]
+    return tuple(_fresh(source, number, counter, above) for source, number in zip(sources, own, strict=True))
+
+
+def _fresh(source: pa.Field, number: int, counter: Iterable[int], above: tuple[str, ...]) -> Field:
+    path = (*above, source.name)
+    kind, below = _below(source.type, path)
+    return _make(source, number, kind, fresh_fields(below, counter, path), path)
+
+
+def _read_field(source: pa.Field, number_of: Any, above: tuple[str, ...]) -> Field:
+    path = (*above, source.name)
+    kind, below = _below(source.type, path)
+    children = tuple(_read_field(child, number_of, path) for child in below)
+    return _make(source, number_of(source, path), kind, children, path)
+
+
+def _below(data_type: pa.DataType, path: tuple[str, ...]) -> tuple[Kind, list[pa.Field]]:
+    """The kind of a type and its fields, under the names that we use."""
+    if pa.types.is_struct(data_type):
+        return Kind.STRUCT, list(data_type)
+    if pa.types.is_map(data_type):
+        return Kind.MAP, [data_type.key_field.with_name("key"), data_type.item_field.with_name("value")]
+    if pa.types.is_list(data_type):
+        return Kind.LIST, [data_type.value_field.with_name("element")]
+    try:
+        format_leaf(data_type)
+    except UnsupportedTypeError as error:
+        name = ".".join(path)
+        raise UnsupportedTypeError(
+            f"The field {name} has the type {data_type}, which a schema cannot hold.",
+            field_path=name,
+            old_type=str(data_type),
+            allowed=("plain types, struct, list_ and map_",),
+        ) from error
+    return Kind.LEAF, []
+
+
+def _make(source: pa.Field, number: int, kind: Kind, children: tuple[Field, ...], path: tuple[str, ...]) -> Field:
+    metadata = {k.decode(): v.decode() for k, v in (source.metadata or {}).items()}
+    leaf = source.type if kind is Kind.LEAF else None
+    initial, write = metadata.get(INITIAL_DEFAULT), metadata.get(WRITE_DEFAULT)
+    return Field(
+        id=number,
+        name=source.name,
+        kind=kind,
+        leaf=leaf,
+        nullable=source.nullable,
+        comment=metadata.get(COMMENT),
+        initial_default=None if initial is None or leaf is None else parse_default(initial, leaf),
+        write_default=None if write is None or leaf is None else parse_default(write, leaf),
+        metadata=tuple(sorted((k, v) for k, v in metadata.items() if k not in _OURS)),
+        children=children,
+    )
+
+
+def _id_from_metadata(source: pa.Field, path: tuple[str, ...]) -> int:
+    text = (source.metadata or {}).get(FIELD_ID.encode())
+    name = ".".join(path)
+    if text is None:
+        raise FieldIdError(
+            f"The field {name} has no id ({FIELD_ID}).",
+            field_path=name,
+            hint="Bind it by name with bind_by_name, or number a new table with assign_ids.",
+        )
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise FieldIdError(f"The field {name} has the id {text.decode()!r}, which is no number.", field_path=name)
+    return number
+
+
+def bind_by_name(source: pa.Schema, written_with: Schema) -> Schema:
+    """A schema for a file without ids: each field gets the id that its name had in the schema it was written with.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        Of the file. Ids in it are ignored.
+    written_with : Schema
+        The version of the table's schema that the writer used. Taking a later one would bring dropped values back.
+
+    Raises
+    ------
+    UnknownFieldError
+        The file has a field that the version does not know.
+    """
+
+    def number_of(source_field: pa.Field, path: tuple[str, ...]) -> int:
+        return written_with.find(path).id
+
+    return Schema(
+        tuple(_read_field(top, number_of, ()) for top in source),
+        written_with.schema_id,
+        written_with.highest_field_id,
+    )
+
+
+def verify_file_schema(source: pa.Schema, written_with: Schema) -> None:
+    """Check that a file's ids are those of the schema that it claims to be written with, at every level.
+
+    Raises
+    ------
+    FieldIdError
+        An id is missing, unknown, or belongs to a field of another name or type: reading the file would swap or lose
+        values.
+    """
+    in_file = from_arrow(pa.schema(list(source)))
+    for found in in_file.walk():
+        expected = written_with.get(found.id)
+        if (
+            expected is None
+            or (expected.kind, expected.leaf) != (found.kind, found.leaf)
+            or written_with.path_of(found.id) != in_file.path_of(found.id)
+        ):
+            raise FieldIdError(
+                f"The file's field {found.name} ({found.type_name}) has the id {found.id}, which in schema "
+                f"{written_with.schema_id} is {_described(expected)}.",
+                field_path=found.name,
+                old_type=None if expected is None else expected.type_name,
+                new_type=found.type_name,
+            )
+
+
+def _described(node: Field | None) -> str:
+    return "no field" if node is None else f"{node.name} ({node.type_name})"

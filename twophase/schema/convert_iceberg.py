@@ -1,0 +1,223 @@
+"""Schemas to Iceberg and back, by way of the JSON form of Iceberg's specification."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twophase.schema.defaults import parse_default
+from twophase.schema.errors import UnsupportedTypeError
+from twophase.schema.leaf import format_leaf, parse_leaf, type_name
+from twophase.schema.schema import Field, Kind, Schema
+
+if TYPE_CHECKING:
+    import pyiceberg.schema
+
+_NAMES = {
+    "bool": "boolean",
+    "int32": "int",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "date",
+    "time64[us]": "time",
+    "timestamp[us]": "timestamp",
+    "timestamp[us, tz=UTC]": "timestamptz",
+    "timestamp[ns]": "timestamp_ns",
+    "timestamp[ns, tz=UTC]": "timestamptz_ns",
+    "extension<arrow.uuid>": "uuid",
+    "null": "unknown",
+}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+_NEAR = {
+    "int8": "int32",
+    "int16": "int32",
+    "uint8": "int32",
+    "uint16": "int32",
+    "uint32": "int64",
+    "large_string": "string",
+    "large_binary": "binary",
+    "halffloat": "float",
+    "date64[ms]": "date32",
+}
+
+
+def to_iceberg_document(schema: Schema) -> dict[str, Any]:
+    """The schema as a ``schema`` object of Iceberg's table metadata.
+
+    Primary keys become ``identifier-field-ids``. The partition spec is no part of an Iceberg schema.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A type or a fact that Iceberg has no counterpart for.
+    """
+    return {
+        "type": "struct",
+        "schema-id": schema.schema_id,
+        "identifier-field-ids": list(schema.primary_keys),
+        "fields": [_field(top, (top.name,)) for top in schema],
+    }
+
+
+def _field(node: Field, path: tuple[str, ...]) -> dict[str, Any]:
+    if node.metadata:
+        raise _no_counterpart(".".join(path), f"metadata {', '.join(key for key, _ in node.metadata)}", ())
+    document = {"id": node.id, "name": node.name, "required": not node.nullable, "type": _type(node, path)}
+    if node.comment is not None:
+        document["doc"] = node.comment
+    if node.initial_default is not None:
+        document["initial-default"] = _value(node.initial_default)
+    if node.write_default is not None:
+        document["write-default"] = _value(node.write_default)
+    return document
+
+
+def _type(node: Field, path: tuple[str, ...]) -> Any:
+    if node.leaf is not None:
+        return _leaf(node.leaf, ".".join(path))
+    if node.kind is Kind.STRUCT:
+        return {"type": "struct", "fields": [_field(child, (*path, child.name)) for child in node.children]}
+    document: dict[str, Any] = {"type": node.kind.value}
+    for child in node.children:
+        _refuse_facts(child, path)
+        document[f"{child.name}-id"] = child.id
+        document[child.name] = _type(child, (*path, child.name))
+        if child.name != "key":
+            document[f"{child.name}-required"] = not child.nullable
+    return document
+
+
+def _refuse_facts(child: Field, path: tuple[str, ...]) -> None:
+    facts = (child.comment, child.initial_default, child.write_default, *child.metadata)
+    if any(fact is not None for fact in facts):
+        where = ".".join((*path, child.name))
+        raise _no_counterpart(where, f"comment, default or metadata of a {child.name}", ())
+
+
+def _leaf(leaf: pa.DataType, path: str) -> str:
+    text = format_leaf(leaf)
+    if text in _NAMES:
+        return _NAMES[text]
+    if pa.types.is_decimal128(leaf) and leaf.scale >= 0:
+        return f"decimal({leaf.precision}, {leaf.scale})"
+    if pa.types.is_fixed_size_binary(leaf):
+        return f"fixed[{leaf.byte_width}]"
+    raise _no_counterpart(path, type_name(leaf), (_NEAR[text],) if text in _NEAR else ())
+
+
+def _no_counterpart(path: str, what: str, allowed: Iterable[str]) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
+        f"Iceberg has no counterpart for {what} of the field {path}.",
+        field_path=path,
+        old_type=what,
+        new_type="a type of Iceberg",
+        allowed=allowed,
+    )
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """A default in the form of Iceberg's appendix on single values."""
+    data_type = scalar.type
+    if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_floating(data_type):
+        return scalar.as_py()
+    if pa.types.is_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
+        return scalar.as_py().hex()
+    if pa.types.is_timestamp(data_type):
+        naive = scalar.cast(pa.int64()).cast(pa.timestamp(data_type.unit)).cast(pa.string()).as_py()
+        return naive.replace(" ", "T") + ("+00:00" if data_type.tz else "")
+    return str(scalar.as_py()) if isinstance(scalar, pa.ExtensionScalar) else scalar.cast(pa.string()).as_py()
+
+
+def to_iceberg(schema: Schema) -> pyiceberg.schema.Schema:
+    """The schema as PyIceberg's.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A type or a fact that Iceberg has no counterpart for.
+    """
+    from pyiceberg.schema import Schema as IcebergSchema
+
+    return IcebergSchema.model_validate(to_iceberg_document(schema))
+
+
+def from_iceberg(source: pyiceberg.schema.Schema, *, highest_field_id: int | None = None) -> Schema:
+    """A schema from PyIceberg's.
+
+    Parameters
+    ----------
+    source : pyiceberg.schema.Schema
+    highest_field_id : int, optional
+        The table's ``last-column-id``; default: the highest id in the schema.
+    """
+    return from_iceberg_document(source.model_dump(by_alias=True, mode="json"), highest_field_id=highest_field_id)
+
+
+def from_iceberg_document(document: dict[str, Any], *, highest_field_id: int | None = None) -> Schema:
+    """A schema from a ``schema`` object of Iceberg's table metadata.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A type that PyArrow does not have (variant, geometry, geography).
+    """
+    fields = tuple(_read_field(item, (item["name"],)) for item in document["fields"])
+    highest = -1 if highest_field_id is None else highest_field_id
+    keys = tuple(document.get("identifier-field-ids") or ())
+    return Schema(fields, document.get("schema-id", 0), highest, keys)
+
+
+def _read_field(item: dict[str, Any], path: tuple[str, ...]) -> Field:
+    return _read(item["id"], item["name"], item["type"], bool(item["required"]), path, item)
+
+
+def _read(number: int, name: str, kind: Any, required: bool, path: tuple[str, ...], facts: dict[str, Any]) -> Field:
+    if isinstance(kind, str):
+        leaf = _read_leaf(kind, ".".join(path))
+        initial, write = (_read_value(facts.get(key), leaf) for key in ("initial-default", "write-default"))
+        return Field(number, name, Kind.LEAF, leaf, not required, facts.get("doc"), initial, write)
+    if kind["type"] == "struct":
+        children = tuple(_read_field(item, (*path, item["name"])) for item in kind["fields"])
+    else:
+        names = ("element",) if kind["type"] == "list" else ("key", "value")
+        children = tuple(_read_unnamed(kind, child, path) for child in names)
+    return Field(number, name, Kind(kind["type"]), None, not required, facts.get("doc"), children=children)
+
+
+def _read_unnamed(kind: dict[str, Any], name: str, path: tuple[str, ...]) -> Field:
+    required = name == "key" or bool(kind[f"{name}-required"])
+    return _read(kind[f"{name}-id"], name, kind[name], required, (*path, name), {})
+
+
+_LEAVES = {iceberg: arrow for arrow, iceberg in _NAMES.items()}
+
+
+def _read_leaf(text: str, path: str) -> pa.DataType:
+    if text in _LEAVES:
+        return parse_leaf(_LEAVES[text])
+    if match := _DECIMAL.fullmatch(text):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    if match := _FIXED.fullmatch(text):
+        return pa.binary(int(match[1]))
+    raise UnsupportedTypeError(
+        f"The field {path} has Iceberg's type {text}, which PyArrow does not have.", field_path=path, old_type=text
+    )
+
+
+def _read_value(value: Any, leaf: pa.DataType) -> pa.Scalar | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and isinstance(leaf, pa.BaseExtensionType):
+        return pa.ExtensionScalar.from_storage(leaf, bytes.fromhex(value.replace("-", "")))
+    if isinstance(value, str) and (pa.types.is_binary(leaf) or pa.types.is_fixed_size_binary(leaf)):
+        return pa.scalar(bytes.fromhex(value), leaf)
+    if isinstance(value, str) and pa.types.is_timestamp(leaf):
+        return pa.scalar(value.removesuffix("+00:00")).cast(pa.timestamp(leaf.unit)).cast(pa.int64()).cast(leaf)
+    return parse_default(value, leaf) if isinstance(value, str) else pa.scalar(value).cast(leaf)

@@ -1,0 +1,226 @@
+"""The changes that lead from one version of a schema to another, told by field ids."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from twophase.schema.changes import (
+    AddField,
+    AddPartitionKey,
+    Change,
+    ChangeComment,
+    ChangeDefault,
+    ChangeNullability,
+    ChangeType,
+    DropField,
+    DropPartitionKey,
+    MoveField,
+    Position,
+    RenameField,
+    SetPrimaryKey,
+    after,
+    first,
+)
+from twophase.schema.errors import SchemaError
+from twophase.schema.schema import Field, Kind, Schema
+
+
+def diff(base: Schema, target: Schema) -> list[Change]:
+    """A change list that makes the target of the base, up to the ids of new fields.
+
+    Fields are named by their ids, so that the list stays right on a schema where others renamed them.
+
+    Parameters
+    ----------
+    base, target : Schema
+        Versions of one table's schema, ``target`` the later one.
+
+    Raises
+    ------
+    SchemaError
+        An id is a field of another kind, or lies in another struct: they are not versions of one table.
+    """
+    if base.fields is target.fields and _keys(base) == _keys(target):
+        return []
+    changes: list[Change] = []
+    late: list[Change] = []
+    changes.extend(_keys_before(base, target))
+    _siblings(base, target, base.fields, target.fields, None, changes, late)
+    return [*changes, *late, *_keys_after(base, target)]
+
+
+def _keys(schema: Schema) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return schema.primary_keys, schema.partition_keys
+
+
+def _keys_before(base: Schema, target: Schema) -> Iterator[Change]:
+    if base.primary_keys != target.primary_keys and base.primary_keys:
+        yield SetPrimaryKey(())
+    kept = _common_prefix(base.partition_keys, target.partition_keys)
+    for key in base.partition_keys[kept:]:
+        yield DropPartitionKey(key)
+
+
+def _keys_after(base: Schema, target: Schema) -> Iterator[Change]:
+    for key in target.partition_keys[_common_prefix(base.partition_keys, target.partition_keys) :]:
+        yield AddPartitionKey(_reference(base, target, key))
+    if base.primary_keys != target.primary_keys and target.primary_keys:
+        yield SetPrimaryKey(tuple(_reference(base, target, key) for key in target.primary_keys))
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    length = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            break
+        length += 1
+    return length
+
+
+def _reference(base: Schema, target: Schema, field_id: int) -> int | tuple[str | int, ...]:
+    """A field of the target by its id, a new one by the nearest older id above it and names."""
+    names: list[str | int] = []
+    for node in (target.by_id(field_id), *target.ancestors(field_id)):
+        if node.id in base:
+            return (node.id, *reversed(names)) if names else node.id
+        names.append(node.name)
+    return tuple(reversed(names))
+
+
+def _siblings(
+    base: Schema,
+    target: Schema,
+    old: Sequence[Field],
+    new: Sequence[Field],
+    parent: int | None,
+    changes: list[Change],
+    late: list[Change],
+) -> None:
+    if old is new:
+        return
+    kept = {node.id for node in new}
+    changes.extend(DropField(node.id) for node in old if node.id not in kept)
+    before = {node.id: node for node in old}
+    for node in new:
+        if node.id in before:
+            _field(base, target, before[node.id], node, changes, late)
+        elif node.id in base:
+            raise SchemaError(f"The field {node.name} lies in another struct than before.", field_path=node.name)
+    changes.extend(_order(old, new, parent))
+    for node in new:
+        if node.id not in before:
+            late.extend(_defaults_of_new(base, target, node))
+
+
+def _field(base: Schema, target: Schema, old: Field, new: Field, changes: list[Change], late: list[Change]) -> None:
+    if old is new:
+        return
+    if old.kind is not new.kind:
+        raise SchemaError(f"The field {new.name} was a {old.type_name} and is a {new.type_name}.", field_path=new.name)
+    if old.name != new.name:
+        changes.append(RenameField(new.id, new.name))
+    if old.nullable != new.nullable:
+        changes.append(ChangeNullability(new.id, new.nullable, checked=not new.nullable))
+    if old.leaf != new.leaf and new.leaf is not None:
+        changes.append(ChangeType(new.id, new.leaf))
+    if old.comment != new.comment:
+        changes.append(ChangeComment(new.id, new.comment))
+    if old.write_default != new.write_default and not _follows_type(old, new):
+        late.append(ChangeDefault(new.id, new.write_default))
+    _siblings(base, target, old.children, new.children, new.id, changes, late)
+
+
+def _follows_type(old: Field, new: Field) -> bool:
+    """Whether the default changed only because its type did."""
+    if old.leaf == new.leaf or old.write_default is None or new.write_default is None:
+        return False
+    return bool(old.write_default.as_py() == new.write_default.as_py())
+
+
+def _order(old: Sequence[Field], new: Sequence[Field], parent: int | None) -> Iterator[Change]:
+    """New fields where they belong, and the fewest moves among the others."""
+    rank = {node.id: i for i, node in enumerate(old)}
+    settled = _longest_rising([node.id for node in new if node.id in rank], rank)
+    trailing = _trailing(new, rank)
+    previous: str | int | None = None
+    for i, node in enumerate(new):
+        place = first() if previous is None else after(previous)
+        if node.id not in rank:
+            yield _add(node, None if i >= trailing else place, parent)
+        elif node.id not in settled:
+            yield MoveField(node.id, place)
+        previous = node.id if node.id in rank else node.name
+
+
+def _trailing(new: Sequence[Field], rank: dict[int, int]) -> int:
+    """From where on all fields are new."""
+    end = len(new)
+    while end and new[end - 1].id not in rank:
+        end -= 1
+    return end
+
+
+def _longest_rising(ids: Sequence[int], rank: dict[int, int]) -> set[int]:
+    """The most ids that stand in their old order already."""
+    tails: list[int] = []
+    holders: list[int] = []
+    behind: dict[int, int | None] = {}
+    for field_id in ids:
+        at = bisect_left(tails, rank[field_id])
+        behind[field_id] = holders[at - 1] if at else None
+        tails[at : at + 1] = [rank[field_id]]
+        holders[at : at + 1] = [field_id]
+    settled: set[int] = set()
+    current = holders[-1] if holders else None
+    while current is not None:
+        settled.add(current)
+        current = behind[current]
+    return settled
+
+
+def _add(node: Field, place: Position | None, parent: int | None) -> AddField:
+    # A NOT NULL field without a default for old rows is made nullable here and tightened later in the list.
+    nullable = node.nullable or node.initial_default is None
+    return AddField(
+        (node.name,),
+        node.data_type,
+        nullable=nullable,
+        comment=node.comment,
+        default=node.initial_default,
+        position=place,
+        parent=parent,
+        write_default=node.write_default,
+        metadata=node.metadata,
+    )
+
+
+def _defaults_of_new(base: Schema, target: Schema, node: Field) -> Iterable[Change]:
+    path = _reference(base, target, node.id)
+    if node.initial_default is not None and node.write_default is None:
+        yield ChangeDefault(path, None)
+    if not node.nullable and node.initial_default is None:
+        yield ChangeNullability(path, False, checked=True)
+
+
+def touched(base: Schema, target: Schema) -> dict[int, Field]:
+    """Fields of the target that are new or not as they were, and fields of the base that are gone, by id."""
+    found = {node.id: node for node in target.walk() if not _same_here(base.get(node.id), node)}
+    found.update((node.id, node) for node in base.walk() if node.id not in target)
+    return found
+
+
+def _same_here(old: Field | None, new: Field) -> bool:
+    if old is new:
+        return True
+    if old is None:
+        return False
+    if new.kind is not Kind.LEAF:
+        ids = ([child.id for child in old.children], [child.id for child in new.children])
+        if ids[0] != ids[1]:
+            return False
+    facts = [
+        (node.name, node.leaf, node.nullable, node.comment, node.initial_default, node.write_default)
+        for node in (old, new)
+    ]
+    return facts[0] == facts[1]

@@ -1,0 +1,234 @@
+"""Filters on the query's fields, as filters on a file that an older schema wrote.
+
+A filter is what PyArrow calls one: ``(path, op, value)``, a list of them (all must hold), or a list of such lists (one
+must hold).
+Ops: ``= == != < <= > >= in "not in" "is null" "is not null"``. A row is kept where the filter is true; NULL is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twophase.schema.cast_arrow import cast_scalar
+from twophase.schema.convert_arrow import plain_type
+from twophase.schema.defaults import as_default
+from twophase.schema.errors import SchemaError
+from twophase.schema.leaf import family
+from twophase.schema.merge import Origin, ReadField, ReadPlan
+from twophase.schema.names import FieldPath
+from twophase.schema.promotion import Loss, classify
+from twophase.schema.schema import Field, Kind, Schema
+
+Predicate = tuple[FieldPath, str, Any]
+Filters = Sequence[Predicate] | Sequence[Sequence[Predicate]]
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "=": lambda left, right: left == right,
+    "==": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+}
+_OPS = frozenset((*_COMPARE, "in", "not in", "is null", "is not null"))
+
+
+@dataclass(frozen=True)
+class FileFilter:
+    """What a reader may apply to the file's own rows, before they become the query's.
+
+    Attributes
+    ----------
+    expression : pyarrow.compute.Expression, optional
+        Over the file's columns; None: read all rows.
+    never : bool
+        No row of the file can pass: it need not be opened.
+    exact : bool
+        The rows that pass are just the right ones; otherwise :func:`row_filter` must be applied to the projected rows
+        too.
+    """
+
+    expression: pc.Expression | None
+    never: bool
+    exact: bool
+
+
+#: The outcome for one predicate: a constant, an expression, or None where the file cannot tell.
+_Term = Any
+
+
+def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
+    """A filter on the query, as far as the file's own columns can decide it.
+
+    Renamed fields are found under the file's name; a field that the file lacks decides by its default; literals of a
+    widened
+    field are compared in the file's type where it can hold them. A lossy cast is never pushed through.
+
+    Raises
+    ------
+    UnknownFieldError
+        The query has no such field.
+    SchemaError
+        An unknown op, or a field below a list or map.
+    """
+    branches = [_all_of(plan, branch) for branch in _branches(filters)]
+    if any(term is True for term, _ in branches):
+        return FileFilter(None, False, all(exact for term, exact in branches if term is True))
+    possible = [(term, exact) for term, exact in branches if term is not False]
+    exact = all(exact for _, exact in possible)
+    if not possible:
+        return FileFilter(None, True, True)
+    if any(term is None for term, _ in possible):
+        return FileFilter(None, False, False)
+    expression: Any = possible[0][0]
+    for term, _ in possible[1:]:
+        expression = expression | term
+    return FileFilter(expression, False, exact)
+
+
+def row_filter(query: Schema, filters: Filters) -> pc.Expression:
+    """The whole filter, over rows that are the query's already."""
+    any_of: Any = None
+    for branch in _branches(filters):
+        all_of: Any = None
+        for path, op, value in branch:
+            node = query.find(path)
+            term = _expression(pc.field(*query.path_of(node.id)), op, _literals(node, op, value))
+            all_of = term if all_of is None else all_of & term
+        any_of = all_of if any_of is None else any_of | all_of
+    return any_of
+
+
+def _branches(filters: Filters) -> list[list[Predicate]]:
+    items: list[Any] = list(filters)
+    if not items:
+        raise SchemaError("The filter is empty.", allowed=("a list of (path, op, value)",))
+    branches = [list(items)] if isinstance(items[0], tuple) else [list(branch) for branch in items]
+    for _, op, _ in (predicate for branch in branches for predicate in branch):
+        if op not in _OPS:
+            raise SchemaError(f"There is no filter {op!r}.", allowed=sorted(_OPS))
+    return branches
+
+
+def _all_of(plan: ReadPlan, branch: Iterable[Predicate]) -> tuple[_Term, bool]:
+    """The conjunction, and whether it tells all."""
+    whole: Any = True
+    exact = True
+    for predicate in branch:
+        term = _one(plan, *predicate)
+        if term is False:
+            return False, True
+        if term is None:
+            exact = False
+        elif term is not True:
+            whole = term if whole is True else whole & term
+    if whole is True and not exact:
+        return None, False
+    return whole, exact
+
+
+def _one(plan: ReadPlan, path: FieldPath, op: str, value: Any) -> _Term:
+    node = plan.query.find(path)
+    above = plan.query.ancestors(node.id)
+    if node.kind is not Kind.LEAF or any(parent.kind in (Kind.LIST, Kind.MAP) for parent in above):
+        raise SchemaError(f"A filter needs a leaf outside lists and maps, not {path}.", field_path=str(path))
+    read = plan.find(node.id)
+    if read is None or read.source is None:
+        return _without_source(plan, node, above, read, op, value)
+    return _with_source(plan, read, op, _literals(node, op, value))
+
+
+def _without_source(
+    plan: ReadPlan, node: Field, above: list[Field], read: ReadField | None, op: str, value: Any
+) -> _Term:
+    constant = None if read is None else read.constant
+    if read is None or read.origin is not Origin.CONSTANT:
+        holders = [plan.find(parent.id) for parent in above]
+        # The struct around it may be NULL in some rows, and then so is the field, whatever its default.
+        if any(holder is None or holder.source is None for holder in holders):
+            constant = None
+        elif holders and constant is not None:
+            return None if _holds(constant, op, _literals(node, op, value)) or op == "is null" else False
+    return _holds(constant, op, _literals(node, op, value))
+
+
+def _holds(constant: pa.Scalar | None, op: str, literals: list[pa.Scalar]) -> bool:
+    if op in ("is null", "is not null"):
+        return (constant is None) == (op == "is null")
+    if constant is None:
+        return False
+    left, right = constant.as_py(), [literal.as_py() for literal in literals]
+    if op in ("in", "not in"):
+        return (left in right) == (op == "in")
+    return bool(_COMPARE[op](left, right[0]))
+
+
+def _with_source(plan: ReadPlan, read: ReadField, op: str, literals: list[pa.Scalar]) -> _Term:
+    assert read.source is not None
+    column = pc.field(*plan.file.path_of(read.source.id))
+    losses = [classify(old, new) for old, new in zip([read.source.leaf, *read.casts], read.casts, strict=False)]
+    worst = max(losses, default=Loss.SAME)
+    if worst is Loss.MAY_FAIL:
+        return None
+    if op in ("is null", "is not null"):
+        return _expression(column, op, literals)
+    if worst is Loss.ROUNDS:
+        return None
+    if family(read.source.leaf) == "null":
+        return False
+    return _widened(column, read, op, literals)
+
+
+def _widened(column: pc.Expression, read: ReadField, op: str, literals: list[pa.Scalar]) -> _Term:
+    """Comparisons in the file's type, where it holds the literals; it keeps the statistics of row groups useful."""
+    assert read.source is not None
+    if not read.casts:
+        return _expression(column, op, literals)
+    narrow = [_narrow(literal, read.source.leaf) for literal in literals]
+    if all(literal is not None for literal in narrow):
+        return _expression(column, op, narrow)
+    if op in ("=", "=="):
+        return False
+    return _expression(column.cast(plain_type(read.field)), op, literals)
+
+
+def _narrow(literal: pa.Scalar, old: pa.DataType) -> pa.Scalar | None:
+    """The literal in the file's type; None where that type has no equal value."""
+    if classify(literal.type, old) is Loss.IMPOSSIBLE:
+        # A timestamp has no cast to the date that it came from unless it is one.
+        return None
+    narrow = cast_scalar(literal, old, "null", "literal")
+    back = cast_scalar(narrow, literal.type, "null", "literal")
+    return narrow if back is not None and back.as_py() == literal.as_py() else None
+
+
+def _literals(node: Field, op: str, value: Any) -> list[pa.Scalar]:
+    if op in ("is null", "is not null"):
+        return []
+    values = list(value) if op in ("in", "not in") else [value]
+    literals = [as_default(item, node.leaf, node.name) for item in values]
+    if any(literal is None for literal in literals):
+        raise SchemaError(
+            f"The filter on {node.name} compares with NULL.",
+            field_path=node.name,
+            allowed=("'is null'", "'is not null'"),
+        )
+    return literals
+
+
+def _expression(column: pc.Expression, op: str, literals: list[Any]) -> pc.Expression:
+    if op == "is null":
+        return column.is_null()
+    if op == "is not null":
+        return column.is_valid()
+    if op == "in":
+        return column.isin(pa.array([literal.as_py() for literal in literals], literals[0].type)) & column.is_valid()
+    if op == "not in":
+        return ~column.isin(pa.array([literal.as_py() for literal in literals], literals[0].type)) & column.is_valid()
+    return _COMPARE[op](column, literals[0])

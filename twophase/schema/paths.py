@@ -1,0 +1,106 @@
+"""How a path finds its field, on a finished schema and on one under change alike."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from twophase.schema.errors import AmbiguousPathError, DuplicateFieldError, UnknownFieldError
+from twophase.schema.names import FieldPath, fold, format_path, split_path
+
+
+class Named(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+def path_text(path: FieldPath) -> str:
+    """A path as an error message shows it."""
+    if isinstance(path, str):
+        return path
+    return f"#{path}" if isinstance(path, int) else format_path(path)
+
+
+def walk(siblings: Iterable[T], path: str | Sequence[str | int], children_of: Callable[[T], Iterable[T]]) -> T | None:
+    """The one field at a path, or None.
+
+    Raises
+    ------
+    AmbiguousPathError
+        Several fields fit.
+    """
+    if isinstance(path, str):
+        parts, exact = split_path(path)
+    else:
+        parts, exact = [str(part) for part in path], True
+    if not parts:
+        return None
+    found = _matches(siblings, parts, exact, children_of)
+    if len(found) > 1:
+        raise AmbiguousPathError(
+            f"The path {path_text(path)!r} fits {len(found)} fields.",
+            field_path=path_text(path),
+            hint="Name the levels one by one as a tuple, in the exact case, or give the field's id.",
+        )
+    return found[0] if found else None
+
+
+def _matches(siblings: Iterable[T], parts: list[str], exact: bool, children_of: Callable[[T], Iterable[T]]) -> list[T]:
+    here = list(siblings)
+    found: list[T] = []
+    for taken in range(1, 2 if exact else len(parts) + 1):
+        named = _by_name(here, ".".join(parts[:taken]))
+        rest = parts[taken:]
+        for node in named:
+            found.extend(_matches(children_of(node), rest, exact, children_of) if rest else [node])
+    return found
+
+
+def _by_name(siblings: Iterable[T], name: str) -> list[T]:
+    """Siblings of that name; those in another case only where none has the very name."""
+    folded = fold(name)
+    alike = [node for node in siblings if node.name == name or fold(node.name) == folded]
+    return [node for node in alike if node.name == name] or alike
+
+
+def unknown_field(path: FieldPath, known: Iterable[Sequence[str]]) -> UnknownFieldError:
+    """The error for a path that leads nowhere; it names the nearest ones."""
+    text = path_text(path)
+    near = difflib.get_close_matches(text, [format_path(parts) for parts in known][:2000], n=3, cutoff=0.5)
+    return UnknownFieldError(
+        f"There is no field {text}.",
+        field_path=text,
+        hint=f"Did you mean {' or '.join(near)}?" if near else None,
+    )
+
+
+def check_siblings(siblings: Sequence[Named], parent: str | None) -> None:
+    """Refuse two siblings whose names Spark cannot tell apart, and an empty name.
+
+    Raises
+    ------
+    DuplicateFieldError
+    """
+    seen: dict[str, str] = {}
+    for node in siblings:
+        folded = fold(node.name)
+        if folded in seen or not node.name:
+            raise _clash(seen.get(folded, node.name), node.name, parent)
+        seen[folded] = node.name
+
+
+def _clash(first: str, second: str, parent: str | None) -> DuplicateFieldError:
+    where = f"in {parent!r}" if parent else "in the table"
+    if not second:
+        return DuplicateFieldError(f"A field {where} has an empty name.", field_path=second)
+    return DuplicateFieldError(
+        f"The names {first!r} and {second!r} clash {where}: case is ignored.",
+        field_path=second,
+        allowed=("another name", f"drop or rename {first!r} in the same list"),
+    )

@@ -1,0 +1,293 @@
+"""Fitting the columns of a write to a table: what the table takes over, and what is cast or filled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pyarrow as pa
+
+from twophase.schema.apply import apply_changes
+from twophase.schema.changes import AddField, Change, ChangeNullability, ChangeType, Position, after, before, first
+from twophase.schema.convert_arrow import assign_ids
+from twophase.schema.errors import IncompatibleWriteError
+from twophase.schema.leaf import family
+from twophase.schema.merge import ReadField, ReadPlan, plan_read
+from twophase.schema.names import fold, format_path
+from twophase.schema.promotion import EXACT, Loss, PromotionPolicy, classify, promotion_policy
+from twophase.schema.schema import Field, Kind, Schema
+
+
+@dataclass(frozen=True)
+class ReconcilePolicy:
+    """Which differences between a write and its table are allowed.
+
+    Parameters
+    ----------
+    missing : bool
+        A column that the write lacks gets its default, or NULL. It is never dropped.
+    new : str
+        ``add`` the column to the table, ``ignore`` it, or ``refuse`` the write.
+    widen : bool
+        The table takes over a wider type, as far as ``promotion`` goes.
+    cast : bool
+        A value is cast to the table's type where that loses nothing, or where ``promotion`` allows it.
+    reorder : bool
+        By name, columns may come in any order.
+    relax_not_null : bool
+        A NOT NULL column becomes nullable for a nullable incoming one. Otherwise it stays, and a NULL is an error at
+        the write.
+    promotion : PromotionPolicy
+    """
+
+    missing: bool = True
+    new: str = "add"
+    widen: bool = True
+    cast: bool = True
+    reorder: bool = True
+    relax_not_null: bool = False
+    promotion: PromotionPolicy = field(default_factory=lambda: EXACT)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "promotion", promotion_policy(self.promotion))
+        if self.new not in ("add", "ignore", "refuse"):
+            raise IncompatibleWriteError(f"new cannot be {self.new!r}.", allowed=("add", "ignore", "refuse"))
+
+
+#: The table follows the writes (the default).
+EVOLVE = ReconcilePolicy()
+#: The table keeps its schema; values are cast up and missing columns filled.
+KEEP = ReconcilePolicy(new="refuse", widen=False)
+#: The write must have the table's very columns, in its order.
+STRICT = ReconcilePolicy(missing=False, new="refuse", widen=False, cast=False, reorder=False)
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """What a write means for its table.
+
+    Attributes
+    ----------
+    schema : Schema
+        The table's after the write; the very object that was given where nothing changes.
+    changes : tuple of Change
+        What leads there.
+    plan : ReadPlan
+        How incoming rows become rows of ``schema``, for PyArrow and for Spark.
+    """
+
+    schema: Schema
+    changes: tuple[Change, ...]
+    plan: ReadPlan
+
+
+def reconcile(
+    table: Schema,
+    incoming: pa.Schema,
+    policy: ReconcilePolicy = EVOLVE,
+    *,
+    by: str = "name",
+    highest_field_id: int | None = None,
+) -> Reconciliation:
+    """Fit incoming columns to a table, at every level.
+
+    Parameters
+    ----------
+    table : Schema
+    incoming : pyarrow.Schema
+        Of the rows to write. Ids in it are ignored.
+    policy : ReconcilePolicy
+    by : str
+        ``name`` (case ignored) or ``position``; by position, further columns go to the end.
+    highest_field_id : int, optional
+        As in :func:`twophase.schema.apply_changes`.
+
+    Raises
+    ------
+    IncompatibleWriteError
+        A difference that the policy does not allow; it says which, both types, and what would be allowed.
+    KeyFieldError
+        The write would change the type of a key.
+    """
+    if by not in ("name", "position"):
+        raise IncompatibleWriteError(f"Columns cannot be matched by {by!r}.", allowed=("name", "position"))
+    # Only the tree of the incoming columns is wanted here; the ids are replaced below.
+    rows = assign_ids(incoming)
+    fitter = _Fitter(policy, by)
+    fitter.siblings(rows.fields, table.fields, None, ())
+    changes = tuple(fitter.changes)
+    evolved = apply_changes(table, changes, promotion=policy.promotion, highest_field_id=highest_field_id)
+    source = _bind(rows, evolved, by)
+    plan = plan_read(source, evolved, on_cast_failure=policy.promotion.on_cast_failure)
+    return Reconciliation(evolved, changes, replace(plan, fields=tuple(_filled(read) for read in plan.fields)))
+
+
+Match = tuple[Field, Field | None]
+
+
+def _match(incoming: Sequence[Field], present: Sequence[Field], by: str) -> list[Match]:
+    if by == "position":
+        return [(node, present[i] if i < len(present) else None) for i, node in enumerate(incoming)]
+    named = {fold(node.name): node for node in present}
+    return [(node, named.get(fold(node.name))) for node in incoming]
+
+
+class _Fitter:
+    """Collects the changes that a write asks of its table."""
+
+    def __init__(self, policy: ReconcilePolicy, by: str) -> None:
+        self.policy = policy
+        self.by = by
+        self.changes: list[Change] = []
+
+    def siblings(
+        self, incoming: Sequence[Field], present: Sequence[Field], parent: Field | None, above: tuple[str, ...]
+    ) -> None:
+        matches = _match(incoming, present, self.by)
+        self._check_order([old for _, old in matches if old is not None], present, above)
+        for i, (new, old) in enumerate(matches):
+            if old is None:
+                self._add(new, parent, self._place(matches, i), above)
+            else:
+                self.one(new, old, (*above, old.name))
+        found = {old.id for _, old in matches if old is not None}
+        for old in present:
+            if old.id not in found:
+                self._missing(old, (*above, old.name))
+
+    def one(self, new: Field, old: Field, path: tuple[str, ...]) -> None:
+        if new.leaf is not None and family(new.leaf) == "null" and old.kind is not Kind.LEAF:
+            self._nullability(new, old, path)
+            return
+        if new.kind is not old.kind:
+            raise self._refuse(f"comes as {new.type_name} and is {old.type_name} in the table", path, old, new, ())
+        if new.leaf is not None:
+            self._leaf(new, old, path)
+        else:
+            self.siblings(new.children, old.children, old, path)
+        self._nullability(new, old, path)
+
+    def _check_order(self, found: Sequence[Field], present: Sequence[Field], above: tuple[str, ...]) -> None:
+        ids = [node.id for node in found]
+        wanted = set(ids)
+        if self.policy.reorder or ids == [node.id for node in present if node.id in wanted]:
+            return
+        where = format_path(above) or "the table"
+        raise IncompatibleWriteError(
+            f"The columns of {where} come in another order: {', '.join(node.name for node in found)}.",
+            field_path=format_path(above),
+            allowed=("the table's order", "reorder=True"),
+        )
+
+    def _place(self, matches: Sequence[Match], i: int) -> Position | None:
+        """Where the neighbours of a new column say: behind the one before it, or ahead of the one after it."""
+        if self.by == "position":
+            return None
+        if i > 0:
+            new, old = matches[i - 1]
+            return after(new.name if old is None else old.id)
+        behind = next((old for _, old in matches[i:] if old is not None), None)
+        return first() if behind is None else before(behind.id)
+
+    def _add(self, new: Field, parent: Field | None, place: Position | None, above: tuple[str, ...]) -> None:
+        path = (*above, new.name)
+        if self.policy.new == "ignore":
+            return
+        if self.policy.new == "refuse":
+            raise self._refuse("is no column of the table", path, None, new, ("new='add'", "new='ignore'"))
+        owner = None if parent is None else parent.id
+        # Old rows have no value for it, so that it is nullable whatever the write says.
+        self.changes.append(AddField((new.name,), new.data_type, comment=new.comment, position=place, parent=owner))
+
+    def _missing(self, old: Field, path: tuple[str, ...]) -> None:
+        if not self.policy.missing:
+            raise self._refuse("is missing in the write", path, old, None, ("missing=True",))
+        if old.nullable or old.write_default is not None:
+            return
+        if not self.policy.relax_not_null:
+            raise self._refuse(
+                "is NOT NULL without a default, and missing in the write", path, old, None, ("relax_not_null=True",)
+            )
+        self.changes.append(ChangeNullability(old.id, True))
+
+    def _nullability(self, new: Field, old: Field, path: tuple[str, ...]) -> None:
+        if new.nullable and not old.nullable and self.policy.relax_not_null and old.name != "key":
+            self.changes.append(ChangeNullability(old.id, True))
+
+    def _leaf(self, new: Field, old: Field, path: tuple[str, ...]) -> None:
+        wanted = self._fit(new.leaf, old.leaf)
+        if wanted is None:
+            ways = [*(() if self.policy.widen else ("widen=True",)), *(() if self.policy.cast else ("cast=True",))]
+            ways.append(f"values of type {old.type_name}")
+            ways.extend(_policies(new.leaf, old.leaf, self.policy.promotion))
+            raise self._refuse(f"comes as {new.type_name} and is {old.type_name} in the table", path, old, new, ways)
+        if wanted != old.leaf:
+            self.changes.append(ChangeType(old.id, wanted))
+
+    def _fit(self, new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
+        """The type that the table is to have; None where the write does not fit."""
+        policy = self.policy
+        if new == old:
+            return old
+        if policy.cast and classify(new, old) <= Loss.WIDE:
+            return old
+        wider = _common(new, old)
+        if policy.widen and wider is not None and policy.promotion.allows(old, wider):
+            return wider
+        if policy.cast and policy.promotion.allows(new, old):
+            return old
+        return new if policy.widen and policy.promotion.allows(old, new) else None
+
+    def _refuse(
+        self, what: str, path: tuple[str, ...], old: Field | None, new: Field | None, ways: Iterable[str]
+    ) -> IncompatibleWriteError:
+        return IncompatibleWriteError(
+            f"The column {format_path(path)} {what} (promotion policy {self.policy.promotion.name!r}).",
+            field_path=format_path(path),
+            old_type=None if old is None else old.type_name,
+            new_type=None if new is None else new.type_name,
+            allowed=ways,
+        )
+
+
+def _policies(new: pa.DataType, old: pa.DataType, current: PromotionPolicy) -> list[str]:
+    names = ("wide", "hudi", "implicit", "explicit")
+    policies = [promotion_policy(name) for name in names if name != current.name]
+    return [f"policy {policy.name!r}" for policy in policies if policy.allows(old, new) or policy.allows(new, old)]
+
+
+def _common(new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
+    """The narrowest type that holds both without loss: the wider one, or for two decimals one with room for both."""
+    if classify(old, new) <= Loss.WIDE:
+        return new
+    if family(new) == family(old) == "decimal":
+        scale = max(new.scale, old.scale)
+        precision = max(new.precision - new.scale, old.precision - old.scale) + scale
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
+
+
+def _bind(rows: Schema, table: Schema, by: str) -> Schema:
+    """The incoming columns under the table's ids; those that the table does not take get ids beyond it."""
+    beyond = count(table.highest_field_id + 1)
+
+    def siblings(incoming: Sequence[Field], present: Sequence[Field]) -> tuple[Field, ...]:
+        bound = []
+        for new, old in _match(incoming, present, by):
+            children = siblings(new.children, old.children if old is not None else ())
+            lost = old is None or (new.kind is not old.kind)
+            number = next(beyond) if lost or old is None else old.id
+            bound.append(replace(new, id=number, children=children))
+        return tuple(bound)
+
+    return Schema(siblings(rows.fields, table.fields))
+
+
+def _filled(read: ReadField) -> ReadField:
+    """New rows get the write default where the writer names no value, not what old rows read."""
+    if read.source is None:
+        return replace(read, constant=read.field.write_default)
+    if not read.children:
+        return read
+    return replace(read, children=tuple(_filled(child) for child in read.children))

@@ -1,0 +1,317 @@
+"""Schemas whose fields have ids, at every level.
+
+Ids make a schema's changes mean one thing: a rename keeps the id, a dropped name that comes back has another one (Flink
+FLIP-226, Hudi's InternalSchema, Iceberg). Leaf types are PyArrow's; lists, maps and structs are the fields below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+
+import pyarrow as pa
+
+from twophase.schema.errors import FieldIdError, KeyFieldError, LastFieldError, SchemaError, UnknownFieldError
+from twophase.schema.leaf import type_name
+from twophase.schema.names import FieldPath, format_path
+from twophase.schema.paths import check_siblings, unknown_field, walk
+
+#: Deeper nesting is refused: Spark, Parquet readers and JSON parsers give up at about this depth.
+MAX_DEPTH = 100
+
+
+class Kind(Enum):
+    """What a field holds."""
+
+    LEAF = "leaf"
+    STRUCT = "struct"
+    LIST = "list"
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a schema, at any level.
+
+    Parameters
+    ----------
+    id : int
+        Never used for another field of the table, not even after this one is dropped.
+    name : str
+        ``element`` below a list, ``key`` and ``value`` below a map.
+    kind : Kind
+    leaf : pyarrow.DataType, optional
+        The type of a leaf; None for the other kinds.
+    nullable : bool
+    comment : str, optional
+    initial_default : pyarrow.Scalar, optional
+        What rows written before the field was added read.
+    write_default : pyarrow.Scalar, optional
+        What new rows get where the writer names no value.
+    metadata : tuple of (str, str)
+        What else the source of the schema said of the field; carried, never read.
+    children : tuple of Field
+        Of a struct, list (one) or map (two).
+    """
+
+    id: int
+    name: str
+    kind: Kind = Kind.LEAF
+    leaf: pa.DataType | None = None
+    nullable: bool = True
+    comment: str | None = None
+    initial_default: pa.Scalar | None = None
+    write_default: pa.Scalar | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+    children: tuple[Field, ...] = ()
+
+    @property
+    def type_name(self) -> str:
+        """How error messages call the type."""
+        return self.kind.value if self.leaf is None else type_name(self.leaf)
+
+    @property
+    def data_type(self) -> pa.DataType:
+        """The PyArrow type, nested fields with their ids in ``PARQUET:field_id``."""
+        from twophase.schema.convert_arrow import arrow_type
+
+        return arrow_type(self)
+
+    def walk(self) -> Iterator[Field]:
+        """This field and all below it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """An immutable schema with field ids.
+
+    Parameters
+    ----------
+    fields : tuple of Field
+    schema_id : int
+        Number of this version of the table's schema.
+    highest_field_id : int
+        The highest id that the table ever used; -1 (the default) takes it from the fields.
+    primary_keys, partition_keys : tuple of int
+        Field ids, in order.
+
+    Raises
+    ------
+    FieldIdError
+        Two fields have one id, or an id is above ``highest_field_id``.
+    DuplicateFieldError
+        Two siblings have one name, case ignored.
+    LastFieldError
+        A struct has no fields.
+    KeyFieldError
+        A key names no field, or one below a list or map; a primary key that is nullable.
+    """
+
+    fields: tuple[Field, ...]
+    schema_id: int = 0
+    highest_field_id: int = -1
+    primary_keys: tuple[int, ...] = ()
+    partition_keys: tuple[int, ...] = ()
+    _index: _Index = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        index = _Index()
+        index.add_all(self.fields, None, 1)
+        object.__setattr__(self, "_index", index)
+        highest = max(index.by_id, default=-1)
+        if self.highest_field_id < 0:
+            object.__setattr__(self, "highest_field_id", highest)
+        if highest > self.highest_field_id:
+            raise FieldIdError(
+                f"The field {self.name_of(highest)} has the id {highest}, above highest_field_id "
+                f"{self.highest_field_id}.",
+                field_path=self.name_of(highest),
+            )
+        if self.primary_keys or self.partition_keys:
+            self._check_keys()
+
+    def _check_keys(self) -> None:
+        for kind, keys in (("primary-key", self.primary_keys), ("partition", self.partition_keys)):
+            if len(set(keys)) != len(keys):
+                raise KeyFieldError(f"A {kind} field is named twice: {keys}.")
+            for key in keys:
+                self._check_key(kind, key)
+
+    def _check_key(self, kind: str, key: int) -> None:
+        target = self.by_id(key)
+        path = self.name_of(key)
+        if target.kind is not Kind.LEAF:
+            raise KeyFieldError(f"The {kind} field {path} is a {target.type_name}, not a leaf.", field_path=path)
+        if any(parent.kind in (Kind.LIST, Kind.MAP) for parent in self.ancestors(key)):
+            raise KeyFieldError(f"The {kind} field {path} lies below a list or map.", field_path=path)
+        if kind == "primary-key" and (target.nullable or any(parent.nullable for parent in self.ancestors(key))):
+            raise KeyFieldError(f"The primary-key field {path} is nullable.", field_path=path)
+
+    # -- finding fields ------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __contains__(self, field_id: int) -> bool:
+        return field_id in self._index.by_id
+
+    @property
+    def field_ids(self) -> frozenset[int]:
+        """Ids of all fields at all levels."""
+        return frozenset(self._index.by_id)
+
+    def walk(self) -> Iterator[Field]:
+        """All fields at all levels, parents first."""
+        for top in self.fields:
+            yield from top.walk()
+
+    def by_id(self, field_id: int) -> Field:
+        """The field of that id.
+
+        Raises
+        ------
+        UnknownFieldError
+        """
+        try:
+            return self._index.by_id[field_id]
+        except KeyError:
+            raise UnknownFieldError(f"No field has the id {field_id}.", field_path=f"#{field_id}") from None
+
+    def get(self, field_id: int) -> Field | None:
+        """The field of that id, or None."""
+        return self._index.by_id.get(field_id)
+
+    def find(self, path: FieldPath) -> Field:
+        """The field at a path: dotted text (backticks quote), names one a level, or an id.
+
+        A name in another case is found too, as Spark finds it.
+
+        Raises
+        ------
+        UnknownFieldError
+            No field has that path; the error names the nearest one.
+        AmbiguousPathError
+            ``"a.b"`` is both a column of that name and the field ``b`` of ``a``, or two names differ in case only.
+        """
+        if isinstance(path, int):
+            return self.by_id(path)
+        if path and isinstance(path[0], int):
+            top = self.by_id(path[0])
+            found = walk(top.children, path[1:], _children_of) if path[1:] else top
+        else:
+            found = walk(self.fields, path, _children_of)
+        if found is None:
+            raise unknown_field(path, (self.path_of(i) for i in self._index.by_id))
+        return found
+
+    def ancestors(self, field_id: int) -> list[Field]:
+        """The fields above one, nearest first."""
+        above: list[Field] = []
+        parent = self._index.parent[field_id]
+        while parent is not None:
+            above.append(self._index.by_id[parent])
+            parent = self._index.parent[parent]
+        return above
+
+    def path_of(self, field_id: int) -> tuple[str, ...]:
+        """The names that lead to a field, the top one first."""
+        names = [self.by_id(field_id).name, *(parent.name for parent in self.ancestors(field_id))]
+        return tuple(reversed(names))
+
+    def name_of(self, field_id: int) -> str:
+        """The path of a field as text."""
+        return format_path(self.path_of(field_id))
+
+    def parent_of(self, field_id: int) -> int | None:
+        """Id of the field that a field lies in; None at the top."""
+        return self._index.parent[field_id]
+
+    @cached_property
+    def _shape(self) -> tuple[object, ...]:
+        return (self.fields, self.primary_keys, self.partition_keys)
+
+    def same_as(self, other: Schema) -> bool:
+        """Whether both describe the same table, whatever number each version has."""
+        return self._shape == other._shape
+
+    def with_id(self, schema_id: int) -> Schema:
+        """The same schema under another version number."""
+        return self if schema_id == self.schema_id else replace(self, schema_id=schema_id)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """As a PyArrow schema; see :func:`twophase.schema.to_arrow`."""
+        from twophase.schema.convert_arrow import to_arrow
+
+        return to_arrow(self)
+
+    def __str__(self) -> str:
+        lines = [f"schema {self.schema_id}"]
+        for top in self.fields:
+            lines.extend(_lines(top, 1))
+        return "\n".join(lines)
+
+
+def _children_of(parent: Field) -> Sequence[Field]:
+    return parent.children
+
+
+def _lines(node: Field, depth: int) -> Iterator[str]:
+    null = "" if node.nullable else " NOT NULL"
+    yield f"{'  ' * depth}{node.id}: {node.name} {node.type_name}{null}"
+    for child in node.children:
+        yield from _lines(child, depth + 1)
+
+
+class _Index:
+    """Where each id is: built once, in one pass that also checks the tree."""
+
+    __slots__ = ("by_id", "parent")
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Field] = {}
+        self.parent: dict[int, int | None] = {}
+
+    def add_all(self, siblings: Sequence[Field], parent: Field | None, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"The schema is nested deeper than {MAX_DEPTH} levels.")
+        where = None if parent is None else parent.id
+        by_id, parents = self.by_id, self.parent
+        for node in siblings:
+            if node.id in by_id:
+                raise _id_clash(by_id[node.id], node)
+            by_id[node.id] = node
+            parents[node.id] = where
+            if node.kind is not Kind.LEAF:
+                _check_children(node)
+                self.add_all(node.children, node, depth + 1)
+        check_siblings(siblings, None if parent is None else parent.name)
+
+
+def _id_clash(first: Field, second: Field) -> FieldIdError:
+    return FieldIdError(
+        f"The fields {first.name!r} and {second.name!r} both have the id {second.id}.", field_path=second.name
+    )
+
+
+_NAMES_BELOW = {Kind.LIST: ["element"], Kind.MAP: ["key", "value"]}
+
+
+def _check_children(node: Field) -> None:
+    if node.kind is Kind.STRUCT:
+        if not node.children:
+            raise LastFieldError(f"The struct {node.name!r} has no fields.", field_path=node.name)
+        return
+    expected = _NAMES_BELOW[node.kind]
+    if [child.name for child in node.children] != expected:
+        raise SchemaError(f"Below the {node.kind.value} {node.name!r} stand {expected}.", field_path=node.name)
+    if node.kind is Kind.MAP and node.children[0].nullable:
+        raise SchemaError(f"The key of the map {node.name!r} is nullable.", field_path=node.name)
