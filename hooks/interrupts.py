@@ -22,7 +22,7 @@ def deferred_interrupts() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    previous: dict[int, Any] = {}
+    previous: dict[signal.Signals, Any] = {}
     for number in _SIGNALS:
         previous[number] = signal.signal(number, lambda signum, _frame: received.append(signum))
     try:

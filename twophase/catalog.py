@@ -562,5 +562,3 @@ class Catalog(ABC):
 
     def close(self) -> None:
         """Release connections. Idempotent."""
-
-

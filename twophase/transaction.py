@@ -358,7 +358,7 @@ class Transaction:
         self._state = TransactionState.COMMITTING
         plan = driver.plan()
         try:
-            return driver.run(protocol.commit(plan))  # type: ignore[no-any-return]
+            return driver.run(protocol.commit(plan))
         except LeaseLostError as error:
             return self._fate(error)
         except BaseException as error:

@@ -343,9 +343,9 @@ class HiveCatalog(Catalog):
     def remove_if_unused(self, version: str) -> None:
         """Remove the directories above a version once they hold nothing."""
         for directory in (parent(version), parent(parent(version))):
-            if directory.endswith("/" + layout.ROOT) or parent(directory).endswith("/" + layout.ROOT):
-                if not self.files.exists(directory) or not self.files.remove_if_empty(directory):
-                    return
+            is_ours = any(place.endswith("/" + layout.ROOT) for place in (directory, parent(directory)))
+            if is_ours and not (self.files.exists(directory) and self.files.remove_if_empty(directory)):
+                return
 
     def check(self) -> list[str]:
         try:

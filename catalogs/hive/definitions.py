@@ -1,4 +1,4 @@
-"""Between a statement's :class:`TableDefinition` and the metastore's :class:`HiveTable`, and what may be written down."""
+"""Between a statement's :class:`TableDefinition` and the metastore's :class:`HiveTable`; what may be written down."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ def has_secrets(definition: TableDefinition, conf: Mapping[str, str]) -> bool:
 def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
     """The definition with secrets replaced by a marker."""
     secret = re.compile(conf.get("spark.redaction.regex") or _SECRET)
-    hide = {
-        name: {key: REDACTED if secret.search(key) else value for key, value in getattr(definition, name).items()}
-        for name in ("options", "properties")
-    }
-    return replace(definition, **hide)
+
+    def hidden(texts: Mapping[str, str]) -> dict[str, str]:
+        return {key: REDACTED if secret.search(key) else value for key, value in texts.items()}
+
+    return replace(definition, options=hidden(definition.options), properties=hidden(definition.properties))
 
 
 def is_redacted(definition: TableDefinition) -> bool:

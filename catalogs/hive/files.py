@@ -150,7 +150,7 @@ class Files:
 
     def change_mark(self, location: str) -> int | None:
         """A number that changes when a file is added to or removed from this very directory; None where unknown."""
-        filesystem, path = self.resolve(location)
+        _, path = self.resolve(location)
         if not self.is_local(location):
             return None
         try:
@@ -250,7 +250,7 @@ class Files:
 
     def remove_if_empty(self, location: str) -> bool:
         """Remove a directory that holds nothing; True when it is gone."""
-        filesystem, path = self.resolve(location)
+        _, path = self.resolve(location)
         if not self.is_empty(location):
             return False
         if self.is_local(location):

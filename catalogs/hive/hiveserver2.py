@@ -1,8 +1,8 @@
 """A metastore reached through HiveServer2 with PyHive: every change is a statement of SQL.
 
-SQL has no statement that sets location, columns and properties together, or the locations of many partitions; where that
-matters this metastore says so, and the recipes take a lower level. Tables with a LOCATION are EXTERNAL in SQL: dropping
-one leaves its files, which ``clean`` removes.
+SQL has no statement that sets location, columns and properties together, or the locations of many partitions; where
+that matters this metastore says so, and the recipes take a lower level. Tables with a LOCATION are EXTERNAL in SQL:
+dropping one leaves its files, which ``clean`` removes.
 
 The server must speak Spark's SQL (the Thrift server of Spark, as of Kyuubi and of managed Spark services).
 """
@@ -174,8 +174,8 @@ class HiveServer2Metastore(Metastore):
         self._run(f"DROP TABLE IF EXISTS {ddl.table_name(database, name)}")
 
     def forget_table(self, database: str, name: str) -> None:
-        # The kind cannot be changed by SQL. Tables of ours have a LOCATION and are external here; a managed one that was
-        # set aside was replaced, and its files may go.
+        # The kind cannot be changed by SQL. Tables of ours have a LOCATION and are external here; a managed one that
+        # was set aside was replaced, and its files may go.
         self.drop_table(database, name)
 
     # -- partitions ----------------------------------------------------------------------------------------------

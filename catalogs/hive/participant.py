@@ -181,7 +181,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         writer = self.hive.environment.table_writer
         if writer is None or not self.metastore.read_by_session:
             raise ConfigurationError(
-                f"{self.path} is bucketed or a SerDe table: its files can only be written through the session's metastore.",
+                f"{self.path} is bucketed or a SerDe table: only the session's metastore can write its files.",
                 path=self.path,
             )
         name = self.hidden("write")
@@ -305,7 +305,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
             return
         if outcome is Outcome.UNKNOWN:
             raise CatalogError(
-                f"The metastore of {self.hive.name} does not say whether {self.path} was published: nothing was removed.",
+                f"The metastore of {self.hive.name} does not say if {self.path} was published: nothing was removed.",
                 path=self.path,
                 transaction_id=self.transaction_id,
                 left_behind=[self.version],

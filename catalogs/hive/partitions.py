@@ -1,4 +1,4 @@
-"""What a write does to the partitions of a table: planned at prepare, written down beside the files, checked at publish.
+"""What a write does to the partitions of a table: planned at prepare, kept beside the files, checked at publish.
 
 The plan is a manifest in the version's directory and not in the document, because it may name ten thousand partitions.
 """

@@ -1,4 +1,4 @@
-"""INSERT into a table whose files stay where they are (EXTERNAL, or recipe ``rename``): files are renamed in one by one.
+"""INSERT into a table whose files stay where they are (EXTERNAL, or recipe ``rename``): renamed in one by one.
 
 A manifest beside the staged files lists every rename before the first one is made, so that recovery takes all of them
 back, or finds that all were made.
@@ -100,7 +100,8 @@ class MoveInsert(HiveParticipant):
         if not moves.aside and (only_new or (len(moves.data_files) <= 1 and not moves.adds)):
             return Level.ATOMIC, None
         return Level.UNDONE, (
-            f"The files of {self.path} stay at its location: {len(moves.data_files)} new ones are renamed in one by one."
+            f"The files of {self.path} stay at its location: "
+            f"{len(moves.data_files)} new ones are renamed in one by one."
         )
 
     def _plan(self, table: HiveTable) -> Moves:

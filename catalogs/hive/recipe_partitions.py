@@ -9,7 +9,7 @@ from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.files import join, same
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable
 from twophase.catalogs.hive.participant import REPLACE
 from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
 from twophase.catalogs.hive.recipe_pointer import PointerParticipant
@@ -95,7 +95,7 @@ class PointerPartitions(PointerParticipant):
         new = self.new_keys(columns)
         static = {} if self.scope is None else {k.lower(): v for k, v in self.scope.static_partition.items()}
         if self.scope is not None and set(static) == {column.lower() for column in columns}:
-            key = tuple(static[column.lower()] or layout.NULL_PARTITION for column in columns)
+            key = tuple(static[column.lower()] or NULL_PARTITION for column in columns)
             name = layout.partition_name(key, columns)
             if key not in new:
                 self.files.make_directory(join(self.version, name))

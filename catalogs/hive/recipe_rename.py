@@ -1,7 +1,7 @@
 """Recipe ``rename``: files end at a fixed location (the user's LOCATION, or the default one), by a directory rename.
 
-Staged beside the target; then the old directory goes aside, the new one in, and one metastore call publishes. Until that
-call everything can be taken back, because each directory tells by its stamp whose it is.
+Staged beside the target; then the old directory goes aside, the new one in, and one metastore call publishes. Until
+that call everything can be taken back, because each directory tells by its stamp whose it is.
 """
 
 from __future__ import annotations
@@ -224,9 +224,9 @@ class RenameReplace(RenameCreate):
 
     def _set_aside(self) -> None:
         with self.step("set_aside"):
-            if self.in_place and not self.holds(self.location) and not self.files.exists(self.aside):
-                if self.files.exists(self.location):
-                    self.files.move(self.location, self.aside)
+            waits = self.in_place and not self.holds(self.location) and not self.files.exists(self.aside)
+            if waits and self.files.exists(self.location):
+                self.files.move(self.location, self.aside)
 
     def _swap_names(self, now: HiveTable | None) -> None:
         if now is not None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from tests.hive.world import World
-from twophase.errors import CatalogError, ConfigurationError, DatabaseNotExistError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import (
+    CatalogError,
+    ConfigurationError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
 from twophase.model import BucketSpec, ObjectPath, Purpose, TableDefinition, Transform, WriteContext
 from twophase.spark import types
 

@@ -16,7 +16,9 @@ def kind_of(world: World, table: str) -> str:
 
 
 @pytest.mark.parametrize("by", [[], ["k"]])
-def test_create_with_a_location_is_external_and_its_files_are_there(world: World, tmp_path: Path, by: list[str]) -> None:
+def test_create_with_a_location_is_external_and_its_files_are_there(
+    world: World, tmp_path: Path, by: list[str]
+) -> None:
     df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
     participant = world.run("e", df, by=by, location=str(tmp_path / "here"))
     assert (world.rows("e"), participant.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)

@@ -71,7 +71,9 @@ def test_an_overwrite_of_one_partition_after_an_insert(world: World) -> None:
     world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(2)"), by=["k"])
     first = world.stage("t", world.sql("SELECT id, id AS k FROM range(5, 7)"), Purpose.INSERT_INTO)
     scope = OverwriteScope({"k": "5"})
-    second = world.stage("t", world.sql("SELECT 9L AS id, 5L AS k"), Purpose.INSERT_OVERWRITE, base=first, overwrite=scope)
+    second = world.stage(
+        "t", world.sql("SELECT 9L AS id, 5L AS k"), Purpose.INSERT_OVERWRITE, base=first, overwrite=scope
+    )
     second.commit()
     first.abort()
     second.finish()

@@ -48,7 +48,11 @@ def test_replace_may_change_all_columns_and_read_the_old_table(world: World) -> 
 def test_replace_with_more_columns_is_one_step(world: World) -> None:
     world.run("t", world.sql("SELECT id FROM range(2)"))
     participant = world.run(
-        "t", world.sql("SELECT id, 'x' AS s FROM t"), Purpose.CREATE_OR_REPLACE_TABLE_AS, comment="c", properties={"a": "b"}
+        "t",
+        world.sql("SELECT id, 'x' AS s FROM t"),
+        Purpose.CREATE_OR_REPLACE_TABLE_AS,
+        comment="c",
+        properties={"a": "b"},
     )
     assert world.rows("t") == [(0, "x"), (1, "x")]
     assert participant.level is Level.ATOMIC

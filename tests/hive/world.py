@@ -1,4 +1,4 @@
-"""A Hive catalog over a real session, driven by hand: each method of a participant is called as the coordinator does."""
+"""A Hive catalog over a real session, driven by hand: a participant's methods are called as the coordinator does."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ class World:
         assert isinstance(found, HiveParticipant)
         return found
 
-    def stage(self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any) -> HiveParticipant:
+    def stage(
+        self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any
+    ) -> HiveParticipant:
         """Up to the decision."""
         participant = self.offer(table, df, purpose, **facts)
         participant.begin()
@@ -87,7 +89,9 @@ class World:
         participant.prepare()
         return participant
 
-    def run(self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any) -> HiveParticipant:
+    def run(
+        self, table: str, df: DataFrame, purpose: Purpose = Purpose.CREATE_TABLE_AS, **facts: Any
+    ) -> HiveParticipant:
         """A whole statement: each step twice, and by another process, as recovery may do."""
         participant = self.offer(table, df, purpose, **facts)
         participant.begin()

@@ -66,9 +66,7 @@ def spark(hive_metastore: Server, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="module")
-def writers(
-    spark: SparkSession, hive_metastore: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Writers]:
+def writers(spark: SparkSession, hive_metastore: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writers]:
     warehouse = spark.conf.get("spark.sql.warehouse.dir")
     timeline = f"sqlite:///{tmp_path_factory.mktemp('timeline')}/timeline.db"
     running = Writers(2, [hive_metastore.url, warehouse, "writers", timeline])
