@@ -9,11 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes longer than the default run should")
-    config.addinivalue_line("filterwarnings", "error")
-
-
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     shared = SparkSession.getActiveSession() is not None

@@ -67,7 +67,7 @@ ROWS = max(map(len, VALUES.values()))
 
 def edge_values() -> tuple[Schema, pa.Table]:
     """One column for each type, filled up with NULL."""
-    schema = assign_ids(pa.schema([(name, data_type) for name, data_type in TYPES.items()]))
+    schema = assign_ids(pa.schema(list(TYPES.items())))
     columns = [pa.array([*VALUES[name], *[None] * (ROWS - len(VALUES[name]))], TYPES[name]) for name in TYPES]
     return schema, pa.table(columns, schema=schema.arrow)
 

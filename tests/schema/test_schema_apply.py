@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from schema_data import rows_table, write_rows
 
+from tests.schema.schema_data import rows_table, write_rows
 from twophase.schema import (
     AddField,
     AddPartitionKey,

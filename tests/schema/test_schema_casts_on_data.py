@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
-from schema_data import TYPES, comparable, edge_values
 
+from tests.schema.schema_data import TYPES, comparable, edge_values
 from twophase.schema import (
     POLICY_NAMES,
     ChangeType,

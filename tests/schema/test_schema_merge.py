@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from schema_data import comparable, rows_table, write_rows
-from schema_strategies import change_lists, rows_of, schemas
 
+from tests.schema.schema_data import comparable, rows_table, write_rows
+from tests.schema.schema_strategies import change_lists, rows_of, schemas
 from twophase.schema import (
     EVOLVE,
     KEEP,

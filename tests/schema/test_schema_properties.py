@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from schema_data import comparable, rows_table
-from schema_strategies import change_lists, changes, rows_of, schemas
 
+from tests.schema.schema_data import comparable, rows_table
+from tests.schema.schema_strategies import change_lists, changes, rows_of, schemas
 from twophase.schema import (
     Change,
     Field,
