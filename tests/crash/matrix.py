@@ -146,7 +146,7 @@ class Matrix:
             self._job(case.scenario, "recover", case.recovery)
         recovered = self._recover(case)
         settled = self._job(case.scenario, "again")
-        problems = _judge(self.scenario(case.scenario), worked, recovered, settled)
+        problems = _judge(self.scenario(case.scenario), worked, recovered, settled, WORLDS[self._world].undoes)
         self.report.violations += [f"{case}: {problem}" for problem in problems]
 
     def run_all(self, cases: Iterable[Case]) -> None:
@@ -203,6 +203,7 @@ class Crew:
     """
 
     def __init__(self, world: str, directory: Path, report: Report, size: int = 2) -> None:
+        self.world = world
         self.report = report
         self._forks = [Forks() for _ in range(size)]
         self._workers = [
@@ -239,12 +240,12 @@ class Crew:
 # -- what must hold ---------------------------------------------------------------------------------------------------
 
 
-def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job) -> Iterator[str]:
+def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job, undoes: bool) -> Iterator[str]:
     yield from _ran(worked, [*recovered, settled])
     before, after = settled["before"], settled["after"]
     old, new = _plain(scenario.old()), _plain(scenario.new())
     if scenario.outsider:
-        yield from _outsider_is_untouched(scenario, worked, before["tables"])
+        yield from _outsider_is_untouched(scenario, worked, before, undoes)
         return
     yield from _is_whole(before["tables"], old, new)
     yield from _agrees_with_what_was_told(worked, before["tables"], old, new)
@@ -317,16 +318,21 @@ def _runs_again(scenario: Scenario, settled: Job, after: Job) -> Iterator[str]:
         yield f"still reserved after the second run: {after['reservations']}"
 
 
-def _outsider_is_untouched(scenario: Scenario, worked: Job, tables: dict[str, Any]) -> Iterator[str]:
-    """The outsider's table stays as it is; all the others are wholly old, unless nobody could undo them."""
-    old = _plain(scenario.old())
-    theirs = scenario.outsider
+def _outsider_is_untouched(scenario: Scenario, worked: Job, before: Job, undoes: bool) -> Iterator[str]:
+    """The outsider's table stays as it is; all the others are wholly old, or in doubt where nobody can undo."""
+    theirs, tables = scenario.outsider, before["tables"]
     assert theirs
     if worked.get("told") == "success":
         yield "success was told, although an outsider holds a target"
-    came = tables[theirs] is not None
-    if came and tables[theirs] != _plain({theirs: list(OLD)})[theirs]:
+    if tables[theirs] not in (None, _plain({theirs: OLD})[theirs]):
         yield f"the outsider's table was touched: {tables[theirs]}"
-    others = {table: rows for table, rows in tables.items() if table != theirs}
-    if others != {table: rows for table, rows in old.items() if table != theirs}:
-        yield f"not wholly old under an outsider: {others}"
+    others, old, new = ({t: rows for t, rows in s.items() if t != theirs} for s in _states(scenario, tables))
+    doubtful = [identity for identity, state, _ in before["timeline"] if state == "IN_DOUBT"]
+    if doubtful and (undoes or not before["reservations"]):
+        yield f"in doubt after two recoveries: {doubtful}"
+    if others != old and not (doubtful and others == new):
+        yield f"neither wholly old nor in doubt under an outsider: {others}"
+
+
+def _states(scenario: Scenario, tables: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    return tables, _plain(scenario.old()), _plain(scenario.new())

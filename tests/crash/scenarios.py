@@ -187,5 +187,11 @@ HIVE = named(
             {"hive.t": _OLD},
             outsider="hive.u",
         ),
+        Scenario(
+            "an outsider comes after partitions",
+            (Statement("hive.t", _REPLACE, partitioned=True), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
+        ),
     ]
 )

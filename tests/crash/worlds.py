@@ -35,6 +35,8 @@ class World(ABC):
     """
 
     scenarios: dict[str, Scenario]
+    #: Whether a publish can be undone when a later one is refused; else that ends in doubt, and is told.
+    undoes = True
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -194,6 +196,7 @@ class HiveRenameWorld(HiveWorld):
     """The same with the recipe ``rename``."""
 
     recipe = "rename"
+    undoes = False
 
 
 WORLDS: dict[str, type[World]] = {"chaos": ChaosWorld, "hive-pointer": HiveWorld, "hive-rename": HiveRenameWorld}
