@@ -17,12 +17,17 @@ LAYERS = {
     "twophase.hooks": 4,
     "twophase.catalogs": 3,
     "twophase.schema": 1,
+    # Leaves: they import nothing of ours, and every layer speaks of errors and has steps that may fail.
+    "twophase.errors": 0,
+    "twophase.failpoints": 0,
     "twophase": 2,
 }
 #: The curated front of the package: it hands out names of all layers.
 FACADE = "twophase"
 #: What only the Spark layer (and those above it) may touch.
 SPARK = ("pyspark", "py4j")
+#: PySpark's type classes are plain values without a session or a JVM; the schemas' converter makes them.
+TYPES_ONLY = ("twophase.schema.convert_spark", "pyspark.sql.types")
 
 
 def layer(name: str) -> int | None:
@@ -60,7 +65,7 @@ def test_only_the_spark_layer_imports_spark() -> None:
         for module, file in source.modules().items()
         if (layer(module) or 0) < LAYERS["twophase.spark"]
         for line, name in source.imports(file, module)
-        if name.split(".")[0] in SPARK
+        if name.split(".")[0] in SPARK and (module, name.rpartition(".types")[0] + ".types") != TYPES_ONLY
     ]
     assert not wrong, "\n".join(wrong)
 

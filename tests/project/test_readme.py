@@ -103,5 +103,5 @@ def test_every_option_is_described_and_every_described_option_exists() -> None:
 
 
 def test_every_folder_of_the_layout_exists() -> None:
-    for name in re.findall(r"^([\w./-]+)  +", readme.section("## Layout"), re.MULTILINE):
-        assert (source.ROOT / name).exists(), name
+    for name in re.findall(r"^([\w./]+(?:, [\w./]+)*)  +", readme.section("## Layout"), re.MULTILINE):
+        assert all((source.ROOT / part).exists() for part in name.split(", ")), name
