@@ -70,7 +70,6 @@ class Jvm:
         self.session = spark._jsparkSession
         self.gateway = spark.sparkContext._gateway
         self.jvm = spark.sparkContext._jvm
-        self._connector = self.jvm.org.apache.spark.sql.connector
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
@@ -148,7 +147,7 @@ class Jvm:
 
     def string_arrays(self, rows: Sequence[Sequence[str]]) -> Any:
         """A ``String[][]``."""
-        array = self.gateway.new_array(self.jvm.java.lang.String, len(rows), 1)
+        array = self.gateway.new_array(self.kind("java.lang.String"), len(rows), 1)
         for index, row in enumerate(rows):
             array[index] = self.strings(row)
         return array
@@ -173,6 +172,11 @@ class Jvm:
         values = JavaObject.__getattr__(java_map, "values")()
         return dict(zip(self._texts(java_map.keySet()), self._texts(values), strict=True))
 
+    @staticmethod
+    def parts(strings: Any) -> tuple[str, ...]:
+        """The texts of a ``String[]`` (a namespace), without the call by which an iterator finds the end."""
+        return tuple(strings[index] for index in range(len(strings)))
+
     def _texts(self, collection: Any) -> list[str]:
         join = self._once(("java.lang.String", "join"), lambda: self.kind("java.lang.String").join)
         return str(join(BETWEEN, collection)).split(BETWEEN)
@@ -184,51 +188,39 @@ class Jvm:
             result.add(item)
         return result
 
-    def case_insensitive_map(self, entries: Mapping[str, str]) -> Any:
-        """A ``CaseInsensitiveStringMap``."""
-        return self.jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(self.map(entries))
-
     # -- schemas and tables --------------------------------------------------------------------------------------
 
     def struct(self, json: str) -> Any:
         """Spark's ``StructType`` from its JSON."""
-        return self.jvm.org.apache.spark.sql.types.DataType.fromJson(json)
+        return self.kind("org.apache.spark.sql.types.DataType").fromJson(json)
 
     def columns(self, struct: Any) -> Any:
         """``Column[]`` of a ``StructType``."""
-        util = self._connector.catalog.CatalogV2Util
+        util = self.kind(CATALOG + "CatalogV2Util")
         with private_name("CatalogV2Util.structTypeToV2Columns", self.spark):
-            try:
-                # Spark 4.1 added an argument; its own default is the meaning of the older form.
-                return util.structTypeToV2Columns(struct, getattr(util, "structTypeToV2Columns$default$2")())
-            except _py4j_error():
-                return util.structTypeToV2Columns(struct)
+            more = self._once(("structTypeToV2Columns",), lambda: self._default(util, "structTypeToV2Columns", 2))
+            return util.structTypeToV2Columns(struct, *more)
+
+    @staticmethod
+    def _default(kind: Any, method: str, index: int) -> tuple[Any, ...]:
+        """Scala's own default of an argument that newer versions have added; nothing where it is not there."""
+        try:
+            return (getattr(kind, f"{method}$default${index}")(),)
+        except _py4j_error():
+            return ()
 
     def columns_json(self, columns: Any) -> str:
-        """JSON of the ``StructType`` that ``Column[]`` (or already a ``StructType``) stands for."""
-        if self.is_a(columns, "org.apache.spark.sql.types.StructType"):
-            return str(columns.json())
+        """JSON of the ``StructType`` that ``Column[]`` stands for."""
         with private_name("CatalogV2Util.v2ColumnsToStructType", self.spark):
-            return str(self._connector.catalog.CatalogV2Util.v2ColumnsToStructType(columns).json())
+            return str(self.kind(CATALOG + "CatalogV2Util").v2ColumnsToStructType(columns).json())
 
     def identifier(self, namespace: Sequence[str], name: str) -> Any:
         """A v2 ``Identifier``."""
-        return self._connector.catalog.Identifier.of(self.strings(namespace), name)
-
-    def is_a(self, value: Any, class_name: str) -> bool:
-        """Whether a Java object is an instance of a class (False for Java arrays)."""
-        from py4j.java_collections import JavaArray
-        from py4j.java_gateway import is_instance_of
-
-        return not isinstance(value, JavaArray) and bool(is_instance_of(self.gateway, value, class_name))
+        return self.kind(CATALOG + "Identifier").of(self.strings(namespace), name)
 
     def capabilities(self, *names: str) -> Any:
         """A set of ``TableCapability``."""
         return self._enum_set(CATALOG + "TableCapability", names)
-
-    def catalog_capabilities(self, *names: str) -> Any:
-        """A set of ``TableCatalogCapability``."""
-        return self._enum_set(CATALOG + "TableCatalogCapability", names)
 
     def _enum_set(self, class_name: str, names: tuple[str, ...]) -> Any:
         kind = self.kind(class_name)
@@ -236,7 +228,7 @@ class Jvm:
 
     def transforms(self, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
         """A ``Transform[]`` from (name, columns, arguments)."""
-        make = self._connector.expressions.Expressions
+        make = self.kind("org.apache.spark.sql.connector.expressions.Expressions")
         result = [self._transform(make, *transform) for transform in transforms]
         return self.array("org.apache.spark.sql.connector.expressions.Transform", result)
 
@@ -263,7 +255,7 @@ class Jvm:
     def v1_table(self, catalog_table: Any) -> Any:
         """A ``V1Table`` over a ``CatalogTable``."""
         with private_name("V1Table", self.spark):
-            return self._connector.catalog.V1Table(catalog_table)
+            return self.kind(CATALOG + "V1Table")(catalog_table)
 
     def session_read_table(self, database: str, name: str) -> Any:
         """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever.
@@ -281,7 +273,7 @@ class Jvm:
             text = f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"
             changed = {
                 "tableType": view,
-                "viewText": self.jvm.scala.Option.apply(text),
+                "viewText": self.kind("scala.Option").apply(text),
                 "tracksPartitionsInCatalog": False,
             }
             return self.v1_table(self._copy(found, changed))
@@ -313,7 +305,7 @@ class Jvm:
 
     def table_summaries(self, identifiers: Sequence[Any]) -> Any:
         """``TableSummary[]`` (Spark 4.2 and later)."""
-        kind = self._connector.catalog.TableSummary
+        kind = self.kind(CATALOG + "TableSummary")
         return self.array(
             "org.apache.spark.sql.connector.catalog.TableSummary",
             [kind.of(identifier, kind.MANAGED_TABLE_TYPE) for identifier in identifiers],
@@ -345,15 +337,11 @@ class Jvm:
 
     def exception(self, kind: str, *arguments: Any) -> Any:
         """One of ``org.apache.spark.sql.catalyst.analysis``'s exceptions, from an identifier or a namespace."""
-        return getattr(self.jvm.org.apache.spark.sql.catalyst.analysis, kind)(*arguments)
+        return self.kind(f"org.apache.spark.sql.catalyst.analysis.{kind}")(*arguments)
 
     def runtime_exception(self, message: str) -> Any:
         """A plain ``RuntimeException``."""
-        return self.jvm.java.lang.RuntimeException(message)
-
-    def unsupported(self, message: str) -> Any:
-        """A plain ``UnsupportedOperationException``."""
-        return self.jvm.java.lang.UnsupportedOperationException(message)
+        return self.kind("java.lang.RuntimeException")(message)
 
     # -- DataFrames ----------------------------------------------------------------------------------------------
 
@@ -366,7 +354,7 @@ class Jvm:
     def hive_serde(self, stored_as: str) -> dict[str, str]:
         """``serde``, ``input_format`` and ``output_format`` of a ``STORED AS`` word; empty for an unknown one."""
         with private_name("HiveSerDe.sourceToSerDe", self.spark):
-            found = self.jvm.org.apache.spark.sql.internal.HiveSerDe.sourceToSerDe(stored_as)
+            found = self.kind("org.apache.spark.sql.internal.HiveSerDe").sourceToSerDe(stored_as)
             if found.isEmpty():
                 return {}
             serde = found.get()

@@ -78,8 +78,9 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def listTables(self, namespace: Any) -> Any:
         with thrown_to_spark(self._jvm, namespace=namespace):
-            names = self._catalog.list_tables(self._database(namespace))
-            identifiers = [self._jvm.identifier(tuple(namespace), name) for name in names]
+            levels = self._jvm.parts(namespace)
+            names = self._catalog.list_tables(".".join(levels))
+            identifiers = [self._jvm.identifier(levels, name) for name in names]
             return self._jvm.array(CATALOG + "Identifier", identifiers)
 
     def listTableSummaries(self, namespace: Any) -> Any:
@@ -88,7 +89,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def tableExists(self, identifier: Any) -> bool:
         with thrown_to_spark(self._jvm, identifier):
-            path = object_path(identifier)
+            path = object_path(self._jvm, identifier)
             if live.staged(self._handle, self._catalog, path) is not None:
                 return True
             return bool(path.namespace) and self._catalog.table_exists(path)
@@ -98,7 +99,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def loadTable(self, identifier: Any, *arguments: Any) -> Any:
         with thrown_to_spark(self._jvm, identifier):
-            path = object_path(identifier)
+            path = object_path(self._jvm, identifier)
             if not path.namespace:
                 raise TableNotExistError(f"Table {path} has no database.", path=path)
             if self._privileges(arguments):
@@ -112,7 +113,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         first = arguments[0]
         if isinstance(first, (int, str)):
             raise CatalogError(f"Catalog {self._catalog.name} has no time travel.")
-        if self._jvm.is_a(first, "java.util.Set"):
+        if len(arguments) == 1:  # a set of privileges, Spark 4.0
             return not first.isEmpty()
         if first.timeTravel().isPresent():  # a TableContext, Spark 4.1 and later
             raise CatalogError(f"Catalog {self._catalog.name} has no time travel.")
@@ -176,7 +177,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         return replace(definition, options={**definition.options, **options}) if options else definition
 
     def _writable_path(self, identifier: Any) -> ObjectPath:
-        path = object_path(identifier)
+        path = object_path(self._jvm, identifier)
         if not path.namespace:
             raise DatabaseNotExistError(f"Table {path} needs a database in catalog {self._catalog.name}.", path=path)
         return path
@@ -195,7 +196,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def alterTable(self, identifier: Any, changes: Any) -> Any:
         with thrown_to_spark(self._jvm, identifier):
-            path = object_path(identifier)
+            path = object_path(self._jvm, identifier)
             ours = changes_of(list(changes))
             self._ddl("ALTER TABLE", path, lambda: self._catalog.alter_table(path, ours))
             return TableProxy(self._handle, self._catalog, path, self._catalog.load_table(path))
@@ -208,7 +209,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def _drop(self, identifier: Any, *, purge: bool) -> bool:
         with thrown_to_spark(self._jvm, identifier):
-            path = object_path(identifier)
+            path = object_path(self._jvm, identifier)
             try:
                 self._ddl("DROP TABLE", path, lambda: self._catalog.drop_table(path, purge=purge))
             except (TableNotExistError, DatabaseNotExistError):
@@ -217,7 +218,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def renameTable(self, identifier: Any, new_identifier: Any) -> None:
         with thrown_to_spark(self._jvm, identifier):
-            path, new_path = object_path(identifier), self._without_catalog(self._writable_path(new_identifier))
+            path, new_path = (
+                object_path(self._jvm, identifier),
+                self._without_catalog(self._writable_path(new_identifier)),
+            )
             self._ddl("ALTER TABLE ... RENAME", path, lambda: self._catalog.rename_table(path, new_path))
 
     def _without_catalog(self, path: ObjectPath) -> ObjectPath:

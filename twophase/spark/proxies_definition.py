@@ -24,9 +24,9 @@ _RESERVED = frozenset(
 )
 
 
-def object_path(identifier: Any) -> ObjectPath:
+def object_path(jvm: Jvm, identifier: Any) -> ObjectPath:
     """The path of a v2 identifier."""
-    return ObjectPath(tuple(identifier.namespace()), identifier.name())
+    return ObjectPath(jvm.parts(identifier.namespace()), identifier.name())
 
 
 # -- from Spark --------------------------------------------------------------------------------------------------------

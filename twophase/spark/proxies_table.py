@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
@@ -37,7 +38,7 @@ class TableProxy(Proxy):
 
     def _identity(self) -> tuple[Any, ...]:
         # Spark compares tables to find cached queries: another version of the table is another table.
-        return (self._catalog.name, self._path, self._definition.location, types.from_arrow(self._definition.schema))
+        return (self._catalog.name, self._path, self._definition.location, self._schema_json)
 
     def name(self) -> str:
         return f"{self._catalog.name}.{self._path}"
@@ -51,17 +52,39 @@ class TableProxy(Proxy):
     def version(self) -> None:
         return None
 
-    def schema(self) -> Any:
-        return self._jvm.struct(types.from_arrow(self._definition.schema))
+    # Spark asks for these many times over; each answer is made once.
 
-    def columns(self) -> Any:
-        return self._jvm.columns(self.schema())
+    @cached_property
+    def _schema_json(self) -> str:
+        return types.from_arrow(self._definition.schema)
 
-    def partitioning(self) -> Any:
+    @cached_property
+    def _struct(self) -> Any:
+        return self._jvm.struct(self._schema_json)
+
+    @cached_property
+    def _columns(self) -> Any:
+        return self._jvm.columns(self._struct)
+
+    @cached_property
+    def _transforms(self) -> Any:
         return self._jvm.transforms(table_transforms(self._definition))
 
-    def properties(self) -> Any:
+    @cached_property
+    def _properties(self) -> Any:
         return self._jvm.map(table_properties(self._definition))
+
+    def schema(self) -> Any:
+        return self._struct
+
+    def columns(self) -> Any:
+        return self._columns
+
+    def partitioning(self) -> Any:
+        return self._transforms
+
+    def properties(self) -> Any:
+        return self._properties
 
     def constraints(self) -> Any:
         return self._jvm.array(CATALOG + "constraints.Constraint")
@@ -100,7 +123,7 @@ class FilesTable(TableProxy):
             files = self._jvm.file_table(
                 self._provider,
                 self._location,
-                types.from_arrow(definition.schema),
+                self._schema_json,
                 definition.options,
             )
             return files.newScanBuilder(options)
@@ -118,7 +141,7 @@ class WriteTable(TableProxy):
         with thrown_to_spark(self._jvm):
             rows = TableDefinition(
                 schema=types.to_arrow(str(info.schema().json())),
-                options={str(k): str(v) for k, v in dict(info.options().asCaseSensitiveMap()).items()},
+                options=self._jvm.entries(info.options().asCaseSensitiveMap()),
             )
             return WriteBuilder(
                 self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope)
