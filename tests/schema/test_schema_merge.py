@@ -215,7 +215,7 @@ def test_a_null_in_a_not_null_field_is_an_error_in_both_engines(spark: SparkSess
 
 
 def test_defaults_of_every_type_reach_old_rows_in_both_engines(spark: SparkSession, tmp_path: Path) -> None:
-    from test_schema_convert import DEFAULTS
+    from tests.schema.test_schema_convert import DEFAULTS
 
     table = assign_ids(pa.schema([("id", pa.int32())]))
     added = [AddField(f"c{i}", leaf, default=value, nullable=False) for i, (leaf, value) in enumerate(DEFAULTS)]
