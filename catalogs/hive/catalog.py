@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.catalogs.hive import layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
-from twophase.catalogs.hive.files import Files, join, parent
+from twophase.catalogs.hive.files import Files, join, parent, same
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
@@ -228,14 +228,17 @@ class HiveCatalog(Catalog):
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         path, new_path = self.canonical(path), self.canonical(new_path)
-        self.existing(path)
+        table = self.existing(path)
         names.check_path(new_path, self.metastore.longest_name)
         if new_path.namespace != path.namespace:
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.find(new_path) is not None:
             raise TableAlreadyExistsError(f"Table {new_path} exists already.", path=new_path)
-        # The files stay where they are: Spark's own rename would lose a managed table whose files are elsewhere.
-        self.metastore.rename_table(path.database, path.name, new_path.name)
+        if same(table.location, self.default_location(path)):
+            self.metastore.rename_with_files(path.database, path.name, new_path.name)
+        else:
+            # The files stay where they are: Spark's own rename would lose a managed table whose files are elsewhere.
+            self.metastore.rename_table(path.database, path.name, new_path.name)
         self.metastore.changed(path.database, path.name)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:

@@ -102,7 +102,12 @@ class HiveServer2Metastore(Metastore):
             if ignore_if_not_exists:
                 return
             raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
-        self._run(f"DROP DATABASE {quote(database)} {'CASCADE' if cascade else 'RESTRICT'}")
+        try:
+            self._run(f"DROP DATABASE {quote(database)} {'CASCADE' if cascade else 'RESTRICT'}")
+        except CatalogError:
+            # A server that asks its metastore a second time is told that there is no such database.
+            if database in self.list_databases():
+                raise
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -177,6 +182,11 @@ class HiveServer2Metastore(Metastore):
         # The kind cannot be changed by SQL. Tables of ours have a LOCATION and are external here; a managed one that
         # was set aside was replaced, and its files may go.
         self.drop_table(database, name)
+
+    def changed(self, database: str, name: str) -> None:
+        # The server's session remembers which files a table has.
+        if self.get_table(database, name) is not None:
+            self._run(f"REFRESH TABLE {ddl.table_name(database, name)}")
 
     # -- partitions ----------------------------------------------------------------------------------------------
 

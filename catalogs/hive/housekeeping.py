@@ -114,7 +114,10 @@ class Housekeeping:
         return Residue(VERSION, directory, size, retired.transaction_id, retired.since)
 
     def _hidden_tables(self, tables: list[HiveTable], live: frozenset[str]) -> list[Residue]:
-        hidden = [t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and t.stamp and t.stamp not in live]
+        # A table that was set aside is the user's old table, with the stamp of whoever published that: only the
+        # transaction that set it aside knows whether it must come back.
+        ours = (t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and not layout.is_aside(t.name))
+        hidden = [table for table in ours if table.stamp and table.stamp not in live]
         return [Residue(METADATA, f"{t.database}.{t.name}", 0, str(t.stamp), 0.0) for t in hidden]
 
     # -- removing ------------------------------------------------------------------------------------------------
@@ -144,6 +147,8 @@ class Housekeeping:
     def _remove_hidden(self, residue: Residue) -> None:
         database, _, name = residue.location.partition(".")
         table = self._catalog.metastore.get_table(database, name)
+        if layout.is_aside(name):
+            return
         if table is not None and table.stamp == residue.transaction_id and name.startswith(layout.HIDDEN_PREFIX):
             self._catalog.metastore.forget_table(database, name)
 

@@ -31,6 +31,8 @@ MANIFEST_FILE = "_twophase_manifest.json"
 _MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE})
 #: Tables with this prefix are staging: never listed, never a user's.
 HIDDEN_PREFIX = "__twophase_"
+#: Role of a hidden table that holds what is being replaced.
+ASIDE = "aside"
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def hidden_name(role: str, transaction_id: str, ordinal: int) -> str:
     """Name of a hidden table; short enough for any metastore, and the same at every call."""
     digest = hashlib.sha256(f"{transaction_id}-{ordinal}".encode()).hexdigest()[:24]
     return f"{HIDDEN_PREFIX}{role}_{digest}"
+
+
+def is_aside(name: str) -> bool:
+    """Whether a hidden table is a user's table that a replace has set aside."""
+    return name.startswith(f"{HIDDEN_PREFIX}{ASIDE}_")
 
 
 # -- stamps ------------------------------------------------------------------------------------------------------------

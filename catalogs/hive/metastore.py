@@ -231,6 +231,10 @@ class Metastore(ABC):
             The old one does not exist.
         """
 
+    def rename_with_files(self, database: str, name: str, new_name: str) -> None:
+        """Rename a table as Spark does: the files of a managed one at its default location go with it."""
+        self.rename_table(database, name, new_name)
+
     @abstractmethod
     def drop_table(self, database: str, name: str) -> None:
         """Drop a table as its kind says (the files of a managed one go). Idempotent."""

@@ -319,6 +319,14 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("undo"):
             self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
 
+    def restore_kind(self) -> None:
+        """A managed table that was made external on its way aside is managed again."""
+        now, before = self.current(), self.before
+        if now is None or before is None or self.is_ours(now):
+            return
+        if before["kind"] == MANAGED and now.kind == EXTERNAL and now.stamp == before["stamp"]:
+            self.metastore.make_managed(self.database, self.path.name)
+
     def remove_staging(self) -> None:
         """Remove the version and what belongs to it, each only with our own stamp."""
         for directory in (self.version, self.empty):

@@ -132,6 +132,7 @@ class PointerSwap(PointerCreateHidden):
             with self.step("restore"):
                 kind = str(self.before["kind"])
                 self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
+        self.restore_kind()
 
     def retire(self) -> None:
         aside = self.metastore.get_table(self.database, self.hidden("aside"))

@@ -255,6 +255,7 @@ class RenameReplace(RenameCreate):
             with self.step("restore"):
                 kind = str(self.before["kind"])
                 self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
+        self.restore_kind()
 
     def retire(self) -> None:
         if self.files.exists(self.aside):

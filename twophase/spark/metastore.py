@@ -209,6 +209,9 @@ class SessionMetastore(Metastore):
     def _rename(self, table: HiveTable, new_name: str, kind: str) -> None:
         if self._hive is not None:
             raw = self._hive.getTable(table.database, table.name)
+            if table.kind == MANAGED:
+                # Hive would move the files of a managed table at its default location, never those of an external one.
+                self._hive.alterTable(table.database, table.name, self._as_kind(raw, EXTERNAL))
             identifier = self._identifier(table.database, new_name)
             renamed = self._as_kind(raw, kind, identifier=identifier)
             self._hive.alterTable(table.database, table.name, renamed)
@@ -220,6 +223,9 @@ class SessionMetastore(Metastore):
         if kind == MANAGED:
             renamed = self._catalog.getTable(table.database, new_name)
             self._catalog.alterTable(self._case.copy(renamed, tableType=self._kind(MANAGED)))
+
+    def rename_with_files(self, database: str, name: str, new_name: str) -> None:
+        self._catalog.renameTable(database, name, new_name)
 
     def drop_table(self, database: str, name: str) -> None:
         self._catalog.dropTable(database, name, True, False)
