@@ -146,6 +146,29 @@ def test_if_not_exists_keeps_a_partition_that_is_there(spark: SparkSession) -> N
     assert (5, 7) in rows(spark, "SELECT * FROM t")
 
 
+def test_columns_that_are_left_out_get_their_defaults(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, b STRING DEFAULT 'x', c INT, p INT) USING parquet PARTITIONED BY (p)")
+    spark.sql("INSERT INTO t (p, a) VALUES (?, ?)", args=[1, 2])
+    spark.sql("INSERT INTO t PARTITION (p = 3) (a) VALUES (:a)", args={"a": 4})
+    spark.sql("INSERT INTO t BY NAME SELECT 5 AS a, 3 AS p")
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 1) (c) VALUES (9)")
+    assert {tuple(row) for row in spark.table("t").collect()} == {
+        (None, "x", 9, 1),
+        (4, "x", None, 3),
+        (5, "x", None, 3),
+    }
+    assert is_ours(spark, "t")
+
+
+def test_a_refused_statement_is_refused_in_sparks_own_words(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT) USING parquet")
+    text = "INSERT INTO t SELECT missing FROM range(1)"
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(text)
+    assert caught.value.getCondition() == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+    assert f"pos {text.index('missing')}" in str(caught.value)
+
+
 def test_explain_begins_nothing(spark: SparkSession, handle: Handle) -> None:
     before = len(handle.timeline.transactions())
     spark.sql("EXPLAIN CREATE TABLE t AS SELECT 1 AS a").collect()

@@ -117,19 +117,19 @@ class StatementReader:
             return None
 
     def _parameters(self, args: Any) -> Any:
+        jvm = self.spark._jvm
+        contexts = jvm.org.apache.spark.sql.catalyst.parser
+        if isinstance(args, Mapping):
+            named = {name: self._expression(value) for name, value in args.items()}
+            return contexts.NamedParameterContext(jvm.PythonUtils.toScalaMap(named))
+        values = [self._expression(value) for value in args]
+        return contexts.PositionalParameterContext(jvm.PythonUtils.toSeq(values))
+
+    def _expression(self, value: Any) -> Any:
         from pyspark.sql.classic.column import _to_java_column
         from pyspark.sql.functions import lit
 
-        session, jvm = self.spark._jsparkSession, self.spark._jvm
-        contexts = jvm.org.apache.spark.sql.catalyst.parser
-
-        def expression(value: Any) -> Any:
-            return session.expression(_to_java_column(lit(value)))
-
-        if isinstance(args, Mapping):
-            named = {name: expression(value) for name, value in args.items()}
-            return contexts.NamedParameterContext(jvm.PythonUtils.toScalaMap(named))
-        return contexts.PositionalParameterContext(jvm.PythonUtils.toSeq([expression(value) for value in args]))
+        return self.spark._jsparkSession.expression(_to_java_column(lit(value)))
 
     def parse_name(self, text: str) -> tuple[str, ...] | None:
         """The parts of a table name as Spark reads it; None where it is none."""
@@ -144,18 +144,40 @@ class StatementReader:
         with private_name("VariableSubstitution", self.spark):
             return str(self.spark._jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text))
 
-    def refusal(self, text: str) -> Exception | None:
-        """Spark's own error for a statement that it refuses before it runs; None where it does not."""
+    def analysed(self, text: str, args: Any = None) -> Any | None:
+        """Spark's analysed plan of a statement, which is not run; None where it cannot be had.
+
+        Raises
+        ------
+        pyspark.errors.PySparkException
+            Spark's own refusal of the statement.
+        """
         plan = self.parse(text)
         if plan is None:
             return None
         with private_name("SessionState.executePlan", self.spark):
             skip = self.spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-            try:
-                self.spark._jsparkSession.sessionState().executePlan(plan, skip).assertAnalyzed()
-            except _refusals() as error:
-                return error
-        return None
+            execution = self.spark._jsparkSession.sessionState().executePlan(self._bound(plan, args), skip)
+            execution.assertAnalyzed()
+            return execution.analyzed()
+
+    def _bound(self, plan: Any, args: Any) -> Any:
+        """A parsed plan with the values of its parameters."""
+        if not args:
+            return plan
+        jvm = self.spark._jvm
+        queries = jvm.org.apache.spark.sql.catalyst.analysis
+        if isinstance(args, Mapping):
+            names, values = list(args), [self._expression(value) for value in args.values()]
+            return queries.NameParameterizedQuery(plan, jvm.PythonUtils.toSeq(names), jvm.PythonUtils.toSeq(values))
+        return queries.PosParameterizedQuery(plan, jvm.PythonUtils.toSeq([self._expression(value) for value in args]))
+
+    def rows_of(self, plan: Any) -> Any | None:
+        """The rows that an analysed INSERT into a data source table writes: a ``Dataset`` of all its columns in order."""
+        if str(plan.nodeName()) != "InsertIntoHadoopFsRelationCommand":
+            return None
+        with private_name("Dataset.ofRows", self.spark):
+            return self.spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.spark._jsparkSession, plan.query())
 
     # -- what a plan writes --------------------------------------------------------------------------------------
 

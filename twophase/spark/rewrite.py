@@ -46,6 +46,8 @@ class Rewritten:
         Targets whose write is an overwrite that the text calls an append.
     is_script : bool
         Each statement in it is a transaction of its own.
+    insert : tuple, optional
+        For a single INSERT: its target, and what it overwrites.
     """
 
     text: str
@@ -53,6 +55,7 @@ class Rewritten:
     targets: tuple[Target, ...] = ()
     scopes: Mapping[ObjectPath, OverwriteScope] = field(default_factory=dict)
     is_script: bool = False
+    insert: tuple[Target, OverwriteScope | None] | None = None
 
     @property
     def is_group(self) -> bool:
@@ -234,6 +237,7 @@ class _Draft:
         self._edits: list[Edit] = []
         self._targets: list[Target] = []
         self._scopes: dict[ObjectPath, OverwriteScope] = {}
+        self._inserts: list[tuple[Target, OverwriteScope | None]] = []
 
     def add(self, node: WriteNode, place: Place) -> None:
         if node.kind == "execute":
@@ -250,6 +254,8 @@ class _Draft:
         self._refuse_moved(target, node)
         self._edits.extend(_edits(target, node, place, scope))
         self._targets.append(target)
+        if node.kind == "insert":
+            self._inserts.append((target, scope or (OverwriteScope(node.partition) if node.overwrite else None)))
         if scope:
             self._scope(target.path, scope)
 
@@ -277,7 +283,8 @@ class _Draft:
         if not self._edits:
             return None
         text = splice(self._text, self._edits)
-        return Rewritten(text, self._args, tuple(self._targets), self._scopes, self._is_script)
+        insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
+        return Rewritten(text, self._args, tuple(self._targets), self._scopes, self._is_script, insert)
 
 
 # -- the parser's statements and the places in the text ---------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 
-from twophase.errors import AtomicityNotSupportedError
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark import live
 from twophase.spark.ddl import Change, changes, dropped_tables
@@ -82,22 +82,38 @@ class Router:
 
     def _run_sql(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         def run() -> Any:
-            with self._grouped(rewritten), self._in_sparks_words(text, rewritten):
-                return original(rewritten.text, rewritten.args)
+            with self._grouped(rewritten):
+                return self._execute(original, rewritten, text, args)
 
         return self.run(run, rewritten.scopes, instead=lambda: original(text, args))
 
-    @contextmanager
-    def _in_sparks_words(self, text: str, rewritten: Rewritten) -> Iterator[None]:
-        """Where Spark refuses the user's own text too, its error is raised: the names and positions in it are right."""
+    def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
+        """Run a routed statement.
+
+        Where Spark refuses the job's own text too, its error is raised: the names and positions in it are right.
+        """
         try:
-            yield
-        except AnalysisException:
-            is_plain = not rewritten.args and not rewritten.is_script and rewritten.text != text
-            error = self.reader.refusal(text) if is_plain and not self.in_transaction() else None
-            if error is not None:
-                raise error from None
-            raise
+            return original(rewritten.text, rewritten.args)
+        except AnalysisException as error:
+            if rewritten.is_script or rewritten.text == text or self.in_transaction():
+                raise
+            refused = error
+        try:
+            plan = self.reader.analysed(text, args)
+        except AnalysisException as error:
+            raise error from None
+        except ConfigurationError:  # a Spark version that cannot tell
+            raise refused from None
+        rows = self.reader.rows_of(plan) if plan and rewritten.insert and _lacks_columns(refused) else None
+        if rows is None:
+            raise refused
+        return self._insert(rows, *rewritten.insert)
+
+    def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> Any:
+        """Insert rows that Spark has completed: before 4.1 it fills in missing columns of v1 tables only."""
+        with intending(self.spark.sparkContext, {target.path: scope} if scope else {}):
+            rows.write().insertInto(target.name)
+        return self.spark.range(0).select()
 
     def _dropping(self, run: Callable[[], Any], text: str) -> Any:
         """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
@@ -216,3 +232,7 @@ class Router:
                 f"The statement cannot be made atomic, and nothing was started: {problem}.",
                 hint="Name its table in plain words, or set spark.twophase.atomicity=preferred.",
             )
+
+
+def _lacks_columns(error: AnalysisException) -> bool:
+    return error.getCondition() == "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA"
