@@ -556,6 +556,9 @@ class Catalog(ABC):
     def table_dropped(self, path: ObjectPath) -> None:
         """The host dropped this table past the catalog: give the place that it held free again. Idempotent."""
 
+    def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        """The host renamed this table past the catalog: make sure that it finds the files. Idempotent."""
+
     def check(self) -> list[str]:
         """Problems that ``twophase doctor`` should tell: each a sentence with what to do. Empty when all is well."""
         return []

@@ -338,6 +338,9 @@ class HiveCatalog(Catalog):
     def table_dropped(self, path: ObjectPath) -> None:
         self._housekeeping.table_dropped(self.canonical(path))
 
+    def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        self._housekeeping.table_renamed(self.canonical(new_path))
+
     def remove_half_made(self, directory: str) -> None:
         """Remove a staging directory that a crash left before its stamp was written: it holds nothing at all."""
         if self.files.exists(directory):
@@ -355,7 +358,7 @@ class HiveCatalog(Catalog):
             self.metastore.list_databases()
         except Exception as error:  # whatever it is, doctor tells it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
-        return []
+        return self._housekeeping.lost_tables()
 
     def close(self) -> None:
         if self._metastore is not None and not self._metastore.read_by_session:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twophase.catalog import Residue
@@ -171,6 +172,36 @@ class Housekeeping:
             self._remove_dropped(directory, used)
         if files.exists(root):
             files.remove_if_empty(root)
+
+    # -- a renamed table -----------------------------------------------------------------------------------------
+
+    def table_renamed(self, path: ObjectPath) -> None:
+        """Point Spark back at the files of a table that stock Spark has renamed without them."""
+        lost = self._lost(path.database, path.name)
+        table = self._catalog.find(path)
+        if lost is not None and table is not None:
+            self._catalog.metastore.alter_table(replace(table, location=lost))
+            self._catalog.metastore.changed(path.database, path.name)
+
+    def lost_tables(self) -> list[str]:
+        """Sentences about tables that Spark reads at a wrong place, with the statement that cures each."""
+        found = []
+        for database in self._catalog.list_databases():
+            for name in self._catalog.list_tables(database):
+                if (lost := self._lost(database, name)) is not None:
+                    found.append(
+                        f"Spark looks for the files of {database}.{name} where they are not; a rename by a session "
+                        f"without twophase did that. Run: ALTER TABLE {database}.{name} SET LOCATION '{lost}'"
+                    )
+        return found
+
+    def _lost(self, database: str, name: str) -> str | None:
+        """Where a version of ours is that Hive knows and Spark does not."""
+        table = self._catalog.metastore.get_table(database, name)
+        if table is None or table.kind == VIEW or table.stamp is None:
+            return None
+        lost = self._catalog.metastore.lost_location(database, name)
+        return lost if lost is not None and layout.read_stamp(self._catalog.files, lost) is not None else None
 
     def _remove_dropped(self, directory: str, used: set[str]) -> None:
         """Remove a version of a dropped table that was published once; what somebody is staging now stays."""

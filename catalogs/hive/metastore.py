@@ -235,6 +235,14 @@ class Metastore(ABC):
         """Rename a table as Spark does: the files of a managed one at its default location go with it."""
         self.rename_table(database, name, new_name)
 
+    def lost_location(self, database: str, name: str) -> str | None:
+        """Where the files of a table are, when Spark looks for them somewhere else; None when all is well.
+
+        Stock Spark's own ``ALTER TABLE ... RENAME TO`` supposes that the files of every managed table of a Hive
+        metastore are at its default location.
+        """
+        return None
+
     @abstractmethod
     def drop_table(self, database: str, name: str) -> None:
         """Drop a table as its kind says (the files of a managed one go). Idempotent."""

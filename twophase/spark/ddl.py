@@ -52,3 +52,14 @@ def dropped_tables(text: str) -> list[tuple[str, ...]]:
         if first.is_word("DROP") and second.is_word("TABLE")
     ]
     return [place.names for place in found if place and place.names]
+
+
+def renamed_table(text: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Old and new name of an ``ALTER TABLE ... RENAME TO``; None for every other statement."""
+    stream = list(tokens(text))
+    if len(stream) < 6 or not (stream[0].is_word("ALTER") and stream[1].is_word("TABLE")):
+        return None
+    places = (i for i, (one, other) in enumerate(pairwise(stream)) if one.is_word("RENAME") and other.is_word("TO"))
+    index = next(places, None)
+    old, new = name_at(stream, 2), None if index is None else name_at(stream, index + 2)
+    return (old.names, new.names) if old and new else None

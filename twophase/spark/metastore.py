@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from twophase.catalogs.hive.files import same
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
@@ -226,6 +227,16 @@ class SessionMetastore(Metastore):
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
         self._catalog.renameTable(database, name, new_name)
+
+    def lost_location(self, database: str, name: str) -> str | None:
+        if self._hive is None:
+            return None
+        storage = self._hive.getTable(database, name).storage()
+        path, found = self._dict(storage.properties()).get("path"), storage.locationUri()
+        if path is None or not found.isDefined():
+            return None
+        location = self._location(found.get())
+        return None if same(location, path) else location
 
     def drop_table(self, database: str, name: str) -> None:
         self._catalog.dropTable(database, name, True, False)

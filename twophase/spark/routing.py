@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark import live
-from twophase.spark.ddl import Change, changes, dropped_tables
+from twophase.spark.ddl import Change, changes, dropped_tables, renamed_table
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
 from twophase.spark.reads import StagedReads
@@ -61,6 +61,8 @@ class Router:
             return self._sql_inside(original, text, args, words)
         if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
             return self._dropping(lambda: self._sql(original, text, args), text)
+        if words[:2] == ("ALTER", "TABLE") and "rename" in text.lower():
+            return self._renaming(lambda: self._sql(original, text, args), text)
         return self._sql(original, text, args)
 
     def _sql(self, original: Original, text: str, args: Args) -> Any:
@@ -130,6 +132,16 @@ class Router:
             target.catalog.table_dropped(target.path)
         except Exception:  # the table is gone; what it leaves is for `twophase clean`
             log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
+
+    def _renaming(self, run: Callable[[], Any], text: str) -> Any:
+        """Spark's own rename supposes that a managed table's files are at its default location."""
+        names = renamed_table(text)
+        old = self.targets.resolve(names[0], views=True) if names else None
+        result = run()
+        if names and old is not None and old.spliced:
+            new = ObjectPath(old.path.namespace, names[1][-1])
+            old.catalog.table_renamed(old.path, new)
+        return result
 
     def _refuse_change(self, change: Change) -> None:
         target = self.targets.resolve(change.names, views=True) if change.names else None

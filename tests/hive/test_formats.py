@@ -1,0 +1,97 @@
+"""Formats, bucketing, comments, properties, options and their secrets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.hive.world import World
+from twophase.model import BucketSpec, Level, ObjectPath, Purpose
+
+TEXT = {
+    "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    "input_format": "org.apache.hadoop.mapred.TextInputFormat",
+    "output_format": "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat",
+}
+PARQUET = {
+    "serde": "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe",
+    "input_format": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat",
+    "output_format": "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat",
+}
+
+
+@pytest.mark.parametrize("provider", ["parquet", "orc", "csv", "json", "text"])
+def test_every_file_format_is_created_inserted_into_and_dropped_with_its_files(world: World, provider: str) -> None:
+    df = world.sql("SELECT 'a' AS s")
+    facts: dict[str, Any] = {"options": {"header": "true"}} if provider == "csv" else {}
+    world.run("f", df, provider=provider, **facts)
+    world.run("f", world.sql("SELECT 'b' AS s"), Purpose.INSERT_INTO)
+    assert world.rows("f") == [("a",), ("b",)]
+    definition = world.catalog.load_table(ObjectPath.of("default", "f"))
+    assert definition.provider == provider
+    assert {k: v for k, v in definition.options.items() if k == "header"} == facts.get("options", {})
+    world.drop("f")
+    assert not (world.warehouse / ".twophase" / "f").exists()
+
+
+def test_bucketed_tables_are_written_by_sparks_own_insert(world: World) -> None:
+    spec = BucketSpec(2, ("id",), ("id",))
+    created = world.run("b", world.sql("SELECT id, id % 2 AS k FROM range(6)"), by=["k"], bucketing=spec)
+    assert (len(world.rows("b")), created.level) == (6, Level.ATOMIC)
+    assert world.catalog.load_table(ObjectPath.of("default", "b")).bucketing == spec
+    world.run("b", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_INTO)
+    assert len(world.rows("b")) == 7
+    versions = [path for path in (world.warehouse / ".twophase" / "b").rglob("*.parquet")]
+    assert versions and all("_0000" in path.name for path in versions)
+
+
+@pytest.mark.parametrize("serde", [TEXT, PARQUET], ids=["text", "parquet"])
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_serde_tables(world: World, serde: dict[str, str], by: list[str]) -> None:
+    if not world.is_hive:
+        assert not world.environment.session_metastore.is_hive  # SerDe tables need Hive support, in stock Spark too
+        return
+    facts: dict[str, Any] = {"provider": "hive", "serde": serde}
+    created = world.run("s", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=by, **facts)
+    assert (world.rows("s"), created.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)
+    world.run("s", world.sql("SELECT 5L AS id, 1L AS k"), Purpose.INSERT_INTO)
+    world.run("s", world.sql("SELECT id, k FROM s WHERE id > 1"), Purpose.INSERT_OVERWRITE)
+    assert world.rows("s") == [(2, 0), (3, 1), (5, 1)]
+    world.run("s", world.sql("SELECT 'x' AS c, id, k FROM s"), Purpose.REPLACE_TABLE_AS, by=by, **facts)
+    assert world.rows("s") == [("x", 2, 0), ("x", 3, 1), ("x", 5, 1)]
+
+
+def test_comment_properties_and_column_comments_are_kept(world: World) -> None:
+    df = world.sql("SELECT 1 AS a").withMetadata("a", {"comment": "first"})
+    world.run("t", df, comment="all of it", properties={"team": "sales"})
+    definition = world.catalog.load_table(ObjectPath.of("default", "t"))
+    assert (definition.comment, definition.properties["team"]) == ("all of it", "sales")
+    assert definition.schema.field("a").metadata[b"comment"] == b"first"
+    assert "twophase.transaction" not in definition.properties
+
+
+def test_secrets_in_options_are_never_written_down_and_recovery_can_publish(world: World) -> None:
+    secret = "hunter2-hunter2"
+    facts: dict[str, Any] = {"provider": "csv", "options": {"my.password": secret, "sep": ";"}}
+    participant = world.stage("t", world.sql("SELECT 1 AS a, 2 AS b"), **facts)
+    text = json.dumps(participant.document) + repr(participant) + str(participant.__getstate__())
+    assert secret not in text
+    version = world.warehouse / ".twophase" / "t" / f"{participant.transaction_id}-0"
+    assert all(secret not in path.read_text(errors="ignore") for path in version.iterdir())
+    world.reborn(participant).commit()
+    world.reborn(participant).finish()
+    assert world.rows("t") == [(1, 2)]
+    assert world.catalog.load_table(ObjectPath.of("default", "t")).options["my.password"] == secret
+
+
+def test_types_survive(world: World) -> None:
+    query = (
+        "SELECT named_struct('a', 1, 'b', array('x')) AS s, map('k', 1.50BD) AS m, date'2024-01-02' AS d, "
+        "timestamp'2024-01-02 03:04:05' AS t, cast('x' AS binary) AS bin, 1Y AS y"
+    )
+    df = world.sql(query)
+    world.run("n", df)
+    assert world.spark.table("n").dtypes == df.dtypes
+    assert world.rows("n") == [tuple(df.first())]

@@ -1,0 +1,141 @@
+"""What is left of dead transactions and replaced versions goes in time, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hive.world import World, files_of
+from twophase.catalogs.hive.metastore import Metastore
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, Purpose
+
+
+def clean(world: World, *, retention: float = 0.0, live: frozenset[str] = frozenset()) -> list[str]:
+    """Remove every residue, as ``twophase clean`` does; their kinds."""
+    before, world.environment.retention = world.environment.retention, retention
+    try:
+        found = world.catalog.residues(live_transactions=live)
+        for residue in found:
+            world.catalog.remove_residue(residue)
+            world.catalog.remove_residue(residue)
+        return sorted(residue.kind for residue in found)
+    finally:
+        world.environment.retention = before
+
+
+@pytest.mark.parametrize("by", [[], ["k"]])
+def test_replaced_versions_stay_until_their_retention_ends(world: World, by: list[str]) -> None:
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=by)
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(2)"), Purpose.REPLACE_TABLE_AS, by=by)
+    world.run("t", world.sql("SELECT 9L AS id, 0L AS k"), Purpose.INSERT_INTO)
+    before = world.rows("t")
+    assert clean(world, retention=3600.0) == []
+    kinds = clean(world)
+    assert set(kinds) == {"version"}
+    assert world.rows("t") == before == [(0, 0), (1, 1), (9, 0)]
+    assert clean(world) == []
+
+
+def test_staging_of_dead_transactions_goes_and_of_live_ones_stays(world: World) -> None:
+    dead = world.stage("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    assert clean(world, live=frozenset({dead.transaction_id})) == []
+    assert set(clean(world)) == {"staging", "metadata"}
+    assert world.hidden_tables() == []
+    assert not (world.warehouse / ".twophase" / "p").exists()
+
+
+def test_foreign_files_are_never_a_residue(world: World) -> None:
+    foreign = world.warehouse / ".twophase" / "t" / "mine"
+    foreign.mkdir(parents=True)
+    (foreign / "precious.txt").write_text("mine")
+    world.run("t", world.sql("SELECT 1 AS a"))
+    assert clean(world) == []
+    assert files_of(foreign) == {"precious.txt"}
+    (foreign / "precious.txt").unlink()
+    foreign.rmdir()
+
+
+def test_a_file_that_came_after_the_retirement_is_not_removed(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    world.run("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_OVERWRITE)
+    (world.warehouse / "f" / "late.txt").write_text("mine")
+    clean(world)
+    assert files_of(world.warehouse / "f") == {"late.txt"}
+    (world.warehouse / "f" / "late.txt").unlink()
+
+
+def test_a_version_in_use_is_not_removed_even_when_asked(world: World) -> None:
+    staged = world.stage("t", world.sql("SELECT 1 AS a"))
+    (residue,) = [r for r in world.catalog.residues() if r.transaction_id == staged.transaction_id]
+    staged.commit()
+    with pytest.raises(CatalogError, match="in use"):
+        world.catalog.remove_residue(residue)
+    staged.finish()
+    assert world.rows("t") == [(1,)]
+
+
+def test_a_table_set_aside_is_not_a_residue(world: World) -> None:
+    if not world.is_hive:
+        assert world.catalog.metastore.changes_partition_columns  # nothing is ever set aside there
+        return
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    swap = world.stage("t", world.sql("SELECT id, id % 2 AS k FROM range(2)"), Purpose.REPLACE_TABLE_AS)
+    store = world.catalog.metastore
+    store.rename_table("default", "t", swap.hidden("aside"), kind="EXTERNAL")
+    assert {r.kind for r in world.catalog.residues()} == {"staging", "metadata"}
+    clean(world)
+    swap.abort()
+    assert len(world.rows("t")) == 4
+    assert world.sql("DESCRIBE EXTENDED t").where("col_name = 'Type'").first()[1] == "MANAGED"
+
+
+def test_a_renamed_table_keeps_its_rows(world: World) -> None:
+    world.run("t", world.sql("SELECT 1 AS a"))
+    world.catalog.rename_table(ObjectPath.of("default", "t"), ObjectPath.of("default", "u"))
+    assert world.rows("u") == [(1,)]
+    assert clean(world) == []
+    assert world.rows("u") == [(1,)]
+
+
+class Counting:
+    """Counts the calls of a metastore."""
+
+    def __init__(self, store: Metastore) -> None:
+        self._store = store
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._store, name)
+        if callable(found):
+            self.calls.append(name)
+        return found
+
+
+@pytest.mark.parametrize("purpose", [Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
+def test_the_publish_makes_as_many_metastore_calls_for_many_partitions_as_for_few(
+    world: World, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    for partitions in (2, 40):
+        world.drop("t")
+        df = world.sql(f"SELECT id, id % {partitions} AS k FROM range(40)")
+        if purpose.inserts:
+            world.run("t", df, by=["k"])
+        participant = world.stage("t", df, purpose, **({} if purpose.inserts else {"by": ["k"]}))
+        counting = Counting(world.catalog.metastore)
+        with monkeypatch.context() as patched:
+            patched.setattr(world.catalog, "_metastore", counting)
+            participant.commit()
+        participant.finish()
+        counted.append(counting.calls)
+    assert counted[0] == counted[1]
+
+
+def test_a_path_with_spaces_and_letters_of_other_scripts(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "mit Leerzeichen é%20"
+    world.run("e", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"], location=str(place))
+    world.run("e", world.sql("SELECT 5L AS id, 1L AS k"), Purpose.INSERT_INTO)
+    assert len(world.rows("e")) == 5
+    assert place.is_dir()
