@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ Start = Callable[..., SparkSession]
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Starts the module's session; it is stopped after the module."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers of a user's function
     started: list[SparkSession] = []
 
     def make(conf: Mapping[str, str] | None = None) -> SparkSession:

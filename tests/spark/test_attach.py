@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import py4j.protocol
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.functions import udf
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
@@ -129,6 +132,33 @@ def test_another_session_is_not_touched_and_can_be_attached_for_itself(spark: Sp
     handle.detach()
     other.sql("CREATE OR REPLACE TABLE shared AS SELECT 3 AS id")
     assert other.table("shared").collect()[0].id == 3
+
+
+def test_a_session_table_is_read_under_the_catalogs_name_as_under_its_own(spark: SparkSession) -> None:
+    twophase.attach(spark)
+    spark.sql("CREATE TABLE parts USING parquet PARTITIONED BY (p) AS SELECT id, id % 3 AS p FROM range(9)")
+    spark.sql("INSERT OVERWRITE parts PARTITION (p = 1) SELECT 100L")  # this partition's files are elsewhere now
+
+    named = spark.table("hive.default.parts")
+
+    assert sorted(named.collect()) == sorted(spark.table("parts").collect())
+    assert [row.id for row in named.where("p = 1").collect()] == [100]
+    assert named.schema == spark.table("parts").schema
+    spark.sql("DROP TABLE parts")
+
+
+def test_the_users_python_error_is_the_one_that_stock_spark_gives(spark: SparkSession, tmp_path: Path) -> None:
+    broken = spark.range(3).select(udf(lambda number: 1 // (number - number), "bigint")("id").alias("id"))
+    with pytest.raises(PythonException) as stock:
+        broken.write.parquet(str(tmp_path / "stock"))
+    twophase.attach(spark)
+
+    with pytest.raises(PythonException) as ours:
+        broken.write.saveAsTable("broken")
+
+    assert "ZeroDivisionError" in str(ours.value)
+    assert ours.value.getCondition() == stock.value.getCondition()
+    assert not spark.catalog.tableExists("broken")
 
 
 @pytest.mark.parametrize(
