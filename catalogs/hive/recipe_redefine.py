@@ -14,7 +14,7 @@ from twophase.errors import TableAlreadyExistsError
 from twophase.failpoints import declare
 from twophase.model import Level
 
-declare(*(f"hive.pointer.{name}" for name in ("untrack", "set_aside", "add_partitions", "track")))
+declare(*(f"hive.pointer.{name}" for name in ("set_aside", "add_partitions", "track")))
 
 
 class PointerUntrack(PointerSwitch):
@@ -109,6 +109,7 @@ class PointerSwap(PointerCreateHidden):
         now = self.current()
         if self.is_ours(now):
             return
+        self.check_staged()
         if now is not None:
             self.check_unchanged()
             self.check_inherited()

@@ -146,8 +146,11 @@ class Matrix:
             self._job(case.scenario, "recover", case.recovery)
         recovered = self._recover(case)
         settled = self._job(case.scenario, "again")
-        problems = _judge(self.scenario(case.scenario), worked, recovered, settled, WORLDS[self._world].undoes)
+        problems = _judge(self.scenario(case.scenario), worked, recovered, settled, self._undoes(case.scenario))
         self.report.violations += [f"{case}: {problem}" for problem in problems]
+
+    def _undoes(self, scenario: str) -> bool:
+        return WORLDS[self._world].undoes and self.scenario(scenario).undone
 
     def run_all(self, cases: Iterable[Case]) -> None:
         """Run cases, one after the other."""

@@ -72,6 +72,8 @@ class Scenario:
     before: Mapping[str, tuple[Row, ...]]
     #: An outsider creates this table after everything is prepared.
     outsider: str | None = None
+    #: What is published can be undone when a later publish is refused; else that may end in doubt.
+    undone: bool = True
 
     def old(self) -> State:
         """All tables before the transaction."""
@@ -190,6 +192,16 @@ HIVE = named(
         Scenario(
             "an outsider comes after partitions",
             (Statement("hive.t", _REPLACE, partitioned=True), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
+            undone=False,
+        ),
+        Scenario(
+            "an outsider comes after an overwrite",
+            (
+                Statement("hive.t", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
+                Statement("hive.u", _CREATE),
+            ),
             {"hive.t": _OLD},
             outsider="hive.u",
         ),
