@@ -113,6 +113,8 @@ class Side:
         known = data_files(warehouse)
         while process.poll() is None and len(data_files(warehouse) - known) < 3:
             time.sleep(0.02)
+        if process.poll() is not None:
+            raise WorkerFailed(f"The driver ended before it could be killed; see {self.log}")
         _kill(process)
 
 

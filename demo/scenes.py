@@ -93,8 +93,9 @@ def insert_both(job: Job) -> None:
 def overwrite_history(job: Job) -> None:
     rows: DataFrame = job.spark.table("flights")
     if job.faulty:
-        # Many times the same rows, so that there is a middle in which the driver can be killed.
-        rows = rows.crossJoin(job.spark.range(60)).drop("id")
+        # Many times the same rows, in several tasks, so that there is a middle in which the driver can be killed.
+        job.spark.conf.set("spark.sql.files.maxPartitionBytes", "4m")
+        rows = rows.crossJoin(job.spark.range(20)).drop("id")
     rows.write.mode("overwrite").saveAsTable("history")
 
 
