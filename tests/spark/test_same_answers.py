@@ -176,6 +176,7 @@ def _answers(session: SparkSession) -> dict[str, Any]:
         session.sql("DROP DATABASE same CASCADE")
 
 
+@pytest.mark.timeout(1200)
 def test_the_answers_are_the_same(start: Start) -> None:
     session = start({"spark.sql.session.timeZone": "UTC"})
     stock = _answers(session.newSession())

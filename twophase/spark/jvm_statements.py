@@ -173,7 +173,7 @@ class StatementReader:
         return queries.PosParameterizedQuery(plan, jvm.PythonUtils.toSeq([self._expression(value) for value in args]))
 
     def rows_of(self, plan: Any) -> Any | None:
-        """The rows that an analysed INSERT into a data source table writes: a ``Dataset`` of all its columns in order."""
+        """The rows that an analysed INSERT into a data source table writes: a ``Dataset`` of all its columns."""
         if str(plan.nodeName()) != "InsertIntoHadoopFsRelationCommand":
             return None
         with private_name("Dataset.ofRows", self.spark):
