@@ -95,7 +95,7 @@ class Side:
         kind = message.pop("kind")
         if kind == "scene":
             number = message["number"]
-            self._progress.update(self._bar, completed=number, what=SCENES[number].title)
+            self._progress.update(self._bar, completed=number, what=SCENES[number].title.replace("\n ", ""))
         elif kind == "tasks":
             done, total = message["done"], message["total"]
             self._progress.update(self._bar, completed=len(self.results) + done / max(total, 1))

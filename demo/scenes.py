@@ -46,7 +46,7 @@ class Scene:
     Attributes
     ----------
     title : str
-        What the user ran.
+        What the user ran, in one line or two.
     job : callable
     complete : mapping of str to int
         The tables that it writes, and the rows that each has when it has happened wholly.
@@ -112,7 +112,7 @@ SCENES = (
         (_table("delays", "origin, avg(dep_delay) AS delay FROM flights GROUP BY origin"),),
     ),
     Scene(
-        'df.write.mode("overwrite").saveAsTable("makers"), and a task fails',
+        'df.write.mode("overwrite")\n  .saveAsTable("makers"), and a task fails',
         overwrite_makers,
         {"makers": 284_170},
         (_table("makers", "manufacturer, seats AS distance FROM planes"),),
@@ -137,7 +137,7 @@ SCENES = (
     ),
     # Last: the session does not survive it.
     Scene(
-        'df.write.mode("overwrite").saveAsTable("history"), and the driver is killed (kill -9)',
+        'df.write.mode("overwrite")\n  .saveAsTable("history"), and the driver is killed (kill -9)',
         overwrite_history,
         {"history": 336_776},
         (_table("history", "* FROM flights WHERE month = 1"),),
