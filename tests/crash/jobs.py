@@ -144,7 +144,8 @@ def replaces(world: World, scenario: Scenario, times: int) -> Answer:
     _meet(world, 0, 2)
     (statement,) = scenario.statements
     for generation in range(times):
-        rows = tuple((generation, "ab"[i % 2]) for i in range(10))
+        value = str(generation) if statement.schema_change else generation
+        rows = tuple((value, "ab"[i % 2]) for i in range(10))
         told = work(world, replace(scenario, statements=(replace(statement, rows=rows),)))
         if told["told"] != "success":
             break
