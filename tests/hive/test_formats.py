@@ -43,7 +43,7 @@ def test_bucketed_tables_are_written_by_sparks_own_insert(world: World) -> None:
     assert world.catalog.load_table(ObjectPath.of("default", "b")).bucketing == spec
     world.run("b", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_INTO)
     assert len(world.rows("b")) == 7
-    versions = [path for path in (world.warehouse / ".twophase" / "b").rglob("*.parquet")]
+    versions = list((world.warehouse / ".twophase" / "b").rglob("*.parquet"))
     assert versions and all("_0000" in path.name for path in versions)
 
 

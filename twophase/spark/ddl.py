@@ -62,4 +62,6 @@ def renamed_table(text: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     places = (i for i, (one, other) in enumerate(pairwise(stream)) if one.is_word("RENAME") and other.is_word("TO"))
     index = next(places, None)
     old, new = name_at(stream, 2), None if index is None else name_at(stream, index + 2)
-    return (old.names, new.names) if old and new else None
+    if old is None or new is None or old.names is None or new.names is None:
+        return None
+    return old.names, new.names

@@ -106,10 +106,11 @@ class Router:
             raise error from None
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
-        rows = self.reader.rows_of(plan) if plan and rewritten.insert and _lacks_columns(refused) else None
-        if rows is None:
+        insert = rewritten.insert
+        rows = self.reader.rows_of(plan) if plan and insert and _lacks_columns(refused) else None
+        if rows is None or insert is None:
             raise refused
-        return self._insert(rows, *rewritten.insert)
+        return self._insert(rows, *insert)
 
     def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> Any:
         """Insert rows that Spark has completed: before 4.1 it fills in missing columns of v1 tables only."""
