@@ -13,7 +13,7 @@ from tests.servers import Server
 from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SECRET = "correct-horse"
 
