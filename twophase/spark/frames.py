@@ -6,6 +6,7 @@ It is the path for Spark Connect, whose client has no Py4J gateway to hang a cat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
@@ -15,6 +16,7 @@ from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import JobScope, Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, quote
 from twophase.spark import types
+from twophase.spark.cancellation import interruptible
 from twophase.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -103,7 +105,8 @@ def create_table_as(
     statement = Statement(
         own, participant, hooks=(*host.hooks, *hooks), autocommit=joined is None, job_scope=host.job_scope
     )
-    _run(statement, _in_table_order(df, definition) if purpose.inserts else df)
+    with host.interruptible():
+        _run(statement, _in_table_order(df, definition) if purpose.inserts else df)
     host.refresh(target)
     return own
 
@@ -194,6 +197,10 @@ class _Host:
     def current_transaction(self) -> Transaction | None:
         """The surrounding ``with twophase.transaction(spark)``, if any."""
         return self._handle.current_transaction() if self._handle else None
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Let Ctrl-C cancel the jobs, where there is a tracker of jobs to do that."""
+        return interruptible(self._handle.tracker) if self._handle else nullcontext()
 
     def refresh(self, path: ObjectPath) -> None:
         """Let the session forget what it cached of the table."""

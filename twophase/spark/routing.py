@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark import live
+from twophase.spark.cancellation import interruptible
 from twophase.spark.ddl import Change, changes, dropped_tables, renamed_table
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
@@ -202,7 +203,7 @@ class Router:
     ) -> Any:
         """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it."""
         try:
-            with intending(self.spark.sparkContext, scopes or {}, options):
+            with interruptible(self.handle.tracker), intending(self.spark.sparkContext, scopes or {}, options):
                 return run()
         except AtomicityNotSupportedError as error:
             self.unprotected(str(error), error)
