@@ -28,6 +28,9 @@ _INTERVAL = 0.2
 
 Handler = Callable[[int, FrameType | None], Any]
 
+#: Set while a SIGTERM waits for the roll-back.
+_terminating = threading.Event()
+
 
 def cancel_statements(
     tracker: JobTracker, reason: str, until: Callable[[], bool], *, limit: float | None = None
@@ -91,13 +94,21 @@ def interruptible(tracker: JobTracker) -> Iterator[None]:
     except BaseException as error:
         ended.set()
         _restore(signal.SIGINT, previous)
+        _await_termination()
         if asked.is_set():
             _deliver(signal.SIGINT, error)
         raise
     ended.set()
     _restore(signal.SIGINT, previous)
+    _await_termination()
     if asked.is_set():
         signal.raise_signal(signal.SIGINT)
+
+
+def _await_termination() -> None:
+    """The statement that a SIGTERM waited for has ended: let it arrive before the job goes on, or fails for it."""
+    if _terminating.is_set():
+        threading.Event().wait(GRACE_SECONDS)
 
 
 def _deliver(signum: int, error: BaseException) -> None:
@@ -151,10 +162,12 @@ class Terminator:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._ready.is_set() or not live_statements():
+            _terminating.clear()
             _restore(signum, self._previous)
             signal.raise_signal(signum)
         elif not self._asked:
             self._asked = True
+            _terminating.set()
             threading.Thread(target=self._end, args=(signum,), name="twophase-terminate", daemon=True).start()
 
     def _end(self, signum: int) -> None:
