@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -246,3 +247,36 @@ def test_an_entry_of_a_newer_version_or_no_entry_is_named() -> None:
     for text in ("", "[]", "{}", '{"format": 1, "schema": {}}'):
         with pytest.raises(SchemaDocumentError):
             Record.from_json(text)
+
+
+class OvertakenStore:
+    """A store in which another writer commits a version right after our first reading."""
+
+    def __init__(self, store: HistoryStore, overtake: Callable[[], object]) -> None:
+        self._store = store
+        self._overtake: Callable[[], object] | None = overtake
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def read(self) -> list[Record]:
+        found = self._store.read()
+        overtake, self._overtake = self._overtake, None
+        if overtake is not None:
+            overtake()
+        return found
+
+
+def test_a_version_that_commits_between_two_steps_of_ours_is_not_lost(open_store: OpenStore) -> None:
+    store = open_store()
+    history = SchemaHistory(store)
+    first = history.record(BASE, transaction_id="t0", instant=1, based_on=None)
+    theirs = [AddField("theirs", pa.string())]
+    overtake = OvertakenStore(store, lambda: history.evolve(first, theirs, transaction_id="t1", instant=2))
+    overtaken = SchemaHistory(cast("HistoryStore", overtake))
+    with pytest.raises(SchemaConflictError):
+        overtaken.evolve(first, [AddField("ours", pa.int32())], transaction_id="t2", instant=2)
+    latest = history.latest()
+    assert latest is not None
+    assert "theirs" in latest.arrow.names
+    assert "ours" not in latest.arrow.names

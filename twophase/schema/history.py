@@ -240,14 +240,14 @@ class SchemaHistory:
         SchemaError
             The changes do not apply.
         """
-        records = self._store.read()
+        records = self._snapshot(current)
         base = self._base(records, current, transaction_id)
         floor = max([base.highest_field_id, *(record.highest_field_id for record in records)])
         policy = promotion_policy(promotion)
         changed = apply_changes(base, changes, promotion=policy, highest_field_id=floor)
         if changed is base:
             return current
-        return self._record(changed, transaction_id, instant, floor)
+        return self._record(changed, transaction_id, instant, floor, records)
 
     def record(self, schema: Schema, *, transaction_id: str, instant: int, based_on: Schema | None) -> Schema:
         """Record a version that was made elsewhere (a merged one, the first of a new table).
@@ -268,14 +268,14 @@ class SchemaHistory:
         SchemaHistoryError
             A new field has an id that a failed transaction used.
         """
-        records = self._store.read()
+        records = self._snapshot(based_on)
         if based_on is not None:
             self._base(records, based_on, transaction_id)
-        elif self.latest() is not None:
-            raise self._moved(self.latest(), None, transaction_id)
+        elif (latest := self._latest_of(records)) is not None:
+            raise self._moved(latest, None, transaction_id)
         self._check_ids(schema, based_on, records)
         floor = max([schema.highest_field_id, *(record.highest_field_id for record in records)])
-        return self._record(schema, transaction_id, instant, floor)
+        return self._record(schema, transaction_id, instant, floor, records)
 
     def _check_ids(self, schema: Schema, based_on: Schema | None, records: Iterable[Record]) -> None:
         used = max((record.highest_field_id for record in records), default=-1)
@@ -288,15 +288,30 @@ class SchemaHistory:
                     allowed=(f"ids above {used} (highest_field_id={used})",),
                 )
 
+    def _snapshot(self, current: Schema | None) -> list[Record]:
+        """What a new version is decided on: read once, all of it decided, with a first version where there was none.
+
+        The base, the highest id and the number of the new version must come from one reading: the insert under that
+        number then fails for whoever was overtaken in between.
+        """
+        records = self._store.read()
+        self._refuse_pending(records)
+        if current is not None and self._latest_of(records) is None:
+            self._baseline(current)
+            records = self._store.read()
+            self._refuse_pending(records)
+        return records
+
+    def _latest_of(self, records: Iterable[Record]) -> Schema | None:
+        visible = [record.schema for record in records if self._visible(record) and record.schema is not None]
+        return visible[-1] if visible else None
+
     def _base(self, records: list[Record], current: Schema, transaction_id: str) -> Schema:
         """The schema that changes start from: the latest visible one, which must be what the caller has seen."""
-        visible = [record.schema for record in records if self._visible(record) and record.schema is not None]
-        if not visible:
-            self._refuse_pending(records)
-            return self._baseline(current)
-        if not visible[-1].same_as(current):
-            raise self._moved(visible[-1], current, transaction_id)
-        return visible[-1]
+        latest = self._latest_of(records)
+        if latest is None or not latest.same_as(current):
+            raise self._moved(latest, current, transaction_id)
+        return latest
 
     def _baseline(self, current: Schema) -> Schema:
         record = Record(current.schema_id, "", 0, current, current.highest_field_id)
@@ -312,9 +327,9 @@ class SchemaHistory:
             if record.schema is not None and self._fate_of(record) is Fate.PENDING:
                 raise self._taken(record)
 
-    def _record(self, schema: Schema, transaction_id: str, instant: int, floor: int) -> Schema:
-        records = self._store.read()
-        self._refuse_pending(records)
+    def _record(
+        self, schema: Schema, transaction_id: str, instant: int, floor: int, records: list[Record]
+    ) -> Schema:
         last = max((record.instant for record in records if self._visible(record)), default=0)
         if instant < last:
             raise SchemaHistoryError(f"The instant {instant} is before that of the latest version, {last}.")
