@@ -21,7 +21,7 @@ import twophase
 from twophase.hooks import JobStatus, JobStatusHook
 
 # Many short sleeps: a cancelled task ends at its next row.
-SLOW_QUERY = "SELECT id, java_method('java.lang.Thread', 'sleep', 50L) AS s FROM range(0, 2000, 1, 2)"
+SLOW_QUERY = "SELECT id, java_method('java.lang.Thread', 'sleep', 50L) AS s FROM range(0, 400, 1, 2)"
 
 
 STATEMENTS = ["CREATE TABLE fresh AS ", "CREATE OR REPLACE TABLE kept AS ", "INSERT INTO kept "]
