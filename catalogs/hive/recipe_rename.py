@@ -14,7 +14,7 @@ from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError
 from twophase.failpoints import declare
-from twophase.model import Level
+from twophase.model import Level, Outcome
 
 declare(
     *(
@@ -260,10 +260,9 @@ class RenameReplace(RenameCreate):
     def retire(self) -> None:
         if self.files.exists(self.aside):
             layout.retire(self.files, self.aside, self.transaction_id)
-        if self.is_ours(self.current()):
-            found = self.metastore.get_table(self.database, self.hidden("aside"))
-            if found is not None:
-                self.metastore.forget_table(self.database, self.hidden("aside"))
+        aside = self.metastore.get_table(self.database, self.hidden("aside"))
+        if aside is not None and self.outcome() is Outcome.PUBLISHED:
+            self.metastore.forget_table(self.database, self.hidden("aside"))
         if not self.in_place:
             HiveParticipant.retire(self)
 

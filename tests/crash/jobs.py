@@ -19,6 +19,7 @@ from typing import Any
 from tests.crash.scenarios import Scenario, Statement
 from tests.crash.worlds import WORLDS, World
 from twophase import failpoints
+from twophase.clean import clean as clean_all
 from twophase.errors import TableAlreadyExistsError, TransactionInDoubt, TwoPhaseError
 from twophase.transaction import Transaction
 
@@ -112,10 +113,12 @@ def look(world: World, scenario: Scenario) -> Answer:
 
 
 def clean(world: World, scenario: Scenario) -> Answer:
-    """``twophase clean``, with nobody alive; then what is left."""
-    for catalog in world.catalogs.values():
-        for residue in catalog.residues():
-            catalog.remove_residue(residue)
+    """``twophase clean``; then what is left."""
+    coordinator = world.coordinator()
+    try:
+        clean_all(coordinator, world.catalogs.values())
+    finally:
+        coordinator.close()
     return {"left": world.leftovers()}
 
 
