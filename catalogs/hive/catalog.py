@@ -135,7 +135,7 @@ class HiveCatalog(Catalog):
         return self.metastore.list_databases()
 
     def database_exists(self, database: str) -> bool:
-        return self.metastore.get_database(self.metastore.canonical(database)) is not None
+        return self.metastore.database_exists(self.metastore.canonical(database))
 
     def create_database(
         self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
@@ -152,8 +152,11 @@ class HiveCatalog(Catalog):
     def load_database(self, database: str) -> dict[str, str]:
         found = self.metastore.get_database(self.metastore.canonical(database))
         if found is None:
-            raise DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+            raise self._no_database(database)
         return found
+
+    def _no_database(self, database: str) -> DatabaseNotExistError:
+        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -275,8 +278,8 @@ class HiveCatalog(Catalog):
     def check_new(self, path: ObjectPath, definition: TableDefinition) -> None:
         """Bad input for a new table, told before any job."""
         names.check_path(path, self.metastore.longest_name)
-        if self.metastore.get_database(path.database) is None:
-            raise DatabaseNotExistError(f"Database {path.database} does not exist.", path=path)
+        if not self.metastore.database_exists(path.database):
+            raise self._no_database(path.database)
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
         names.check_definition(path, definition, case_sensitive=sensitive)
 
@@ -309,7 +312,10 @@ class HiveCatalog(Catalog):
 
     def database_location(self, database: str) -> str:
         """Root directory of a database."""
-        return self.load_database(database)["location"]
+        location = self.metastore.database_location(self.metastore.canonical(database))
+        if location is None:
+            raise self._no_database(database)
+        return location
 
     def default_location(self, path: ObjectPath) -> str:
         """Where stock Spark would put the table."""

@@ -159,6 +159,15 @@ class Metastore(ABC):
     def get_database(self, database: str) -> dict[str, str] | None:
         """``location`` and ``comment`` and the properties of a database; None where it does not exist."""
 
+    def database_exists(self, database: str) -> bool:
+        """Whether a database exists; overridden where that is cheaper than reading it."""
+        return self.get_database(database) is not None
+
+    def database_location(self, database: str) -> str | None:
+        """Root directory of a database; None where it does not exist."""
+        found = self.get_database(database)
+        return None if found is None else found["location"]
+
     @abstractmethod
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         """Create a database; ``location`` and ``comment`` are taken from the properties."""

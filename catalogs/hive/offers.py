@@ -69,7 +69,7 @@ def offer(
     catalog: HiveCatalog, path: ObjectPath, definition: TableDefinition, purpose: Purpose, context: WriteContext
 ) -> HiveParticipant | None:
     """A participant for a statement, or None where its format is not ours."""
-    if catalog.metastore.get_database(path.database) is None and len(path.namespace) == 1:
+    if len(path.namespace) == 1 and not catalog.metastore.database_exists(path.database):
         raise DatabaseNotExistError(f"Database {path.database} does not exist in catalog {catalog.name}.", path=path)
     names.check_path(path, catalog.metastore.longest_name)
     found = catalog.find(path)

@@ -89,7 +89,8 @@ def test_every_failpoint_was_reached(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [name for name in CHAOS if name not in (THOROUGH, HOPELESS)])
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario))
+    rest = crew.planner.cases(scenario, lambda step: tuple(a for a in ACTIONS if a not in quick(step)))
+    assert not crew.run(rest)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from pyspark.sql.functions import udf
 import twophase
 from tests.spark.conftest import Start, warehouse_of
 from twophase.errors import ConfigurationError
+from twophase.spark import private
 from twophase.spark.jvm import Jvm, private_name
 from twophase.spark.session import handle_of
 
@@ -205,6 +206,27 @@ def test_a_private_name_that_is_missing_is_named(spark: SparkSession) -> None:
         private_name("SparkSession.gone", spark),
     ):
         spark._jsparkSession.gone()
+
+
+def test_every_private_name_is_there(spark: SparkSession) -> None:
+    private.check(spark, private.NAMES)
+
+    assert spark.version in private.COMPARED
+
+
+def test_another_spark_without_them_is_refused_with_every_name(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Jvm(spark).catalogs().keySet().toString()
+    gone = {"org.apache.spark.sql.Gone": (), "org.apache.spark.sql.internal.SessionState": ("catalog", "lost")}
+    monkeypatch.setattr(private, "COMPARED", ())
+    monkeypatch.setattr(private, "NAMES", gone)
+
+    with pytest.raises(ConfigurationError, match=r"sql\.Gone, org\.apache\.spark\.sql\.internal\.SessionState\.lost\."):
+        twophase.attach(spark)
+
+    assert Jvm(spark).catalogs().keySet().toString() == before
+    assert handle_of(spark) is None
 
 
 def test_an_unknown_catalog_is_named_with_the_nearest(spark: SparkSession) -> None:

@@ -172,14 +172,33 @@ class Jvm:
         values = JavaObject.__getattr__(java_map, "values")()
         return dict(zip(self._texts(java_map.keySet()), self._texts(values), strict=True))
 
-    @staticmethod
-    def parts(strings: Any) -> tuple[str, ...]:
-        """The texts of a ``String[]`` (a namespace), without the call by which an iterator finds the end."""
-        return tuple(strings[index] for index in range(len(strings)))
+    def parts(self, strings: Any) -> tuple[str, ...]:
+        """The texts of a ``String[]`` (a namespace); Python's own way looks at the length before each one."""
+        get = self._once(("java.lang.reflect.Array", "get"), lambda: self.kind("java.lang.reflect.Array").get)
+        return tuple(str(get(strings, index)) for index in range(len(strings)))
 
     def _texts(self, collection: Any) -> list[str]:
         join = self._once(("java.lang.String", "join"), lambda: self.kind("java.lang.String").join)
         return str(join(BETWEEN, collection)).split(BETWEEN)
+
+    def option(self, value: Any | None) -> Any:
+        """A Scala ``Option``; Python's None is the empty one."""
+        make = self.kind("scala.Option")
+        return make.apply(value) if value is not None else self._once(("scala.None",), make.empty)
+
+    def seq(self, items: Sequence[Any]) -> Any:
+        """A Scala ``Seq``."""
+        to_seq = self.kind("org.apache.spark.api.python.PythonUtils").toSeq
+        return to_seq(list(items)) if items else self._once(("scala.Nil",), lambda: to_seq([]))
+
+    def scala_map(self, entries: Mapping[str, str]) -> Any:
+        """An immutable Scala ``Map``."""
+        to_map = self.kind("org.apache.spark.api.python.PythonUtils").toScalaMap
+        return to_map(dict(entries)) if entries else self._once(("scala.Map.empty",), lambda: to_map({}))
+
+    def any_tag(self) -> Any:
+        """Scala's ``ClassTag[Any]``: an array of it holds values of all kinds."""
+        return self._once(("ClassTag.Any",), lambda: self.kind("scala.reflect.ClassTag").Any())
 
     def set(self, items: Iterable[Any] = ()) -> Any:
         """A ``java.util.Set``."""
@@ -245,12 +264,16 @@ class Jvm:
     def session_table(self, database: str, name: str) -> Any:
         """``CatalogTable`` of a table of Spark's own session catalog."""
         with private_name("SessionCatalog.getTableMetadata", self.spark):
-            return self.session.sessionState().catalog().getTableMetadata(self.table_identifier(database, name))
+            return self._session_catalog().getTableMetadata(self.table_identifier(database, name))
 
     def table_identifier(self, database: str, name: str) -> Any:
         """A v1 ``TableIdentifier``."""
-        option = self.kind("scala.Option").apply(database)
-        return self.kind("org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
+        return self.kind("org.apache.spark.sql.catalyst.TableIdentifier")(name, self.option(database))
+
+    def table_type(self, name: str) -> Any:
+        """One of the kinds of a session table: ``MANAGED``, ``EXTERNAL`` or ``VIEW``."""
+        kind = "org.apache.spark.sql.catalyst.catalog.CatalogTableType"
+        return self._once((kind, name), lambda: getattr(self.kind(kind), name)())
 
     def v1_table(self, catalog_table: Any) -> Any:
         """A ``V1Table`` over a ``CatalogTable``."""
@@ -267,13 +290,10 @@ class Jvm:
         if not found.tracksPartitionsInCatalog():
             return self.v1_table(found)
         with private_name("CatalogTable.copy", self.spark):
-            view = getattr(
-                getattr(self.jvm, "org.apache.spark.sql.catalyst.catalog.CatalogTableType$"), "MODULE$"
-            ).VIEW()
             text = f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"
             changed = {
-                "tableType": view,
-                "viewText": self.kind("scala.Option").apply(text),
+                "tableType": self.table_type("VIEW"),
+                "viewText": self.option(text),
                 "tracksPartitionsInCatalog": False,
             }
             return self.v1_table(self._copy(found, changed))
@@ -316,22 +336,28 @@ class Jvm:
     def forget_relation(self, database: str, name: str) -> None:
         """Make the session look at a session table anew."""
         with private_name("SessionCatalog.refreshTable", self.spark):
-            self.session.sessionState().catalog().refreshTable(self.table_identifier(database, name))
+            self._session_catalog().refreshTable(self.table_identifier(database, name))
 
     def nothing_cached(self) -> bool:
         """Whether no query of the application is cached (then there is nothing to invalidate)."""
         with private_name("CacheManager.isEmpty", self.spark):
-            return bool(self.session.sharedState().cacheManager().isEmpty())
+            return bool(self._cache_manager().isEmpty())
 
     def uncache(self, parts: Sequence[str]) -> None:
         """Drop every cached query that reads a table, by the table's full name."""
-        names = self.jvm.PythonUtils.toSeq(list(parts))
+        names = self.seq(parts)
         with private_name("CacheManager.uncacheTableOrView", self.spark):
-            manager = self.session.sharedState().cacheManager()
+            manager = self._cache_manager()
             try:
                 manager.uncacheTableOrView(self.session, names, True)
             except _py4j_error():
                 manager.uncacheTableOrView(self.session, names, True, False)
+
+    def _session_catalog(self) -> Any:
+        return self._once(("SessionCatalog",), lambda: self.session.sessionState().catalog())
+
+    def _cache_manager(self) -> Any:
+        return self._once(("CacheManager",), lambda: self.session.sharedState().cacheManager())
 
     # -- exceptions ----------------------------------------------------------------------------------------------
 
@@ -366,86 +392,3 @@ def _py4j_error() -> type[Exception]:
     from py4j.protocol import Py4JError
 
     return Py4JError
-
-
-# -- the session's metastore: Scala case classes, the external catalog and its Hive client -----------------------------
-
-
-class CaseClasses:
-    """Makes and copies Scala case classes by the names of their fields, whatever the version added to them."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-        self._jvm = spark.sparkContext._jvm
-        self._names: dict[str, list[str]] = {}
-
-    def copy(self, instance: Any, **changes: Any) -> Any:
-        """A copy of a case class's instance with some fields changed."""
-        with private_name(f"case class with {', '.join(changes)}", self._spark):
-            names = self._names_of(instance)
-            if unknown := set(changes) - set(names):
-                raise AttributeError(f"no fields {unknown}")
-            values = [changes[n] if n in changes else instance.productElement(i) for i, n in enumerate(names)]
-            return instance.copy(*values)
-
-    def new(self, class_name: str, *first: Any, **changes: Any) -> Any:
-        """An instance of a case class from its first fields; the others get Scala's own defaults or the changes."""
-        kind = self._jvm
-        for part in class_name.split("."):
-            kind = getattr(kind, part)
-        with private_name(f"case class {class_name}", self._spark):
-            width = max(c.getParameterCount() for c in kind._java_lang_class.getConstructors())
-            rest = [getattr(kind, f"apply$default${index}")() for index in range(len(first) + 1, width + 1)]
-            seed = kind(*first, *rest)
-        return self.copy(seed, **changes) if changes else seed
-
-    def _names_of(self, instance: Any) -> list[str]:
-        name = str(instance.getClass().getName())
-        if name not in self._names:
-            names = instance.productElementNames().toSeq()
-            self._names[name] = [str(names.apply(index)) for index in range(names.size())]
-        return self._names[name]
-
-
-def external_catalog(spark: Any) -> Any:
-    """The ``ExternalCatalog`` of the session: in memory, or over a Hive metastore."""
-    with private_name("SessionCatalog.externalCatalog", spark):
-        return spark._jsparkSession.sessionState().catalog().externalCatalog()
-
-
-def hive_client(spark: Any) -> Any | None:
-    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
-    with private_name("ExternalCatalogWithListener.unwrapped", spark):
-        unwrapped = external_catalog(spark).unwrapped()
-        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
-            return None
-    with private_name("HiveExternalCatalog.client", spark):
-        return unwrapped.client()
-
-
-def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
-    """``alter_table`` of a raw Hive table with an empty list of data columns, which the Hive client itself refuses.
-
-    The metastore compares the types of columns position by position with those that are there; against an empty
-    list everything fits.
-    """
-    jvm = spark.sparkContext._jvm
-    with private_name("HiveClientImpl.toHiveTable", spark):
-        make = _method(client, "toHiveTable", 2)
-        arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 2)
-        arguments[0] = raw
-        arguments[1] = jvm.scala.Option.apply(None)
-        table = make.invoke(client, arguments).getTTable()
-        table.getSd().setCols(jvm.java.util.ArrayList())
-    with private_name("HiveClientImpl.msClient", spark):
-        found = _method(client, "msClient", 0)
-        found.setAccessible(True)
-        store = found.invoke(client, spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0))
-    store.alter_table(table.getDbName(), table.getTableName(), table)
-
-
-def _method(instance: Any, name: str, parameters: int) -> Any:
-    for method in instance.getClass().getDeclaredMethods():
-        if str(method.getName()).endswith(name) and method.getParameterCount() == parameters:
-            return method
-    raise AttributeError(name)

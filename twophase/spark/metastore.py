@@ -7,6 +7,7 @@ columns of a data source table) go to the Hive client below it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,8 +29,8 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import BucketSpec
-from twophase.spark import jvm as private
-from twophase.spark import types
+from twophase.spark import jvm_metastore, types
+from twophase.spark.jvm import BETWEEN, Jvm
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 _SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
@@ -46,12 +47,11 @@ class SessionMetastore(Metastore):
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
-        self._jvm = spark.sparkContext._jvm
-        self._catalog = private.external_catalog(spark)
-        self._hive = private.hive_client(spark)
-        self._case = private.CaseClasses(spark)
-        self._private = private.Jvm(spark)
-        self._classes = self._jvm.org.apache.spark.sql.catalyst.catalog
+        self._jvm = Jvm(spark)
+        self._version = str(spark.version)
+        self._catalog = jvm_metastore.external_catalog(spark)
+        self._hive = jvm_metastore.hive_client(spark)
+        self._case = jvm_metastore.CaseClasses(self._jvm)
 
     @property
     def read_by_session(self) -> bool:
@@ -71,7 +71,7 @@ class SessionMetastore(Metastore):
         return self._hive is not None
 
     def canonical(self, name: str) -> str:
-        if self._spark.conf.get("spark.sql.caseSensitive", "false").lower() == "true" and not self.is_hive:
+        if not self.is_hive and self._spark.conf.get("spark.sql.caseSensitive", "false").lower() == "true":
             return name
         return name.lower()
 
@@ -87,6 +87,14 @@ class SessionMetastore(Metastore):
         facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
         return {**self._dict(found.properties()), **facts}
 
+    def database_exists(self, database: str) -> bool:
+        return bool(self._catalog.databaseExists(database))
+
+    def database_location(self, database: str) -> str | None:
+        if not self.database_exists(database):
+            return None
+        return self._location(self._catalog.getDatabase(database).locationUri())
+
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         if not ignore_if_exists and self._catalog.databaseExists(database):
             raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
@@ -94,7 +102,9 @@ class SessionMetastore(Metastore):
         location = facts.pop("location", None)
         default = self._session_catalog().getDefaultDBPath(database)
         uri = self._uri(location) if location else default
-        definition = self._classes.CatalogDatabase(database, facts.pop("comment", ""), uri, self._map(facts))
+        definition = self._jvm.kind(_CATALOG + "CatalogDatabase")(
+            database, facts.pop("comment", ""), uri, self._map(facts)
+        )
         self._catalog.createDatabase(definition, ignore_if_exists)
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
@@ -173,7 +183,7 @@ class SessionMetastore(Metastore):
         if not self._columns_fit(old, new):
             # The metastore refuses columns whose types do not fit those in the same positions, but it takes a table
             # without columns. Spark reads the schema of a data source table from its properties: one step for Spark.
-            private.hive_alter_without_columns(self._spark, self._hive, new)
+            jvm_metastore.hive_alter_without_columns(self._spark, self._hive, new)
         self._hive.alterTable(table.database, table.name, new)
 
     def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:
@@ -262,18 +272,18 @@ class SessionMetastore(Metastore):
 
     def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
-            specs = self._jvm.PythonUtils.toSeq([self._map(spec) for spec in partition_specs(partitions)])
+            specs = self._seq([self._map(spec) for spec in partition_specs(partitions)])
             # ignore missing ones, no purge, keep the files
             self._catalog.dropPartitions(table.database, table.name, specs, True, False, True)
 
     def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
         storage = self._catalog.getTable(table.database, table.name).storage()
-        now = self._jvm.java.lang.System.currentTimeMillis()
+        now = time.time_ns() // 1_000_000
         fields = {name: storage.productElement(i) for i, name in enumerate(self._storage_names(storage))}
 
         def make(partition: HivePartition) -> Any:
             located = {**fields, "locationUri": self._option(self._uri(partition.location))}
-            return self._classes.CatalogTablePartition(
+            return self._jvm.kind(_CATALOG + "CatalogTablePartition")(
                 self._map(partition.values),
                 storage.copy(*located.values()),
                 self._map(partition.parameters),
@@ -282,7 +292,7 @@ class SessionMetastore(Metastore):
                 self._none(),
             )
 
-        return self._jvm.PythonUtils.toSeq([make(partition) for partition in partitions])
+        return self._seq([make(partition) for partition in partitions])
 
     def _storage_names(self, storage: Any) -> list[str]:
         return _strings(storage.productElementNames().toSeq())
@@ -290,9 +300,8 @@ class SessionMetastore(Metastore):
     # -- the session ---------------------------------------------------------------------------------------------
 
     def changed(self, database: str, name: str) -> None:
-        jvm = self._private
-        jvm.forget_relation(database, name)
-        if not jvm.nothing_cached() and self._catalog.tableExists(database, name):
+        self._jvm.forget_relation(database, name)
+        if not self._jvm.nothing_cached() and self._catalog.tableExists(database, name):
             self._spark._jsparkSession.catalog().refreshTable(f"spark_catalog.`{database}`.`{name}`")
 
     # -- to Spark and back ---------------------------------------------------------------------------------------
@@ -302,6 +311,7 @@ class SessionMetastore(Metastore):
         location = storage.locationUri()
         bucketing = found.bucketSpec()
         provider = found.provider()
+        serde = self._is_serde(provider)
         return HiveTable(
             database=str(found.identifier().database().get()),
             name=str(found.identifier().table()),
@@ -311,11 +321,11 @@ class SessionMetastore(Metastore):
             location=self._location(location.get()) if location.isDefined() else None,
             partition_columns=tuple(_strings(found.partitionColumnNames())),
             bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
-            serde=self._serde(storage),
+            serde=self._serde(storage) if serde else {},
             options={k: v for k, v in self._dict(storage.properties()).items() if k.lower() != "path"},
             properties=self._dict(found.properties()),
             comment=str(found.comment().get()) if found.comment().isDefined() else None,
-            tracked=bool(found.tracksPartitionsInCatalog()) or self._is_serde(provider),
+            tracked=serde or bool(found.tracksPartitionsInCatalog()),
             extra={"spark": found},
         )
 
@@ -344,7 +354,7 @@ class SessionMetastore(Metastore):
     def _to_spark(self, table: HiveTable) -> Any:
         serde = {name: self._option(table.serde.get(key)) for key, name in _SERDE_FIELDS.items()}
         storage = self._case.copy(
-            self._classes.CatalogStorageFormat.empty(),
+            self._jvm.kind(_CATALOG + "CatalogStorageFormat").empty(),
             locationUri=self._option(self._uri(table.location)),
             properties=self._map(table.options),
             **serde,
@@ -356,9 +366,10 @@ class SessionMetastore(Metastore):
             storage,
             self._struct(table.schema),
             provider=self._option(table.provider),
-            partitionColumnNames=self._jvm.PythonUtils.toSeq(list(table.partition_columns)),
+            partitionColumnNames=self._seq(table.partition_columns),
             bucketSpec=self._option(self._bucket_spec(table.bucketing)),
-            createVersion=self._spark.version,
+            createTime=time.time_ns() // 1_000_000,
+            createVersion=self._version,
             properties=self._map(table.properties),
             comment=self._option(table.comment),
             tracksPartitionsInCatalog=table.tracked and bool(table.partition_columns),
@@ -367,9 +378,8 @@ class SessionMetastore(Metastore):
     def _bucket_spec(self, bucketing: BucketSpec | None) -> Any | None:
         if bucketing is None:
             return None
-        to_seq = self._jvm.PythonUtils.toSeq
-        return self._classes.BucketSpec(
-            bucketing.count, to_seq(list(bucketing.columns)), to_seq(list(bucketing.sort_columns))
+        return self._jvm.kind(_CATALOG + "BucketSpec")(
+            bucketing.count, self._seq(bucketing.columns), self._seq(bucketing.sort_columns)
         )
 
     def _refuse(self, error: Exception, table: HiveTable) -> None:
@@ -380,38 +390,41 @@ class SessionMetastore(Metastore):
             raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
 
     def _struct(self, schema: Any) -> Any:
-        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(types.from_arrow(schema))
+        return self._jvm.struct(types.from_arrow(schema))
 
     def _identifier(self, database: str, name: str) -> Any:
-        return self._jvm.org.apache.spark.sql.catalyst.TableIdentifier(name, self._option(database))
+        return self._jvm.table_identifier(database, name)
 
     def _kind(self, kind: str) -> Any:
-        return getattr(self._classes.CatalogTableType, kind)()
+        return self._jvm.table_type(kind)
 
     def _session_catalog(self) -> Any:
         return self._spark._jsparkSession.sessionState().catalog()
 
     def _uri(self, location: str | None) -> Any | None:
-        return None if location is None else self._private.kind(_CATALOG + "CatalogUtils").stringToURI(location)
+        return None if location is None else self._jvm.kind(_CATALOG + "CatalogUtils").stringToURI(location)
 
     def _location(self, uri: Any) -> str:
-        return str(self._private.kind(_CATALOG + "CatalogUtils").URIToString(uri))
+        return str(self._jvm.kind(_CATALOG + "CatalogUtils").URIToString(uri))
 
     def _option(self, value: Any | None) -> Any:
-        return self._jvm.scala.Option.apply(value)
+        return self._jvm.option(value)
 
     def _none(self) -> Any:
-        return self._jvm.scala.Option.empty()
+        return self._jvm.option(None)
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        return self._jvm.seq(items)
 
     def _map(self, entries: Mapping[str, str]) -> Any:
-        return self._jvm.PythonUtils.toScalaMap(dict(entries))
+        return self._jvm.scala_map(entries)
 
     def _dict(self, scala_map: Any) -> dict[str, str]:
         if scala_map.isEmpty():
             return {}
         # Two strings instead of an iterator: walking one over Py4J costs several calls for each entry.
-        keys, values = (side.mkString(private.BETWEEN) for side in (scala_map.keys(), scala_map.values()))
-        return dict(zip(keys.split(private.BETWEEN), values.split(private.BETWEEN), strict=True))
+        keys, values = (side.mkString(BETWEEN) for side in (scala_map.keys(), scala_map.values()))
+        return dict(zip(keys.split(BETWEEN), values.split(BETWEEN), strict=True))
 
 
 def _first(schema: Any, width: int) -> Any:

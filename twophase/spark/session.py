@@ -13,7 +13,7 @@ from twophase.coordinator import Coordinator, Recovered
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError, TransactionAborted
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import ObjectPath
-from twophase.spark import live, options, shared
+from twophase.spark import live, options, private, shared
 from twophase.spark.environment import SessionEnvironment
 from twophase.spark.jvm import TRANSACTION_PROPERTY, Jvm
 from twophase.spark.listener import JobTracker
@@ -61,6 +61,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
         key = jvm.session_id()
         handle = _attached.get(key)
         if handle is None:
+            private.check(spark)
             handle = Handle(jvm, options.read(dict(spark.conf.getAll)), hooks)
             handle.start()
             _attached[key] = handle

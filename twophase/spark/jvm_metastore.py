@@ -1,0 +1,109 @@
+"""What the metastore of a session is asked and told, beneath Spark's promised interfaces: a part of :mod:`.jvm`.
+
+Scala case classes made by the names of their fields, the session's ``ExternalCatalog``, and the Hive client below it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twophase.spark.jvm import Jvm, private_name
+
+
+class CaseClasses:
+    """Makes and copies Scala case classes by the names of their fields, whatever the version added to them."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+        self._names: dict[str, list[str]] = {}
+        self._defaults: dict[str, list[Any]] = {}
+        self._constructors: dict[str, Any] = {}
+
+    def copy(self, instance: Any, **changes: Any) -> Any:
+        """A copy of a case class's instance with some fields changed."""
+        with private_name(f"case class with {', '.join(changes)}", self._jvm.spark):
+            kind = str(instance.productPrefix())
+            places = self._places(kind, instance, changes)
+            values = instance.productIterator().toArray(self._jvm.any_tag())
+            for place, value in zip(places, changes.values(), strict=True):
+                values[place] = value
+            return self._constructor(kind, instance).newInstance(values)
+
+    def new(self, class_name: str, *first: Any, **changes: Any) -> Any:
+        """An instance of a case class from its first fields; the others get the changes, or Scala's own defaults.
+
+        The defaults are asked for once: one that is not the same each time must be among the changes.
+        """
+        kind = self._jvm.kind(class_name)
+        with private_name(f"case class {class_name}", self._jvm.spark):
+            if class_name not in self._defaults:
+                self._defaults[class_name] = self._ask_defaults(kind, len(first))
+            values = [*first, *self._defaults[class_name]]
+            short = class_name.rpartition(".")[2]
+            seed = kind(*values) if short not in self._names else None
+            for place, value in zip(self._places(short, seed, changes), changes.values(), strict=True):
+                values[place] = value
+            return kind(*values)
+
+    @staticmethod
+    def _ask_defaults(kind: Any, first: int) -> list[Any]:
+        width = max(c.getParameterCount() for c in kind._java_lang_class.getConstructors())
+        return [getattr(kind, f"apply$default${index}")() for index in range(first + 1, width + 1)]
+
+    def _places(self, kind: str, instance: Any, changes: dict[str, Any]) -> list[int]:
+        if kind not in self._names:
+            names = instance.productElementNames().toSeq()
+            self._names[kind] = [str(names.apply(index)) for index in range(names.size())]
+        if unknown := set(changes) - set(self._names[kind]):
+            raise AttributeError(f"no fields {unknown}")
+        return [self._names[kind].index(name) for name in changes]
+
+    def _constructor(self, kind: str, instance: Any) -> Any:
+        if kind not in self._constructors:
+            found = instance.getClass().getConstructors()
+            self._constructors[kind] = max(found, key=lambda constructor: constructor.getParameterCount())
+        return self._constructors[kind]
+
+
+def external_catalog(spark: Any) -> Any:
+    """The ``ExternalCatalog`` of the session: in memory, or over a Hive metastore."""
+    with private_name("SessionCatalog.externalCatalog", spark):
+        return spark._jsparkSession.sessionState().catalog().externalCatalog()
+
+
+def hive_client(spark: Any) -> Any | None:
+    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
+    with private_name("ExternalCatalogWithListener.unwrapped", spark):
+        unwrapped = external_catalog(spark).unwrapped()
+        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
+            return None
+    with private_name("HiveExternalCatalog.client", spark):
+        return unwrapped.client()
+
+
+def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
+    """``alter_table`` of a raw Hive table with an empty list of data columns, which the Hive client itself refuses.
+
+    The metastore compares the types of columns position by position with those that are there; against an empty
+    list everything fits.
+    """
+    jvm = spark.sparkContext._jvm
+    with private_name("HiveClientImpl.toHiveTable", spark):
+        make = _method(client, "toHiveTable", 2)
+        arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 2)
+        arguments[0] = raw
+        arguments[1] = jvm.scala.Option.apply(None)
+        table = make.invoke(client, arguments).getTTable()
+        table.getSd().setCols(jvm.java.util.ArrayList())
+    with private_name("HiveClientImpl.msClient", spark):
+        found = _method(client, "msClient", 0)
+        found.setAccessible(True)
+        store = found.invoke(client, spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0))
+    store.alter_table(table.getDbName(), table.getTableName(), table)
+
+
+def _method(instance: Any, name: str, parameters: int) -> Any:
+    for method in instance.getClass().getDeclaredMethods():
+        if str(method.getName()).endswith(name) and method.getParameterCount() == parameters:
+            return method
+    raise AttributeError(name)

@@ -1,0 +1,199 @@
+"""Every name of Spark's JVM side that Spark does not promise to keep: the one list of what a new version may break.
+
+``attach`` looks for all of them (:func:`check`) and refuses, with each missing name and the version, before it changes
+anything. The modules ``jvm*`` use them, and no other names of this kind; a test compares.
+
+A class stands with its members: methods (own or inherited), and fields after a dot. A name that only some of the
+supported versions have stands in :data:`SINCE`; the code that uses it does without it on the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from twophase.errors import ConfigurationError
+
+_SQL = "org.apache.spark.sql."
+_CATALYST = _SQL + "catalyst."
+_PLANS = _CATALYST + "plans.logical."
+
+#: The session and what hangs on it.
+_SESSION: Mapping[str, tuple[str, ...]] = {
+    _SQL + "classic.SparkSession": ("sessionState", "sharedState", "sessionUUID", "expression"),
+    _SQL + "classic.Dataset": ("ofRows",),
+    _SQL + "classic.DataFrameWriter": (
+        *("source", "curmode", "extraOptions", "partitioningColumns", "partitioningColumns_$eq"),
+        *("numBuckets", "numBuckets_$eq", "bucketColumnNames", "bucketColumnNames_$eq"),
+        *("sortColumnNames", "sortColumnNames_$eq"),
+    ),
+    _SQL + "internal.SessionState": (
+        *("sqlParser", "catalog", "catalogManager", "conf", "executePlan", "newHadoopConf"),
+    ),
+    _SQL + "internal.SharedState": ("cacheManager",),
+    _SQL + "internal.VariableSubstitution": ("substitute",),
+    _SQL + "internal.HiveSerDe": ("sourceToSerDe",),
+    _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView"),
+    _SQL + "execution.CommandExecutionMode": ("SKIP",),
+    _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
+    _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
+    "org.apache.spark.SparkContext": ("listenerBus",),
+    "org.apache.spark.scheduler.LiveListenerBus": ("addToQueue", "removeListener", "waitUntilEmpty"),
+    "org.apache.spark.api.python.PythonUtils": ("toSeq", "toScalaMap"),
+}
+
+#: Catalogs, tables and the exceptions that Spark expects of a catalog.
+_CATALOGS: Mapping[str, tuple[str, ...]] = {
+    _SQL + "connector.catalog.CatalogManager": ("currentCatalog", "setCurrentCatalog", "isCatalogRegistered"),
+    _SQL + "connector.catalog.DefaultCatalogManager": (".catalogs",),
+    _SQL + "connector.catalog.CatalogV2Util": ("structTypeToV2Columns", "v2ColumnsToStructType"),
+    _SQL + "connector.catalog.V1Table": (),
+    _CATALYST + "TableIdentifier": (),
+    _CATALYST + "catalog.SessionCatalog": (
+        *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
+        *("listPartitionNames", "getDefaultDBPath"),
+    ),
+    _CATALYST + "catalog.ExternalCatalog": (
+        *("listDatabases", "databaseExists", "getDatabase", "createDatabase", "dropDatabase"),
+        *("listTables", "tableExists", "getTable", "createTable", "alterTable", "alterTableDataSchema"),
+        *("renameTable", "dropTable", "listPartitions", "createPartitions", "alterPartitions", "dropPartitions"),
+    ),
+    _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped",),
+    _CATALYST + "catalog.CatalogDatabase": ("locationUri", "description", "properties"),
+    _CATALYST + "catalog.CatalogTable": (
+        *("identifier", "tableType", "storage", "schema", "provider", "partitionColumnNames", "bucketSpec"),
+        *("properties", "comment", "tracksPartitionsInCatalog", "copy", "productElementNames"),
+    ),
+    _CATALYST + "catalog.CatalogTableType": ("MANAGED", "EXTERNAL", "VIEW"),
+    _CATALYST + "catalog.CatalogTablePartition": ("spec", "storage"),
+    _CATALYST + "catalog.CatalogStorageFormat": (
+        *("empty", "locationUri", "properties", "serde", "inputFormat", "outputFormat"),
+    ),
+    _CATALYST + "catalog.CatalogUtils": ("stringToURI", "URIToString"),
+    _CATALYST + "catalog.BucketSpec": ("numBuckets", "bucketColumnNames", "sortColumnNames"),
+    **{
+        f"{_CATALYST}analysis.{name}Exception": ()
+        for name in (
+            *("TableAlreadyExists", "NoSuchTable", "NoSuchNamespace", "NamespaceAlreadyExists", "NonEmptyNamespace"),
+        )
+    },
+}
+
+#: Spark's parser and the nodes of its plans.
+_PARSER: Mapping[str, tuple[str, ...]] = {
+    _CATALYST + "parser.ParserInterface": ("parsePlan", "parseMultipartIdentifier"),
+    _CATALYST + "trees.Origin": ("startIndex", "stopIndex", "sqlText"),
+    _CATALYST + "analysis.NameParameterizedQuery": (),
+    _CATALYST + "analysis.PosParameterizedQuery": (),
+    _CATALYST + "analysis.UnresolvedIdentifier": ("nameParts",),
+    _CATALYST + "analysis.UnresolvedRelation": ("multipartIdentifier", "options"),
+    _CATALYST + "analysis.PlanWithUnresolvedIdentifier": (),
+    _PLANS + "CreateTableAsSelect": ("name", "tableSpec"),
+    _PLANS + "ReplaceTableAsSelect": ("name", "tableSpec"),
+    _PLANS + "CreateTable": ("name", "tableSpec"),
+    _PLANS + "ReplaceTable": ("name", "tableSpec"),
+    _PLANS + "UnresolvedTableSpec": ("provider", "serde"),
+    _PLANS + "InsertIntoStatement": ("table", "partitionSpec", "overwrite", "ifPartitionNotExists"),
+    _PLANS + "UnresolvedWith": ("child", "cteRelations"),
+    _PLANS + "Union": ("children",),
+    _PLANS + "CompoundBody": ("collection",),
+    _PLANS + "SingleStatement": ("parsedPlan",),
+    _PLANS + "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),
+    _PLANS + "WhileStatement": ("condition", "body"),
+    _PLANS + "RepeatStatement": ("condition", "body"),
+    _PLANS + "LoopStatement": ("body",),
+    _PLANS + "ForStatement": ("query", "body"),
+    _PLANS + "SearchedCaseStatement": ("conditions", "conditionalBodies", "elseBody"),
+    _PLANS + "SimpleCaseStatement": ("conditionalBodies", "elseBody"),
+    _PLANS + "CacheTableAsSelect": ("plan",),
+    _SQL + "execution.command.ExplainCommand": ("logicalPlan",),
+    _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": ("query",),
+}
+
+#: Below a session with Hive support; the wheel of PySpark always holds it.
+_HIVE: Mapping[str, tuple[str, ...]] = {
+    _SQL + "hive.HiveExternalCatalog": ("client",),
+    _SQL + "hive.client.HiveClient": ("getTable", "alterTable"),
+    _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient"),
+}
+
+NAMES: Mapping[str, tuple[str, ...]] = {**_SESSION, **_CATALOGS, **_PARSER, **_HIVE}
+
+#: What a class was called in earlier versions.
+FORMERLY: Mapping[str, str] = {
+    _SQL + "connector.catalog.DefaultCatalogManager": _SQL + "connector.catalog.CatalogManager",
+}
+
+#: What the code uses where it is there: from which version on, or until which.
+SINCE: Mapping[str, str] = {
+    _PLANS + "ExceptionHandler": "4.0",
+    _PLANS + "UnresolvedInsert": "4.2",
+    _SQL + "connector.catalog.TableSummary": "4.2",
+    _CATALYST + "parser.NamedParameterContext": "4.1",
+    _CATALYST + "parser.PositionalParameterContext": "4.1",
+    _CATALYST + "parser.ParserInterface.parsePlanWithParameters": "4.1",
+    _PLANS + "InsertIntoStatement.replaceCriteriaOpt": "4.2",
+    _PLANS + "CompoundBody.handlers": "4.0",
+    _CATALYST + "analysis.UnresolvedExecuteImmediate": "4.1",
+    _CATALYST + "analysis.ExecuteImmediateQuery": "until 4.0",
+}
+
+#: Versions whose names the tests have compared with this list.
+COMPARED = ("4.0.5", "4.3.0")
+
+
+def check(spark: Any, names: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    """Look for every private name, on a version that nobody has compared with the list (it takes a second).
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session.
+    names : mapping of str to tuple of str, optional
+        Classes to members, looked for on every version; default: the list of this module.
+
+    Raises
+    ------
+    ConfigurationError
+        Some are missing: all of them are named.
+    """
+    if names is None and spark.version in COMPARED:
+        return
+    missing = list(_missing(spark.sparkContext._jvm, NAMES if names is None else names))
+    if missing:
+        raise ConfigurationError(
+            f"Spark {spark.version} lacks what twophase needs of it: {', '.join(sorted(missing))}.",
+            hint="Use PySpark 4.0 to 4.3. Nothing was changed in the session.",
+        )
+
+
+def _missing(jvm: Any, names: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for class_name, members in names.items():
+        found = _class(jvm, class_name, loader) or _class(jvm, FORMERLY.get(class_name, class_name), loader)
+        if found is None:
+            yield class_name
+            continue
+        known = _members(jvm, found) if members else set()
+        yield from (f"{class_name}.{member.lstrip('.')}" for member in members if member not in known)
+
+
+def _class(jvm: Any, class_name: str, loader: Any) -> Any | None:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return jvm.java.lang.Class.forName(class_name, False, loader)
+    except Py4JJavaError:
+        return None
+
+
+def _members(jvm: Any, found: Any) -> set[str]:
+    """Names of all methods of a class, and of its own fields with a dot before them."""
+    wrap = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
+    methods = [str(wrap(array).mkString("\n")) for array in (found.getMethods(), found.getDeclaredMethods())]
+    fields = str(wrap(found.getDeclaredFields()).mkString("\n"))
+    names = set(re.findall(r"\.([\w$]+)\(", "\n".join(methods)))
+    # Scala prefixes what is private to a class but used from another with the name of its home.
+    names |= {name.rpartition("$$")[2] for name in names}
+    return names | {"." + name.rpartition("$$")[2] for name in re.findall(r"\.([\w$]+)$", fields, re.MULTILINE)}
