@@ -5,7 +5,7 @@ from __future__ import annotations
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.status import JobStatus
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 
 class CtasJobStatusHook(JobStatusHook):

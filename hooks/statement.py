@@ -17,7 +17,7 @@ from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.interrupts import deferred_interrupts
 from twophase.hooks.status import JobState, JobStatus
-from twophase.transaction import Transaction, TransactionState
+from twophase.transactions import Transaction, TransactionState
 
 log = logging.getLogger("twophase.hooks")
 

@@ -8,9 +8,7 @@ Names that need PySpark are imported when they are first used, so that a plugin 
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
@@ -30,7 +28,7 @@ from twophase.model import (
 if TYPE_CHECKING:
     from twophase.spark.frames import create_table_as
     from twophase.spark.session import attach, transaction
-    from twophase.transaction import Transaction, TransactionState
+    from twophase.transactions import Transaction, TransactionState
 
 __version__ = "0.1.0"
 
@@ -62,8 +60,8 @@ _HOMES = {
     "attach": "twophase.spark.session",
     "create_table_as": "twophase.spark.frames",
     "transaction": "twophase.spark.session",
-    "Transaction": "twophase.transaction",
-    "TransactionState": "twophase.transaction",
+    "Transaction": "twophase.transactions",
+    "TransactionState": "twophase.transactions",
 }
 
 
@@ -71,18 +69,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
-
-
-class _Package(ModuleType):
-    """``twophase.transaction`` is the function; importing the submodule of that name must not hide it."""
-
-    @property
-    def transaction(self) -> Any:
-        return __getattr__("transaction")
-
-    @transaction.setter
-    def transaction(self, _: ModuleType) -> None:
-        """Called by the import system for the submodule, which stays importable."""
-
-
-sys.modules[__name__].__class__ = _Package

@@ -23,7 +23,7 @@ from twophase.records import TransactionRecord
 from twophase.recovery import Recovered
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
-from twophase.transaction import resolving_hint
+from twophase.transactions import resolving_hint
 
 DONE, FAILED, IN_DOUBT = 0, 1, 3
 

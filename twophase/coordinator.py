@@ -16,7 +16,7 @@ from twophase.liveness import Lease, this_process
 from twophase.recovery import Recovered, Recovery
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 __all__ = ["Coordinator", "Recovered"]
 

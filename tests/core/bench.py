@@ -17,7 +17,7 @@ from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.testing.chaos import ChaosCatalog
 from twophase.timeline import Timeline
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 ROWS = pa.table({"id": [1, 2]})
 DEFINITION = TableDefinition(ROWS.schema)

@@ -28,7 +28,7 @@ from twophase.model import Level, ObjectPath, Purpose
 from twophase.records import TransactionRecord
 from twophase.states import ParticipantState, TransactionState
 from twophase.testing.chaos import ChaosCatalog, ChaosError
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 MORE = pa.table({"id": [3]})
 

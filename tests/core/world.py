@@ -185,7 +185,7 @@ class Process:
 
 
 def live(world: World, faults: dict[int, str]) -> TransactionState | None:
-    """A live commit as :class:`twophase.transaction.Transaction` runs it: what the user is told; None after a crash."""
+    """A live commit as :class:`twophase.Transaction` runs it: what the user is told; None after a crash."""
     process = Process(world, faults)
     with suppress(Crash):
         try:

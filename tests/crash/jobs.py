@@ -21,7 +21,7 @@ from tests.crash.worlds import WORLDS, World
 from twophase import failpoints
 from twophase.clean import clean as clean_all
 from twophase.errors import TableAlreadyExistsError, TransactionInDoubt, TwoPhaseError
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 Answer = dict[str, Any]
 

@@ -13,7 +13,7 @@ from twophase.errors import ConfigurationError, TransactionAborted, TransactionI
 from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
 from twophase.testing import ChaosCatalog, ChaosError, Faults
 from twophase.timeline import Timeline
-from twophase.transaction import Transaction, TransactionState
+from twophase.transactions import Transaction, TransactionState
 
 PATH = ObjectPath.of("default", "t")
 ROWS = pa.table({"id": [1, 2]})

@@ -17,7 +17,7 @@ from twophase.hooks.statement import JobScope, Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, quote
 from twophase.spark import types
 from twophase.spark.cancellation import interruptible
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,7 @@ from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark.jvm import TRANSACTION_PROPERTY
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle

@@ -21,7 +21,7 @@ from twophase.spark.native import NativeCatalog
 from twophase.spark.options import Options
 from twophase.spark.refresh import Refresher
 from twophase.timeline import Timeline
-from twophase.transaction import Transaction
+from twophase.transactions import Transaction
 
 log = logging.getLogger("twophase.spark")
 

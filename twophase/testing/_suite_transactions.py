@@ -16,7 +16,7 @@ from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, 
 from twophase.testing._suite_base import NEW, OLD, SCHEMA, SECRET, Driver, Rows, SuiteBase, after, transaction_id
 from twophase.testing._suite_purposes import each_purpose
 from twophase.timeline import Timeline
-from twophase.transaction import Transaction, TransactionState
+from twophase.transactions import Transaction, TransactionState
 
 
 class TransactionChapter(SuiteBase):
