@@ -365,6 +365,17 @@ class Catalog(ABC):
             It exists and ``ignore_if_exists`` is False.
         """
 
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        """Set properties of a database (``comment`` among them), and remove those that are None; all or none.
+
+        Raises
+        ------
+        DatabaseNotExistError
+        CatalogError
+            Not possible here; nothing was changed.
+        """
+        raise AtomicityNotSupportedError(f"Catalog {self.name} cannot alter databases.", path=database)
+
     @abstractmethod
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
         """Drop a database.

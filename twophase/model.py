@@ -286,7 +286,7 @@ class Capabilities:
         Whether it does so for an unbounded query.
     partitioning : frozenset of str
         Names of the partition transforms.
-    bucketing, rename_table, alter_table, read, group_publish, external_location, compensate : bool
+    bucketing, alter_database, rename_table, alter_table, read, group_publish, external_location, compensate : bool
     providers : frozenset of str
         Formats; empty: the store has none to choose.
     max_level : Level
@@ -297,6 +297,7 @@ class Capabilities:
     streaming: bool = False
     partitioning: frozenset[str] = frozenset()
     bucketing: bool = False
+    alter_database: bool = False
     rename_table: bool = False
     alter_table: bool = False
     read: bool = False

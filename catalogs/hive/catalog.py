@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.hive import layout, names, offers
+from twophase.catalogs.hive import alter, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.files import Files, join, parent, same
 from twophase.catalogs.hive.housekeeping import Housekeeping
@@ -20,7 +20,6 @@ from twophase.catalogs.hive.metastore import (
     Metastore,
 )
 from twophase.errors import (
-    AtomicityNotSupportedError,
     CatalogError,
     ConfigurationError,
     DatabaseNotExistError,
@@ -120,8 +119,9 @@ class HiveCatalog(Catalog):
             purposes=frozenset(Purpose),
             partitioning=frozenset({"identity"}),
             bucketing=through_session,
+            alter_database=True,
             rename_table=True,
-            alter_table=False,
+            alter_table=True,
             read=True,
             external_location=True,
             compensate=True,
@@ -144,6 +144,10 @@ class HiveCatalog(Catalog):
         self.metastore.create_database(
             self.metastore.canonical(database), properties or {}, ignore_if_exists=ignore_if_exists
         )
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        self.load_database(database)
+        self.metastore.alter_database(self.metastore.canonical(database), changes)
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
         name = self.metastore.canonical(database)
@@ -245,7 +249,8 @@ class HiveCatalog(Catalog):
         self.metastore.changed(path.database, path.name)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
-        raise AtomicityNotSupportedError(f"Use Spark's own ALTER TABLE for the session table {path}.", path=path)
+        path = self.canonical(path)
+        alter.apply(self.metastore, self.existing(path), list(changes), path)
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         table = self.existing(path)

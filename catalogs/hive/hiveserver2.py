@@ -97,6 +97,14 @@ class HiveServer2Metastore(Metastore):
         sql += f" WITH DBPROPERTIES {ddl.pairs(facts)}" if facts else ""
         self._run(sql)
 
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        kept = {key: value for key, value in changes.items() if value is not None}
+        if len(kept) < len(changes) or {"comment", "location"} & set(kept):
+            raise CatalogError(
+                f"Database {database} was not altered: HiveServer2 can only set its properties.", path=database
+            )
+        self._run(f"ALTER DATABASE {quote(database)} SET DBPROPERTIES {ddl.pairs(kept)}")
+
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
         if database not in self.list_databases():
             if ignore_if_not_exists:

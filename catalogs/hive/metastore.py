@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from twophase.errors import CatalogError
 from twophase.model import BucketSpec
 
 #: What Hive writes for NULL (and the empty string) in a partition's directory name.
@@ -171,6 +172,16 @@ class Metastore(ABC):
     @abstractmethod
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         """Create a database; ``location`` and ``comment`` are taken from the properties."""
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        """Set properties (``comment`` among them) of a database that exists, and remove those that are None.
+
+        Raises
+        ------
+        CatalogError
+            Not possible here; nothing was changed.
+        """
+        raise CatalogError(f"This metastore cannot alter the database {database}.", path=database)
 
     @abstractmethod
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:

@@ -93,6 +93,13 @@ class FileMetastore(Metastore):
                 raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
             document["databases"][database] = {"properties": dict(properties), "tables": {}}
 
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        with self._store.change() as document:
+            known = document["databases"][database]["properties"]
+            known.update(changes)
+            for key in [key for key, value in known.items() if value is None]:
+                del known[key]
+
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
         with self._store.change() as document:
             if database not in document["databases"]:

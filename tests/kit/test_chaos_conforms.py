@@ -22,6 +22,7 @@ class TestChaosInAFile(CatalogConformance):
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
         partitioning=frozenset({"identity"}),
+        alter_database=True,
         rename_table=True,
         alter_table=True,
         read=True,
@@ -60,6 +61,7 @@ class TestChaosInMemoryThatOffersLittle(TestChaosInAFile):
     capabilities = Capabilities(
         purposes=frozenset({Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}),
         partitioning=frozenset({"identity"}),
+        alter_database=True,
         rename_table=True,
         alter_table=True,
     )

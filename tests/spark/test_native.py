@@ -264,6 +264,15 @@ def test_alter_table_reaches_the_catalog(spark: SparkSession, lake: ChaosCatalog
     assert definition.properties["k"] == "v"
 
 
+def test_alter_database_reaches_the_catalog(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("ALTER DATABASE lake.db SET DBPROPERTIES ('j' = 'u', 'k' = 'v')")
+    spark.sql("COMMENT ON DATABASE lake.db IS 'people'")
+
+    facts = lake.load_database("db")
+    assert (facts["k"], facts["comment"]) == ("v", "people")
+    assert "people" in str(spark.sql("DESCRIBE DATABASE EXTENDED lake.db").collect())
+
+
 def test_names_of_any_kind_work(spark: SparkSession, lake: ChaosCatalog) -> None:
     for name in ("select", "a.b", "with space", 'quo"te', "back`tick", "naïve-表", "x" * 128):
         quoted = "`" + name.replace("`", "``") + "`"

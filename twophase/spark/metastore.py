@@ -105,7 +105,25 @@ class SessionMetastore(Metastore):
         definition = self._jvm.kind(_CATALOG + "CatalogDatabase")(
             database, facts.pop("comment", ""), uri, self._map(facts)
         )
-        self._catalog.createDatabase(definition, ignore_if_exists)
+        # The session's catalog: it puts a relative location below the warehouse.
+        self._session_catalog().createDatabase(definition, ignore_if_exists)
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        if self.is_hive and "comment" in changes:
+            raise CatalogError(
+                f"Database {database} was not altered: a Hive metastore keeps the comment that it was created with.",
+                path=database,
+            )
+        found = self._catalog.getDatabase(database)
+        facts = {**self._dict(found.properties()), "comment": str(found.description() or "")}
+        uri = self._uri(changes["location"]) if changes.get("location") else found.locationUri()
+        for key, value in changes.items():
+            facts[key] = value or ""
+            if value is None:
+                del facts[key]
+        facts.pop("location", None)
+        make, comment = self._jvm.kind(_CATALOG + "CatalogDatabase"), facts.pop("comment", "")
+        self._catalog.alterDatabase(make(database, comment, uri, self._map(facts)))
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
         if not self._catalog.databaseExists(database):

@@ -52,10 +52,10 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "TableIdentifier": (),
     _CATALYST + "catalog.SessionCatalog": (
         *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
-        *("listPartitionNames", "getDefaultDBPath"),
+        *("listPartitionNames", "getDefaultDBPath", "createDatabase"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (
-        *("listDatabases", "databaseExists", "getDatabase", "createDatabase", "dropDatabase"),
+        *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase"),
         *("listTables", "tableExists", "getTable", "createTable", "alterTable", "alterTableDataSchema"),
         *("renameTable", "dropTable", "listPartitions", "createPartitions", "alterPartitions", "dropPartitions"),
     ),

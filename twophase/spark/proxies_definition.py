@@ -215,6 +215,15 @@ def changes_of(changes: Sequence[Any]) -> list[TableChange]:
     return [_change(change) for change in changes]
 
 
+def database_changes(changes: Sequence[Any]) -> dict[str, str | None]:
+    """Properties to set, and None for those to remove, from Spark's ``NamespaceChange``."""
+    found: dict[str, str | None] = {}
+    for change in changes:
+        sets = str(change.getClass().getSimpleName()) == "SetProperty"
+        found[str(change.property())] = str(change.value()) if sets else None
+    return found
+
+
 def _change(change: Any) -> TableChange:
     kind = str(change.getClass().getSimpleName())
     if kind not in _CHANGES:

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.errors import CatalogError, DatabaseNotExistError
+from twophase.errors import DatabaseNotExistError
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import Jvm
+from twophase.spark.proxies_definition import database_changes
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -68,7 +69,10 @@ class NamespacesMixin:
 
     def alterNamespace(self, namespace: Any, changes: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
-            raise CatalogError(f"Catalog {self._catalog.name} cannot alter databases.", path=self._database(namespace))
+            database = self._database(namespace)
+            self._handle.refuse_in_transaction(f"ALTER DATABASE {database}", database)
+            self._answer = None
+            self._catalog.alter_database(database, database_changes(changes))
 
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
         with thrown_to_spark(self._jvm, namespace=namespace):

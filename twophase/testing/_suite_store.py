@@ -93,6 +93,18 @@ class DatabasesChapter(SuiteBase):
             catalog.create_database(database)
         catalog.create_database(database, ignore_if_exists=True)
 
+    def test_a_database_is_altered_wholly_or_not_at_all(self, driver: Driver, database: str) -> None:
+        if not self.capabilities.alter_database:
+            with pytest.raises(AtomicityNotSupportedError):
+                driver.catalog.alter_database(database, {"conformance": "yes"})
+            return
+        driver.catalog.alter_database(database, {"conformance": "yes", "other": "1"})
+        driver.catalog.alter_database(database, {"other": "2"})
+        known = driver.fresh().load_database(database)
+        assert (known["conformance"], known["other"]) == ("yes", "2")
+        with pytest.raises(DatabaseNotExistError):
+            driver.catalog.alter_database(f"{database}_missing", {"conformance": "yes"})
+
     def test_a_dropped_database_is_gone(self, catalog: Catalog, database: str) -> None:
         catalog.drop_database(database)
         assert not catalog.database_exists(database)

@@ -112,6 +112,7 @@ class ChaosCatalog(Catalog):
         return Capabilities(
             purposes=frozenset(purposes),
             partitioning=frozenset({"identity"}),
+            alter_database=True,
             rename_table=True,
             alter_table=True,
             read=self.directory is not None,
@@ -149,6 +150,15 @@ class ChaosCatalog(Catalog):
                     return
                 raise DatabaseAlreadyExistsError(f"Database {database} exists in catalog {self.name}.", path=database)
             document["databases"][database] = {"properties": dict(properties or {}), "tables": {}}
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        with self.store.change() as document:
+            known = self._database(document, database)["properties"]
+            for key, value in changes.items():
+                if value is None:
+                    known.pop(key, None)
+                else:
+                    known[key] = value
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
         with self.store.change() as document:

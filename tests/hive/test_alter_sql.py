@@ -1,4 +1,4 @@
-"""A plain ALTER TABLE ... RENAME TO in an attached session keeps the rows of a table that twophase wrote."""
+"""ALTER TABLE in an attached session, by a plain or a full name, keeps the rows of a table that twophase wrote."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
 
@@ -34,4 +35,15 @@ def test_a_renamed_table_keeps_its_rows_attached_or_told_by_doctor(spark: SparkS
     spark.sql(problem.partition("Run: ")[2])
     assert spark.table("c").count() == 4
     assert catalog.table_exists(ObjectPath.of("default", "c"))
+
+    spark.sql("ALTER TABLE hive.default.c SET TBLPROPERTIES ('k' = 'v')")
+    spark.sql("ALTER TABLE hive.default.c ADD COLUMN note STRING COMMENT 'new'")
+    spark.sql("ALTER DATABASE hive.default SET DBPROPERTIES ('owner of rows' = 'us')")
+    with pytest.raises(CatalogError, match=r"spark_catalog\.default\.c"):
+        spark.sql("ALTER TABLE hive.default.c RENAME COLUMN id TO key")
+    assert spark.table("c").columns == ["id", "note"]
+    assert spark.table("c").where("note IS NULL").count() == 4
+    assert "owner of rows" in str(spark.sql("DESCRIBE DATABASE EXTENDED default").collect())
+    spark.sql("INSERT INTO c VALUES (9, 'nine')")
+    assert spark.table("c").where("note = 'nine'").count() == 1
     handle.detach()

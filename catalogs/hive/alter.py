@@ -1,0 +1,100 @@
+"""ALTER TABLE of a Hive table: what is one metastore call and touches no file.
+
+Everything else is Spark's own ``ALTER TABLE`` on the session's name of the table, as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from twophase.catalog import TableChange
+from twophase.catalogs.hive.metastore import STAMP, HiveTable, Metastore
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+
+
+def apply(metastore: Metastore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> None:
+    """Make all changes, in one call, or none.
+
+    Raises
+    ------
+    CatalogError
+        A change is not possible here, or the changes would take two calls.
+    """
+    altered = table
+    for change in changes:
+        if change.kind not in _KINDS:
+            raise _refused(path, f"Catalog hive cannot {change.kind.replace('_', ' ')}")
+        altered = _KINDS[change.kind](altered, change, path)
+    columns = not altered.schema.equals(table.schema, check_metadata=True)
+    facts = (altered.properties, altered.comment) != (table.properties, table.comment)
+    if columns and facts:
+        raise _refused(path, "Columns and properties cannot change in one step")
+    if columns:
+        metastore.alter_columns(altered)
+    elif facts:
+        metastore.alter_table(altered)
+    metastore.changed(path.database, path.name)
+
+
+def _refused(path: ObjectPath, why: str) -> CatalogError:
+    return CatalogError(
+        f"{path} was not altered: {why}.",
+        path=path,
+        hint=f"Spark's own statement is: ALTER TABLE spark_catalog.{path} ...",
+    )
+
+
+def _key(change: TableChange, path: ObjectPath) -> str:
+    key = str(change.arguments["key"])
+    if key == STAMP:
+        raise _refused(path, f"{STAMP} is how twophase knows its tables")
+    return key
+
+
+def _set_property(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    return replace(table, properties={**table.properties, _key(change, path): str(change.arguments["value"])})
+
+
+def _remove_property(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    gone = _key(change, path)
+    return replace(table, properties={key: value for key, value in table.properties.items() if key != gone})
+
+
+def _set_comment(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    return replace(table, comment=change.arguments["comment"])
+
+
+def _add_column(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    if len(change.path) > 1 or change.arguments.get("position"):
+        raise _refused(path, "A Hive table takes new columns only behind its last one")
+    field = change.arguments["field"].field(0)
+    if field.name.lower() in {name.lower() for name in table.schema.names}:
+        raise _refused(path, f"It has a column {field.name} already")
+    if not field.nullable or any(b"CURRENT_DEFAULT" in fact for fact in (field.metadata or {}).values()):
+        raise _refused(path, f"Old files have no values for {field.name}, which must be nullable and without a default")
+    width = len(table.schema) - len(table.partition_columns)
+    return replace(table, schema=table.schema.insert(width, field))
+
+
+def _update_comment(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    if len(change.path) > 1 or change.path[0] not in table.schema.names:
+        raise _refused(path, f"There is no column {'.'.join(change.path)} at the top of it")
+    index = table.schema.names.index(change.path[0])
+    field = table.schema.field(index)
+    comment: Any = change.arguments["comment"]
+    metadata: dict[bytes, bytes] = {**(field.metadata or {}), b"comment": str(comment or "").encode()}
+    return replace(table, schema=table.schema.set(index, field.with_metadata(metadata)))
+
+
+_KINDS: dict[str, Callable[[HiveTable, TableChange, ObjectPath], HiveTable]] = {
+    "set_property": _set_property,
+    "remove_property": _remove_property,
+    "set_comment": _set_comment,
+    "add_column": _add_column,
+    "update_column_comment": _update_comment,
+}
+
+__all__ = ["apply"]
