@@ -50,6 +50,8 @@ class Residue:
         The transaction that made it, read from its owner stamp.
     since : float
         Seconds since the epoch when it came to be unneeded.
+    kept : str or None
+        Why it must be listed only, where the catalog knows a reason.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Residue:
     size: int
     transaction_id: str
     since: float
+    kept: str | None = None
 
 
 @dataclass(frozen=True)

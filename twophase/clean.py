@@ -10,6 +10,7 @@ from typing import Any
 from twophase.catalog import Catalog, Residue
 from twophase.coordinator import Coordinator
 from twophase.records import describe_error
+from twophase.states import TransactionState
 from twophase.timeline import Timeline
 
 __all__ = ["Cleaned", "clean"]
@@ -88,14 +89,15 @@ def _remove_leftovers(coordinator: Coordinator) -> None:
 
 
 def _clean_one(timeline: Timeline, catalog: Catalog, dry_run: bool) -> list[Cleaned]:
+    retention = catalog.environment.retention
     living = frozenset(record.id for record in timeline.transactions(open_only=True))
     found = catalog.residues(live_transactions=living)
     # Asked after the store was: a transaction that began in between is on the timeline, and kept.
-    return [_treat(timeline, catalog, residue, dry_run) for residue in found]
+    return [_treat(timeline, catalog, residue, retention, dry_run) for residue in found]
 
 
-def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, dry_run: bool) -> Cleaned:
-    reason = _why_kept(timeline, residue)
+def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, retention: float, dry_run: bool) -> Cleaned:
+    reason = residue.kept or _why_kept(timeline, residue, retention)
     if reason is None and not dry_run:
         try:
             catalog.remove_residue(residue)
@@ -106,10 +108,13 @@ def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, dry_run: bool
     return Cleaned(catalog.name, residue, removed=False, reason=reason)
 
 
-def _why_kept(timeline: Timeline, residue: Residue) -> str | None:
+def _why_kept(timeline: Timeline, residue: Residue, retention: float) -> str | None:
     record = timeline.transaction(residue.transaction_id)
     if record is None:
         return "its transaction is not on this timeline; it may be alive on another one"
     if record.is_open:
         return f"its transaction is {record.state.name}"
+    # What was published once may have readers, and may be in use where this session cannot look.
+    if record.state is TransactionState.COMPLETED and (record.finished or 0.0) + retention > timeline.now():
+        return "its transaction was committed, and its retention has not ended"
     return None

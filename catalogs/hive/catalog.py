@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.hive import alter, layout, names, offers
+from twophase.catalogs.hive import alter, identity, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.files import Files, join, parent, same
 from twophase.catalogs.hive.housekeeping import Housekeeping
@@ -276,6 +276,7 @@ class HiveCatalog(Catalog):
         return offers.offer(self, self.canonical(path), definition, purpose, context)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
+        identity.check_document(document, self.metastore.identity)
         return offers.participant_class(document)(self, document)
 
     # -- checks that several participants need -------------------------------------------------------------------
@@ -369,7 +370,7 @@ class HiveCatalog(Catalog):
             self.metastore.list_databases()
         except Exception as error:  # whatever it is, doctor tells it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
-        return self._housekeeping.lost_tables()
+        return [*self._housekeeping.strangers(), *self._housekeeping.lost_tables()]
 
     def close(self) -> None:
         if self._metastore is not None and not self._metastore.read_by_session:

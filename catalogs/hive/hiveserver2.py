@@ -55,6 +55,10 @@ class HiveServer2Metastore(Metastore):
         return name.lower()
 
     @property
+    def identity(self) -> str:
+        return f"hiveserver2:{self._client.address}"
+
+    @property
     def replaces_tables(self) -> bool:
         return False
 

@@ -40,7 +40,12 @@ class SqlClient:
         self._check()
 
     def __repr__(self) -> str:
-        return f"<SqlClient {self._host}:{self._port}>"
+        return f"<SqlClient {self.address}>"
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{self._host.lower()}:{self._port}"
 
     def _number(self, option: str, default: int) -> int:
         text = self._options.get(option, str(default))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Residue
-from twophase.catalogs.hive import layout
+from twophase.catalogs.hive import identity, layout
 from twophase.catalogs.hive.files import base_name, is_below, join, normal, parent
 from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.errors import CatalogError
@@ -42,6 +42,20 @@ class Housekeeping:
             found += hidden
             found += [residue for d in directories if (residue := self._judge(d, used, live)) is not None]
         return found
+
+    def strangers(self) -> list[str]:
+        """A sentence for each other metastore that has tables in the directories of our databases."""
+        found = {}
+        for database in self._catalog.list_databases():
+            for directory in self._directories(database):
+                stamp = layout.read_stamp(self._catalog.files, directory)
+                if stamp is not None and stamp.get("catalog") == self._catalog.name and self._is_other(stamp):
+                    found[str(stamp[identity.STORE])] = directory
+        ours = self._catalog.metastore.identity
+        return [str(identity.refusal(directory, theirs, ours)) for theirs, directory in sorted(found.items())]
+
+    def _is_other(self, stamp: dict[str, Any]) -> bool:
+        return identity.is_other(stamp.get(identity.STORE), self._catalog.metastore.identity)
 
     def _tables(self, database: str) -> list[HiveTable]:
         store = self._catalog.metastore
@@ -85,6 +99,8 @@ class Housekeeping:
 
     def _judge(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
         stamp = layout.read_stamp(self._catalog.files, directory)
+        if stamp is not None and stamp.get("catalog") == self._catalog.name and self._is_other(stamp):
+            return self._strange(directory, stamp)
         retired = layout.read_retired(self._catalog.files, directory)
         if retired is not None:
             return self._judge_retired(directory, retired, used)
@@ -98,6 +114,12 @@ class Housekeeping:
                 return None
             return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
         return Residue(STAGING, directory, size, str(stamp["transaction_id"]), float(stamp.get("created", 0)))
+
+    def _strange(self, directory: str, stamp: dict[str, Any]) -> Residue:
+        """Listed, and kept: whether a table of the other metastore needs it cannot be seen from here."""
+        why = f"it belongs to {identity.in_words(str(stamp[identity.STORE]))}"
+        since = float(stamp.get("created", 0))
+        return Residue(STAGING, directory, 0, str(stamp["transaction_id"]), since, kept=why)
 
     def _published(self, directory: str) -> float | None:
         """When the last part of a published version came to be unneeded; None for what was never published."""

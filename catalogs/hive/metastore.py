@@ -146,6 +146,11 @@ class Metastore(ABC):
         """Whether :meth:`replace_table` may change the partition columns (only Spark's catalog in memory can)."""
         return False
 
+    @property
+    def identity(self) -> str:
+        """Which metastore this is, the same for all who use it (see :mod:`.identity`); empty: that cannot be told."""
+        return ""
+
     @abstractmethod
     def canonical(self, name: str) -> str:
         """A database's or table's name as the metastore keeps it (usually in lower case)."""

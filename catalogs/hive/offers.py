@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalogs.hive import layout, names
+from twophase.catalogs.hive import identity, layout, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
     SERDE_PROVIDER,
@@ -135,6 +135,7 @@ class _Offer:
         document = {
             "class": kind.__name__,
             "catalog": self.catalog.name,
+            identity.STORE: self.catalog.metastore.identity,
             "path": self.path.to_document(),
             "purpose": self.purpose.value,
             "transaction_id": self.context.transaction_id,

@@ -3,6 +3,7 @@
 A recipe is a subclass. Its document holds::
 
     catalog, path, purpose, transaction_id, ordinal      who and what
+    metastore                                            over which one: it is judged nowhere else
     recipe                                               which subclass
     definition                                           of the table after the publish, secrets taken out
     version                                              where the files are staged
@@ -23,6 +24,7 @@ from twophase.catalog import ReadSource, TwoPhaseCatalogTable
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
 from twophase.catalogs.hive.files import Files, join, same
+from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, Metastore
 from twophase.catalogs.hive.writing import aligned, save, written_as_files
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
@@ -165,7 +167,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def stamp_facts(self) -> dict[str, Any]:
         """What the owner stamp says."""
-        facts = {key: self.document[key] for key in ("transaction_id", "ordinal", "path", "catalog")}
+        facts = {key: self.document[key] for key in ("transaction_id", "ordinal", "path", "catalog", STORE)}
         return {**facts, "purpose": self.purpose.value}
 
     def write(self, df: Any) -> None:

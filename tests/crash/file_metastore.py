@@ -60,10 +60,12 @@ class FileMetastore(Metastore):
     ----------
     directory : Path
         Holds the JSON file and the warehouse.
+    name : str
+        Of the JSON file.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._store = FileStore(str(directory / "metastore.json"))
+    def __init__(self, directory: Path, name: str = "metastore.json") -> None:
+        self._store = FileStore(str(directory / name))
         self._warehouse = directory / "warehouse"
 
     def canonical(self, name: str) -> str:

@@ -81,6 +81,14 @@ def hive_client(spark: Any) -> Any | None:
         return unwrapped.client()
 
 
+def hive_settings(spark: Any, client: Any) -> dict[str, str]:
+    """Where the metastore of a Hive client is: its services, its database, and Derby's home directory."""
+    system = spark.sparkContext._jvm.java.lang.System.getProperty
+    with private_name("HiveClient.getConf", spark):
+        found = {key: str(client.getConf(key, "")) for key in ("hive.metastore.uris", "javax.jdo.option.ConnectionURL")}
+    return {**found, "derby.system.home": str(system("derby.system.home") or system("user.dir"))}
+
+
 def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
     """``alter_table`` of a raw Hive table with an empty list of data columns, which the Hive client itself refuses.
 

@@ -7,11 +7,13 @@ columns of a data source table) go to the Hive client below it.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from twophase.catalogs.hive import identity as identities
 from twophase.catalogs.hive.files import same
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
@@ -56,6 +58,15 @@ class SessionMetastore(Metastore):
     @property
     def read_by_session(self) -> bool:
         return True
+
+    @functools.cached_property
+    def identity(self) -> str:
+        if self._hive is None:
+            return identities.of_memory()
+        facts = jvm_metastore.hive_settings(self._spark, self._hive)
+        if facts["hive.metastore.uris"]:
+            return identities.of_services(facts["hive.metastore.uris"])
+        return identities.of_database(facts["javax.jdo.option.ConnectionURL"], facts["derby.system.home"])
 
     @property
     def longest_name(self) -> int:

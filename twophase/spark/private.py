@@ -114,7 +114,7 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
 #: Below a session with Hive support; the wheel of PySpark always holds it.
 _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.HiveExternalCatalog": ("client",),
-    _SQL + "hive.client.HiveClient": ("getTable", "alterTable"),
+    _SQL + "hive.client.HiveClient": ("getTable", "alterTable", "getConf"),
     _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient"),
 }
 

@@ -358,6 +358,8 @@ def _commit(handle: Handle, tx: Transaction) -> None:
 def cli_session(conf: Mapping[str, str]) -> Handle:
     """A Spark session of its own for the command line, attached.
 
+    With Hive support, as Spark's own shells have it: tables in memory would be gone with the command.
+
     Parameters
     ----------
     conf : mapping of str to str
@@ -366,7 +368,12 @@ def cli_session(conf: Mapping[str, str]) -> Handle:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("twophase")
-    defaults = {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    defaults = {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.catalogImplementation": "hive",
+    }
     for key, value in {**defaults, **conf}.items():
         builder = builder.config(key, value)
     return attach(builder.getOrCreate())

@@ -1,0 +1,194 @@
+"""Nobody judges the tables of one metastore by looking into another: not recovery, not clean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.crash.file_metastore import FileMetastore
+from tests.crash.frames import ArrowFrame
+from twophase.catalog import Environment
+from twophase.catalogs.hive import HiveCatalog, identity
+from twophase.clean import clean
+from twophase.coordinator import Coordinator
+from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.states import TransactionState
+from twophase.timeline import Timeline
+from twophase.transactions import Transaction
+
+ROWS = pa.table({"id": [1, 2]})
+PATH = ObjectPath.of("default", "t")
+
+
+class Named(FileMetastore):
+    """A metastore in a file that tells who it is; another file holds other tables over the same warehouse."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory, f"{name}.json")
+        self._name = name
+
+    @property
+    def identity(self) -> str:
+        return f"derby:/{self._name}"
+
+
+class Place:
+    """One warehouse, one timeline, and a metastore by name."""
+
+    def __init__(self, directory: Path, retention: float = 0.0) -> None:
+        self.directory = directory
+        self.timeline = Timeline(f"sqlite:///{directory / 'timeline.db'}")
+        self.retention = retention
+
+    def catalog(self, metastore: str) -> HiveCatalog:
+        environment = Environment()
+        environment.session_metastore = Named(self.directory, metastore)
+        environment.warehouse = str(self.directory / "warehouse")
+        environment.retention = self.retention
+        return HiveCatalog("hive", {}, environment)
+
+    def coordinator(self, metastore: str) -> Coordinator:
+        return Coordinator(self.timeline, {"hive": self.catalog(metastore)}.__getitem__, name="job", wait_seconds=0.0)
+
+    def write(self, metastore: str, *, prepare: bool = True) -> Transaction:
+        tx = self.coordinator(metastore).begin()
+        definition = TableDefinition(ROWS.schema, provider="parquet")
+        participant = tx.stage(self.catalog(metastore), PATH, definition, purpose=Purpose.CREATE_TABLE_AS)
+        assert participant is not None
+        tx.begin_participant(participant)
+        tx.write(participant, ArrowFrame(ROWS))
+        if prepare:
+            tx.prepare_participant(participant)
+        return tx
+
+    def rows(self, metastore: str) -> Any:
+        return Named(self.directory, metastore).rows("default", "t")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_clean_over_another_metastore_removes_nothing_and_says_whose_it_is(place: Place) -> None:
+    place.write("job").commit()
+
+    (found,) = clean(place.coordinator("other"), [place.catalog("other")])
+
+    assert not found.removed
+    assert found.reason == "it belongs to the Hive metastore in /job"
+    assert place.rows("job") == [(1,), (2,)]
+    assert (
+        "belongs to the Hive metastore in /job; this session stands on the Hive metastore in /other"
+        in place.catalog("other").check()[0]
+    )
+    assert place.catalog("job").check() == []
+
+
+def test_recovery_over_another_metastore_leaves_all_as_it_is(place: Place) -> None:
+    tx = place.write("job")
+    tx_id = tx.id
+    del tx
+
+    (answer,) = place.coordinator("other").recover()
+    assert "belongs to the Hive metastore in /job" in str(answer.note)
+    assert answer.state.is_undecided
+    (again,) = place.coordinator("job").recover()
+
+    assert (again.transaction_id, again.state) == (tx_id, TransactionState.ROLLED_BACK)
+
+
+def test_what_was_staged_in_a_memory_that_is_gone_may_be_removed_by_anybody(place: Place) -> None:
+    code = "from twophase.catalogs.hive import identity; print(identity.of_memory())"
+    gone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    tx = place.write("job")
+    (record,) = place.timeline.transactions()
+    document = {**record.participants[0].document, identity.STORE: gone}  # type: ignore[dict-item]
+
+    place.catalog("other").restore(document).abort()
+
+    assert place.catalog("job").restore(document).outcome().name == "NOT_PUBLISHED"
+    tx.abort()
+
+
+def test_what_was_committed_has_its_retention_even_where_no_table_refers_to_it(tmp_path: Path) -> None:
+    place = Place(tmp_path, retention=3600.0)
+    place.write("job").commit()
+    Named(tmp_path, "job").forget_table("default", "t")
+
+    (found,) = clean(place.coordinator("job"), [place.catalog("job")])
+
+    assert not found.removed
+    assert "retention" in str(found.reason)
+    place.retention = 0.0
+    (found,) = clean(place.coordinator("job"), [place.catalog("job")])
+    assert found.removed
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("jdbc:derby:;databaseName=metastore_db;create=true", "derby:/home/metastore_db"),
+        ("jdbc:derby:;databaseName=/abs/db;create=true;user=me;password=secret", "derby:/abs/db"),
+        ("jdbc:derby:store;create=true", "derby:/home/store"),
+        ("jdbc:derby:directory:store", "derby:/home/store"),
+        ("jdbc:derby:memory:x;create=true", identity.of_memory()),
+        ("jdbc:derby://host:1527/db;user=u;password=secret", "database:jdbc:derby://host:1527/db"),
+        ("jdbc:mysql://u:secret@host:3306/hms?user=u&password=secret", "database:jdbc:mysql://host:3306/hms"),
+        ("jdbc:postgresql://host/hms", "database:jdbc:postgresql://host/hms"),
+    ],
+)
+def test_a_database_is_named_without_options_and_secrets(url: str, expected: str) -> None:
+    assert identity.of_database(url, "/home") == expected
+    assert "secret" not in identity.in_words(expected)
+
+
+def test_services_and_memories_are_told_apart() -> None:
+    assert identity.of_services("thrift://b:1, thrift://a:1") == identity.of_services("thrift://a:1,thrift://b:1")
+    mine = identity.of_memory()
+    assert "memory of process" in identity.in_words(mine)
+    assert identity.is_other(mine, "derby:/x")  # this process lives
+    assert not identity.is_other(mine, mine)
+    assert not identity.is_other("", mine)
+
+
+@pytest.mark.slow
+def test_the_command_line_beside_a_job_sees_its_metastore_or_touches_nothing(tmp_path: Path) -> None:
+    job = """
+        import twophase
+        from pyspark.sql import SparkSession
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        spark = builder.enableHiveSupport().getOrCreate()
+        twophase.attach(spark)
+        {}
+        spark.stop()
+    """
+
+    def run(text: str) -> str:
+        code = textwrap.dedent(job).format(text)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, env=environment
+        )
+        return done.stdout.strip()
+
+    def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("twophase")), *arguments, "--conf", "spark.twophase.retention=0s"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    run('spark.sql("CREATE TABLE sales AS SELECT id FROM range(100)")')
+
+    memory = ("--conf", "spark.sql.catalogImplementation=in-memory")
+    blind = cli("clean", *memory)
+    assert "belongs to the Hive metastore in" in " ".join(blind.stdout.split())
+    assert "belongs to the Hive metastore in" in " ".join(cli("doctor", *memory).stdout.split())
+    seeing = cli("clean")
+    assert seeing.returncode == 0, seeing.stderr
+    assert run('print(spark.table("sales").count())') == "100"
