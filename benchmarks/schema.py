@@ -10,6 +10,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 from rich.console import Console
@@ -65,6 +66,11 @@ def some_changes(schema: Schema, share: int, offset: int) -> list[Change]:
     return [*changes, *(AddField(f"new_{offset}_{i}", pa.int32()) for i in range(1 + len(schema.field_ids) // 100))]
 
 
+def _by_path(schema: Schema, change: Change) -> Change:
+    path = getattr(change, "path", None)
+    return replace(change, path=schema.path_of(path)) if isinstance(path, int) else change  # type: ignore[call-arg]
+
+
 def best(run: Callable[[], object], seconds: float = 0.6) -> float:
     """Processor seconds of the fastest of at least three runs, without the garbage collector, as ``timeit`` does it."""
     times: list[float] = []
@@ -85,13 +91,14 @@ def measures(schema: Schema) -> dict[str, float]:
     """Seconds for each operation on one schema."""
     theirs, ours = some_changes(schema, 7, 0), some_changes(schema, 7, 3)
     table, writer = apply_changes(schema, theirs), apply_changes(schema, ours)
-    one = ours[:1]
+    one, by_path = ours[:1], [_by_path(schema, change) for change in theirs]
     plan = plan_read(schema, table)
     rebase, simple = RebaseSchemaConflictResolutionStrategy(), SimpleSchemaConflictResolutionStrategy()
     arrow, text = pa.schema(list(writer.arrow)), to_json(schema)
     return {
         "apply one change": best(lambda: apply_changes(schema, one)),
         "apply a change to each 7th leaf": best(lambda: apply_changes(schema, theirs)),
+        "the same, named by paths": best(lambda: apply_changes(schema, by_path)),
         "merge: plan a read": best(lambda: plan_read(schema, table)),
         "merge: schema to open with": best(lambda: merge_schemas(schema, table)),
         "merge: Spark expressions": best(plan.spark_expressions),

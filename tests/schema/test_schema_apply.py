@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from twophase.schema.errors import (
     UnknownFieldError,
     UnsupportedTypeError,
 )
+from twophase.schema.tree import Tree
 
 POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.int32())])
 TABLE = assign_ids(
@@ -308,3 +310,34 @@ def test_something_that_is_no_change_is_refused() -> None:
         apply_changes(TABLE, [Change()])
     with pytest.raises(SchemaError, match="no promotion policy"):
         apply_changes(TABLE, [], promotion="loose")
+
+
+def calls_to_change_each_seventh(width: int, *, by_path: bool) -> int:
+    """How many calls it takes; unlike a time it is the same on each machine."""
+    table = assign_ids(pa.schema([(f"c{i}", pa.int32()) for i in range(width)]))
+    changes: list[Change] = [ChangeType(f"c{i}" if by_path else i + 1, pa.int64()) for i in range(0, width, 7)]
+    count = 0
+
+    def see(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(see)
+    try:
+        apply_changes(table, changes)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("by_path", [False, True], ids=["by id", "by path"])
+def test_ten_times_the_changes_on_ten_times_the_fields_cost_ten_times_as_much(by_path: bool) -> None:
+    narrow, wide = (calls_to_change_each_seventh(width, by_path=by_path) for width in (300, 3000))
+    assert wide < 10.5 * narrow
+
+
+def test_what_no_change_reaches_costs_no_call() -> None:
+    table = assign_ids(pa.schema([(f"c{i}", pa.int32()) for i in range(1000)]))
+    tree = Tree(table, table.highest_field_id)
+    tree.find(500)
+    assert set(tree.nodes) == {500}

@@ -23,7 +23,7 @@ def test_the_documented_example_gives_what_its_comment_says() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, object] = {}
     exec(
-        re.sub(r"^plan\.project\((.*)\)   #.*$", r"rows = plan.project(\1).to_pylist()", code, flags=re.MULTILINE),
+        re.sub(r"^plan\.project\((.*)\)\s+#.*$", r"rows = plan.project(\1).to_pylist()", code, flags=re.MULTILINE),
         names,
     )
     assert names["rows"] == [{"a": "a1", "b": 1, "c": None}]

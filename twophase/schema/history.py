@@ -327,9 +327,7 @@ class SchemaHistory:
             if record.schema is not None and self._fate_of(record) is Fate.PENDING:
                 raise self._taken(record)
 
-    def _record(
-        self, schema: Schema, transaction_id: str, instant: int, floor: int, records: list[Record]
-    ) -> Schema:
+    def _record(self, schema: Schema, transaction_id: str, instant: int, floor: int, records: list[Record]) -> Schema:
         last = max((record.instant for record in records if self._visible(record)), default=0)
         if instant < last:
             raise SchemaHistoryError(f"The instant {instant} is before that of the latest version, {last}.")

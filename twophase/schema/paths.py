@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from twophase.schema.errors import AmbiguousPathError, DuplicateFieldError, UnknownFieldError
@@ -27,8 +28,15 @@ def path_text(path: FieldPath) -> str:
     return f"#{path}" if isinstance(path, int) else format_path(path)
 
 
-def walk(siblings: Iterable[T], path: str | Sequence[str | int], children_of: Callable[[T], Iterable[T]]) -> T | None:
-    """The one field at a path, or None.
+def walk(parent: T | None, path: str | Sequence[str | int], named: Callable[[T | None, str], Sequence[T]]) -> T | None:
+    """The one field at a path below a parent (None: the table), or None.
+
+    Parameters
+    ----------
+    parent : field or None
+    path : str or sequence of str
+    named : callable
+        Parent, name -> the fields of that name below it; those in another case only where none has the very name.
 
     Raises
     ------
@@ -41,38 +49,30 @@ def walk(siblings: Iterable[T], path: str | Sequence[str | int], children_of: Ca
         parts, exact = [str(part) for part in path], True
     if not parts:
         return None
-    found = _matches(siblings, parts, exact, children_of)
+    found = _matches(parent, parts, exact, named)
     if len(found) > 1:
         raise AmbiguousPathError(
             f"The path {path_text(path)!r} fits {len(found)} fields.",
             field_path=path_text(path),
-            hint="Name the levels one by one as a tuple, in the exact case, or give the field's id.",
+            allowed=("the field's id", "the names of the levels one by one as a tuple, in the exact case"),
         )
     return found[0] if found else None
 
 
-def _matches(siblings: Iterable[T], parts: list[str], exact: bool, children_of: Callable[[T], Iterable[T]]) -> list[T]:
-    here = list(siblings)
+def _matches(parent: T | None, parts: list[str], exact: bool, named: Callable[[T | None, str], Sequence[T]]) -> list[T]:
     found: list[T] = []
     for taken in range(1, 2 if exact else len(parts) + 1):
-        named = _by_name(here, ".".join(parts[:taken]))
         rest = parts[taken:]
-        for node in named:
-            found.extend(_matches(children_of(node), rest, exact, children_of) if rest else [node])
+        for node in named(parent, ".".join(parts[:taken])):
+            found.extend(_matches(node, rest, exact, named) if rest else [node])
     return found
-
-
-def _by_name(siblings: Iterable[T], name: str) -> list[T]:
-    """Siblings of that name; those in another case only where none has the very name."""
-    folded = fold(name)
-    alike = [node for node in siblings if node.name == name or fold(node.name) == folded]
-    return [node for node in alike if node.name == name] or alike
 
 
 def unknown_field(path: FieldPath, known: Iterable[Sequence[str]]) -> UnknownFieldError:
     """The error for a path that leads nowhere; it names the nearest ones."""
     text = path_text(path)
-    near = difflib.get_close_matches(text, [format_path(parts) for parts in known][:2000], n=3, cutoff=0.5)
+    some = [format_path(parts) for parts in islice(known, 2000)]
+    near = difflib.get_close_matches(text, some, n=3, cutoff=0.5)
     return UnknownFieldError(
         f"There is no field {text}.",
         field_path=text,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from twophase.schema.errors import FieldIdError, KeyFieldError, LastFieldError, SchemaError, UnknownFieldError
 from twophase.schema.leaf import type_name
-from twophase.schema.names import FieldPath, format_path
+from twophase.schema.names import FieldPath, fold, format_path
 from twophase.schema.paths import check_siblings, unknown_field, walk
 
 #: Deeper nesting is refused: Spark, Parquet readers and JSON parsers give up at about this depth.
@@ -205,12 +205,15 @@ class Schema:
             return self.by_id(path)
         if path and isinstance(path[0], int):
             top = self.by_id(path[0])
-            found = walk(top.children, path[1:], _children_of) if path[1:] else top
+            found = walk(top, path[1:], self._named) if path[1:] else top
         else:
-            found = walk(self.fields, path, _children_of)
+            found = walk(None, path, self._named)
         if found is None:
             raise unknown_field(path, (self.path_of(i) for i in self._index.by_id))
         return found
+
+    def _named(self, parent: Field | None, name: str) -> Sequence[Field]:
+        return self._index.named(self.fields if parent is None else parent.children, parent, name)
 
     def ancestors(self, field_id: int) -> list[Field]:
         """The fields above one, nearest first."""
@@ -260,10 +263,6 @@ class Schema:
         return "\n".join(lines)
 
 
-def _children_of(parent: Field) -> Sequence[Field]:
-    return parent.children
-
-
 def _lines(node: Field, depth: int) -> Iterator[str]:
     null = "" if node.nullable else " NOT NULL"
     yield f"{'  ' * depth}{node.id}: {node.name} {node.type_name}{null}"
@@ -274,11 +273,25 @@ def _lines(node: Field, depth: int) -> Iterator[str]:
 class _Index:
     """Where each id is: built once, in one pass that also checks the tree."""
 
-    __slots__ = ("by_id", "parent")
+    __slots__ = ("by_id", "names", "parent")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Field] = {}
         self.parent: dict[int, int | None] = {}
+        #: By parent and folded name; each parent's is made when a name is first looked for there.
+        self.names: dict[int | None, dict[str, list[Field]]] = {}
+
+    def named(self, siblings: Sequence[Field], parent: Field | None, name: str) -> Sequence[Field]:
+        """Siblings of that name; those in another case only where none has the very name."""
+        where = None if parent is None else parent.id
+        names = self.names.get(where)
+        if names is None:
+            names = {}
+            for node in siblings:
+                names.setdefault(fold(node.name), []).append(node)
+            self.names[where] = names
+        alike = names.get(fold(name), [])
+        return [node for node in alike if node.name == name] or alike
 
     def add_all(self, siblings: Sequence[Field], parent: Field | None, depth: int) -> None:
         if depth > MAX_DEPTH:

@@ -1,18 +1,18 @@
 """A schema under change.
 
-Nodes know their parents, and siblings stand in a linked order, so that each change costs the same on any width.
+Nodes know their parents, and siblings are found by id, by name and by place, so that each change costs the same on any
+width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 import pyarrow as pa
 
-from twophase.schema.errors import AmbiguousPathError
 from twophase.schema.names import FieldPath, fold
-from twophase.schema.paths import path_text, unknown_field, walk
+from twophase.schema.paths import unknown_field, walk
 from twophase.schema.schema import Field, Kind, Schema
 
 
@@ -54,71 +54,106 @@ class Node:
 
 
 class Siblings:
-    """The fields of one struct (or list, map, table): ordered, found by name in one step."""
+    """The fields of one struct (or list, map, table), in order.
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self._next: dict[Node | None, Node | None] = {None: None}
-        self._previous: dict[Node | None, Node | None] = {None: None}
-        self._named: dict[str, list[Node]] = {}
-        for node in nodes:
-            self.insert(node, self._previous[None])
+    Those that no change reached yet stand here as they were: a change costs no more on a wide table. Names are indexed
+    for the first look-up by name, and the order is linked for the first place that is not the last.
+    """
 
-    def __iter__(self) -> Iterator[Node]:
-        node = self._next[None]
-        while node is not None:
-            yield node
-            node = self._next[node]
+    def __init__(self, fields: Iterable[Field], adopt: Callable[[Field], Node]) -> None:
+        self._members: dict[int, Field | Node] = {field.id: field for field in fields}
+        self._adopt = adopt
+        self._names: dict[str, list[int]] | None = None
+        self._next: dict[int | None, int | None] | None = None
+        self._previous: dict[int | None, int | None] = {}
+
+    def __iter__(self) -> Iterator[Field | Node]:
+        if self._next is None:
+            yield from self._members.values()
+            return
+        at = self._next[None]
+        while at is not None:
+            yield self._members[at]
+            at = self._next[at]
 
     def __len__(self) -> int:
-        return len(self._next) - 1
+        return len(self._members)
+
+    def node(self, field_id: int) -> Node:
+        """The member of that id, ready to be changed."""
+        member = self._members[field_id]
+        if isinstance(member, Field):
+            self._members[field_id] = member = self._adopt(member)
+        return member
 
     def insert(self, node: Node, behind: Node | None) -> None:
         """Put a node right behind another; behind None is first."""
-        follower = self._next[behind]
-        self._link(behind, node)
-        self._link(node, follower)
-        self._named.setdefault(fold(node.name), []).append(node)
+        before = None if behind is None else behind.id
+        if self._next is None and before != next(reversed(self._members), None):
+            self._link_all()
+        self._members[node.id] = node
+        if self._names is not None:
+            self._names.setdefault(fold(node.name), []).append(node.id)
+        if self._next is not None:
+            follower = self._next[before]
+            self._link(before, node.id)
+            self._link(node.id, follower)
 
     def remove(self, node: Node) -> None:
-        self._link(self._previous.pop(node), self._next.pop(node))
-        self._forget(node)
+        del self._members[node.id]
+        if self._names is not None:
+            self._names[fold(node.name)].remove(node.id)
+        if self._next is not None:
+            self._link(self._previous.pop(node.id), self._next.pop(node.id))
 
     def rename(self, node: Node, name: str) -> None:
-        self._forget(node)
+        if self._names is not None:
+            self._names[fold(node.name)].remove(node.id)
+            self._names.setdefault(fold(name), []).append(node.id)
         node.name = name
-        self._named.setdefault(fold(name), []).append(node)
 
     def last(self) -> Node | None:
-        return self._previous[None]
+        at = next(reversed(self._members), None) if self._next is None else self._previous[None]
+        return None if at is None else self.node(at)
 
     def previous(self, node: Node) -> Node | None:
-        return self._previous[node]
+        if self._next is None:
+            self._link_all()
+        at = self._previous[node.id]
+        return None if at is None else self.node(at)
 
     def named(self, name: str) -> list[Node]:
         """Nodes of that name; those in another case only where none has the very name."""
-        alike = self._named.get(fold(name), [])
-        return [node for node in alike if node.name == name] or list(alike)
+        if self._names is None:
+            self._names = {}
+            for field_id, member in self._members.items():
+                self._names.setdefault(fold(member.name), []).append(field_id)
+        alike = [self.node(field_id) for field_id in self._names.get(fold(name), ())]
+        return [node for node in alike if node.name == name] or alike
 
-    def _link(self, left: Node | None, right: Node | None) -> None:
+    def _link_all(self) -> None:
+        self._next = {}
+        last: int | None = None
+        for field_id in self._members:
+            self._link(last, field_id)
+            last = field_id
+        self._link(last, None)
+
+    def _link(self, left: int | None, right: int | None) -> None:
+        assert self._next is not None
         self._next[left] = right
         self._previous[right] = left
 
-    def _forget(self, node: Node) -> None:
-        alike = self._named[fold(node.name)]
-        alike.remove(node)
-        if not alike:
-            del self._named[fold(node.name)]
-
 
 class Tree:
-    """A schema's fields under change. Only the structs that a change reaches are unfolded."""
+    """A schema's fields under change. Only what a change reaches is unfolded."""
 
     def __init__(self, schema: Schema, highest_field_id: int) -> None:
         self.schema = schema
         self.nodes: dict[int, Node] = {}
         self.dropped: dict[int, str] = {}
         self.highest = highest_field_id
-        self.top = Siblings(self._adopt(schema.fields, None))
+        self.top = self._unfold(schema.fields, None)
 
     def next_ids(self) -> Iterator[int]:
         """Numbers that the table never used; each one taken is gone."""
@@ -131,14 +166,23 @@ class Tree:
         if parent is None:
             return self.top
         if parent.below is None:
-            parent.below = Siblings(self._adopt(parent.origin.children if parent.origin else (), parent))
+            parent.below = self._unfold(parent.origin.children if parent.origin else (), parent)
         return parent.below
+
+    def _unfold(self, fields: Iterable[Field], parent: Node | None) -> Siblings:
+        return Siblings(fields, lambda source: self._adopt(source, parent))
+
+    def _adopt(self, source: Field, parent: Node | None, *, new: bool = False) -> Node:
+        node = Node(source, parent, new=new)
+        self.nodes[node.id] = node
+        return node
 
     def add_below(self, source: Field, parent: Node | None) -> Node:
         """A new node with all that lies below it, not yet among its siblings."""
-        node = Node(source, parent, new=True)
-        self.nodes[node.id] = node
-        node.below = Siblings(self.add_below(child, node) for child in source.children)
+        node = self._adopt(source, parent, new=True)
+        node.below = self._unfold((), node)
+        for child in source.children:
+            node.below.insert(self.add_below(child, node), node.below.last())
         return node
 
     def get(self, field_id: int) -> Node | None:
@@ -147,10 +191,10 @@ class Tree:
         if node is not None or field_id not in self.schema or field_id in self.dropped:
             return node
         parent_id = self.schema.parent_of(field_id)
-        parent = None if parent_id is None else self.get(parent_id)
-        if parent is not None:
-            self.siblings(parent)
-        return self.nodes.get(field_id)
+        if parent_id is None:
+            return self.top.node(field_id)
+        parent = self.get(parent_id)
+        return None if parent is None else self.siblings(parent).node(field_id)
 
     def find(self, path: FieldPath) -> Node:
         """The node at a path.
@@ -163,16 +207,15 @@ class Tree:
             node = self.get(path)
         elif path and isinstance(path[0], int):
             start = self.find(path[0])
-            node = walk(self.siblings(start), path[1:], self.siblings) if path[1:] else start
-        elif len(path) == 1 and not isinstance(path, str):
-            node = self._only(self.top.named(str(path[0])), path)
-        elif isinstance(path, str) and "." not in path and "`" not in path:
-            node = self._only(self.top.named(path), path)
+            node = walk(start, path[1:], self._named) if path[1:] else start
         else:
-            node = walk(self.top, path, self.siblings)
+            node = walk(None, path, self._named)
         if node is None:
             raise unknown_field(path, self._known_paths())
         return node
+
+    def _named(self, parent: Node | None, name: str) -> list[Node]:
+        return self.siblings(parent).named(name)
 
     def path(self, node: Node) -> tuple[str, ...]:
         return tuple(reversed([node.name, *(parent.name for parent in node.ancestors())]))
@@ -188,13 +231,16 @@ class Tree:
 
     def freeze(self) -> tuple[Field, ...]:
         """The fields as they are now; what did not change is the very object it was."""
-        return tuple(self._freeze(node) for node in self.top)
+        return self._freeze_all(self.top)
+
+    def _freeze_all(self, siblings: Siblings) -> tuple[Field, ...]:
+        return tuple([member if isinstance(member, Field) else self._freeze(member) for member in siblings])
 
     def _freeze(self, node: Node) -> Field:
         if node.origin is not None and not node.dirty:
             return node.origin
         if node.below is not None:
-            children = tuple(self._freeze(child) for child in node.below)
+            children = self._freeze_all(node.below)
         else:
             children = node.origin.children if node.origin else ()
         facts = (node.id, node.name, node.kind, node.leaf, node.nullable, node.comment)
@@ -202,32 +248,21 @@ class Tree:
         return node.origin if node.origin is not None and frozen == node.origin else frozen
 
     def ids_of(self, node: Node) -> Iterator[int]:
+        """The id of a node and those of all below it."""
         yield node.id
-        if node.below is not None:
-            for child in node.below:
-                yield from self.ids_of(child)
-        elif node.origin is not None:
-            for below in node.origin.children:
-                yield from (field.id for field in below.walk())
-
-    def _adopt(self, fields: Iterable[Field], parent: Node | None) -> Iterator[Node]:
-        for source in fields:
-            node = Node(source, parent)
-            self.nodes[node.id] = node
-            yield node
-
-    def _only(self, found: list[Node], path: FieldPath) -> Node | None:
-        if len(found) > 1:
-            raise AmbiguousPathError(
-                f"At this point of the list {path_text(path)!r} names {len(found)} fields.",
-                field_path=path_text(path),
-                hint="Name the field by its id.",
-            )
-        return found[0] if found else None
+        below = node.below if node.below is not None else (node.origin.children if node.origin else ())
+        for member in below:
+            if isinstance(member, Field):
+                yield from (field.id for field in member.walk())
+            else:
+                yield from self.ids_of(member)
 
     def _known_paths(self) -> Iterator[tuple[str, ...]]:
         for node in list(self.nodes.values()):
             yield self.path(node)
+        for old in self.schema.walk():
+            if old.id not in self.nodes and old.id not in self.dropped:
+                yield self.schema.path_of(old.id)
 
 
 def struct_like(node: Node | None) -> bool:
