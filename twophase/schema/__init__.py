@@ -1,8 +1,7 @@
 """The shared rules of schema evolution: field ids, changes, promotion, merge, reconcile, history, conflict, partitions.
 
 Every catalog obeys the same ones, so that a change of a table's schema means the same everywhere. The package knows no
-catalog and
-no Spark session. Sources: Flink FLIP-226, Hudi's InternalSchema and RFC-82, Iceberg's specification.
+catalog and no Spark session. Sources: Flink FLIP-226, Hudi's InternalSchema and RFC-82, Iceberg's specification.
 """
 
 from typing import TYPE_CHECKING
@@ -45,8 +44,9 @@ from twophase.schema.convert_spark import from_spark, from_spark_types, to_spark
 from twophase.schema.diff import diff
 from twophase.schema.document import from_document, from_json, to_document, to_json
 from twophase.schema.filters import FileFilter, file_filter, row_filter
-from twophase.schema.history import Fate, HistoryStore, Record, SchemaHistory
+from twophase.schema.history import SchemaHistory
 from twophase.schema.history_directory import DirectoryHistoryStore
+from twophase.schema.history_store import Fate, HistoryStore, Record
 from twophase.schema.merge import Origin, ReadField, ReadPlan, describe, merge_schemas, plan_read
 from twophase.schema.partitions import may_skip, partition_values, plan_partitioned_read
 from twophase.schema.promotion import (

@@ -172,7 +172,7 @@ def _holds(constant: pa.Scalar | None, op: str, literals: list[pa.Scalar]) -> bo
 def _with_source(plan: ReadPlan, read: ReadField, op: str, literals: list[pa.Scalar]) -> _Term:
     assert read.source is not None
     column = pc.field(*plan.file.path_of(read.source.id))
-    losses = [classify(old, new) for old, new in zip([read.source.leaf, *read.casts], read.casts, strict=False)]
+    losses = [classify(old, new) for old, new, _ in read.steps]
     worst = max(losses, default=Loss.SAME)
     if worst is Loss.MAY_FAIL:
         return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from twophase.failpoints import declare, step
-from twophase.schema.history import HistoryStore, Record
+from twophase.schema.history_store import HistoryStore, Record
 
 declare("schema.history.write", "schema.history.link")
 
@@ -19,8 +21,8 @@ class DirectoryHistoryStore(HistoryStore):
     """Entries as files of a local or mounted POSIX file system.
 
     An entry is written beside its place and linked into it, which fails where the number is taken: of two writers one
-    wins, and
-    nobody sees half a file.
+    wins, and nobody sees half a file. What is not linked yet bears its transaction in its name, so that a cleaner can
+    tell a dead writer's file from one at work.
 
     Parameters
     ----------
@@ -57,38 +59,29 @@ class DirectoryHistoryStore(HistoryStore):
             return False
         finally:
             staged.unlink(missing_ok=True)
-        self._sync_directory()
+        _sync(self.directory)
         return True
 
     def replace(self, record: Record) -> None:
         # The number belongs to this transaction until the entry is deleted, so nothing else can stand there.
         if self._owns(record):
             os.replace(self._stage(record), self._path(record))
-            self._sync_directory()
+            _sync(self.directory)
 
     def delete(self, record: Record) -> None:
         if self._owns(record):
             self._path(record).unlink(missing_ok=True)
+            _sync(self.directory)
 
-    def remove_stale_files(self, older_than: float) -> int:
-        """Remove what writers left that were killed while they wrote.
-
-        Parameters
-        ----------
-        older_than : float
-            Seconds since the epoch; younger files may belong to a writer at work.
-
-        Returns
-        -------
-        int
-            How many were removed.
-        """
-        removed = 0
+    def remove_unfinished(self, failed: Callable[[str], bool], older_than: float) -> None:
         for path in self.directory.glob(".schema-*"):
-            if path.stat().st_mtime < older_than:
-                path.unlink(missing_ok=True)
-                removed += 1
-        return removed
+            transaction_id = unquote(path.name.split(".")[-2]) if path.name.count(".") > 2 else ""
+            try:
+                if (transaction_id and failed(transaction_id)) or path.stat().st_mtime < older_than:
+                    path.unlink()
+            except FileNotFoundError:
+                # Its writer has linked it, or another cleaner was here.
+                continue
 
     def _owns(self, record: Record) -> bool:
         try:
@@ -101,17 +94,30 @@ class DirectoryHistoryStore(HistoryStore):
         return self.directory / f"schema-{record.number}"
 
     def _stage(self, record: Record) -> Path:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        staged = self.directory / f".schema-{record.number}.{uuid.uuid4().hex}"
+        _make_directory(self.directory)
+        # Dots part the name; a transaction too long for a file's name is told by the file's age alone.
+        owner = quote(record.transaction_id, safe="").replace(".", "%2E")
+        name = f".schema-{record.number}.{owner if len(owner) < 150 else ''}.{uuid.uuid4().hex}"
+        staged = self.directory / name
         with step("schema.history.write"), open(staged, "xb") as file:
             file.write(record.to_json().encode())
             file.flush()
             os.fsync(file.fileno())
         return staged
 
-    def _sync_directory(self) -> None:
-        handle = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory and those above it, so that they are still there after a loss of power."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync(directory.parent)
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, Text, delete, insert, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 from sqlalchemy.sql.elements import ColumnElement
 
-from twophase.schema.errors import SchemaConflictError
-from twophase.schema.history import HistoryStore, Record
+from twophase.schema.errors import SchemaConflictError, SchemaHistoryError
+from twophase.schema.history_store import HistoryStore, Record
 
 _TABLES = MetaData()
+
+#: Text of any length; MySQL's own ``TEXT`` ends at 64 KB, which a schema of some hundred columns needs.
+_LONG = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 
 #: The table that holds the histories of all tables of a catalog.
 HISTORY_TABLE = Table(
     "twophase_schema_history",
     _TABLES,
-    Column("table_name", String(512), primary_key=True),
+    # A hash of the name: names may be longer than a store allows in a key, and differ in what it takes for equal.
+    Column("table_key", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("transaction_id", String(255), nullable=False),
-    Column("entry", Text, nullable=False),
+    Column("table_name", _LONG, nullable=False),
+    Column("transaction_key", String(64), nullable=False),
+    Column("entry", _LONG, nullable=False),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+    mariadb_engine="InnoDB",
+    mariadb_charset="utf8mb4",
 )
+
+#: Codes of errors that say: of two transactions at once this one lost (deadlock, serialization, a lock not given).
+_LOST = frozenset((1205, 1213, "40001", "40P01", "55P03"))
 
 
 class SqlHistoryStore(HistoryStore):
@@ -32,18 +59,41 @@ class SqlHistoryStore(HistoryStore):
     ----------
     bind : sqlalchemy.Engine or sqlalchemy.Connection
         With an engine each call is a transaction of its own. With a connection the calls are part of the caller's
-        transaction, so
-        that a version appears together with what it belongs to.
+        transaction, so that a version appears together with what it belongs to.
     table_name : str
         The table whose history it is.
+
+    Notes
+    -----
+    The rows' own table is made by :meth:`create`, and by the first use with an engine; never on a caller's connection,
+    whose transaction a ``CREATE TABLE`` would commit (MySQL) or tie to it.
     """
 
     def __init__(self, bind: Engine | Connection, table_name: str) -> None:
         self._bind = bind
         self._table = table_name
-        _TABLES.create_all(bind, checkfirst=True)
+        self._key = _hash(table_name)
+        self._ready = False
+
+    @staticmethod
+    def create(engine: Engine) -> None:
+        """Make the table that all histories of the database lie in, where it is missing; safe when many do so at once.
+
+        Parameters
+        ----------
+        engine : sqlalchemy.Engine
+        """
+        if _exists(engine):
+            return
+        try:
+            _TABLES.create_all(engine)
+        except DatabaseError:
+            # Another process made it meanwhile: each database says so with another error.
+            if not _exists(engine):
+                raise
 
     def read(self) -> list[Record]:
+        self._get_ready()
         query = select(HISTORY_TABLE.c.entry).where(self._mine()).order_by(HISTORY_TABLE.c.number)
         if isinstance(self._bind, Connection):
             rows = self._bind.execute(query).all()
@@ -53,10 +103,12 @@ class SqlHistoryStore(HistoryStore):
         return [Record.from_json(row.entry) for row in rows]
 
     def insert(self, record: Record) -> bool:
+        self._get_ready()
         values = {
-            "table_name": self._table,
+            "table_key": self._key,
             "number": record.number,
-            "transaction_id": record.transaction_id,
+            "table_name": self._table,
+            "transaction_key": _hash(record.transaction_id),
             "entry": record.to_json(),
         }
         if isinstance(self._bind, Connection):
@@ -66,6 +118,10 @@ class SqlHistoryStore(HistoryStore):
                 connection.execute(insert(HISTORY_TABLE).values(values))
         except IntegrityError:
             return False
+        except OperationalError as error:
+            if _lost(error):
+                raise self._overtaken(record) from error
+            raise
         return True
 
     def _insert_within(self, connection: Connection, record: Record, values: dict[str, Any]) -> bool:
@@ -75,32 +131,68 @@ class SqlHistoryStore(HistoryStore):
             return False
         try:
             connection.execute(insert(HISTORY_TABLE).values(values))
-        except IntegrityError as error:
+        except (IntegrityError, OperationalError) as error:
             # The caller's transaction may be unusable now; it has lost against one that committed meanwhile.
-            raise SchemaConflictError(
-                f"Another transaction recorded the schema version {record.number} of {self._table}.",
-                table_version=record.number,
-                transaction_id=record.transaction_id or None,
-                path=self._table,
-                hint="Run the transaction again.",
-            ) from error
+            if isinstance(error, IntegrityError) or _lost(error):
+                raise self._overtaken(record) from error
+            raise
         return True
 
+    def _overtaken(self, record: Record) -> SchemaConflictError:
+        return SchemaConflictError(
+            f"Another transaction recorded the schema version {record.number} of {self._table}.",
+            table_version=record.number,
+            transaction_id=record.transaction_id or None,
+            path=self._table,
+            hint="Run the transaction again.",
+        )
+
     def replace(self, record: Record) -> None:
-        self._run(update(HISTORY_TABLE).where(self._mine(), *self._is(record)).values(entry=record.to_json()))
+        self._run(update(HISTORY_TABLE).where(self._mine(), *_is(record)).values(entry=record.to_json()))
 
     def delete(self, record: Record) -> None:
-        self._run(delete(HISTORY_TABLE).where(self._mine(), *self._is(record)))
+        self._run(delete(HISTORY_TABLE).where(self._mine(), *_is(record)))
+
+    def _get_ready(self) -> None:
+        if self._ready:
+            return
+        if isinstance(self._bind, Engine):
+            self.create(self._bind)
+        elif not _exists(self._bind):
+            raise SchemaHistoryError(
+                f"The database has no table {HISTORY_TABLE.name}, and a connection's transaction is no place to make "
+                "it.",
+                allowed=("SqlHistoryStore.create(engine) beforehand",),
+            )
+        self._ready = True
 
     def _mine(self) -> ColumnElement[bool]:
-        return HISTORY_TABLE.c.table_name == self._table
-
-    def _is(self, record: Record) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        return HISTORY_TABLE.c.number == record.number, HISTORY_TABLE.c.transaction_id == record.transaction_id
+        return HISTORY_TABLE.c.table_key == self._key
 
     def _run(self, statement: object) -> None:
+        self._get_ready()
         if isinstance(self._bind, Connection):
             self._bind.execute(statement)  # type: ignore[call-overload]
         else:
             with self._bind.begin() as connection:
                 connection.execute(statement)  # type: ignore[call-overload]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is(record: Record) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return (
+        HISTORY_TABLE.c.number == record.number,
+        HISTORY_TABLE.c.transaction_key == _hash(record.transaction_id),
+    )
+
+
+def _exists(bind: Engine | Connection) -> bool:
+    return bool(inspect(bind).has_table(HISTORY_TABLE.name))
+
+
+def _lost(error: OperationalError) -> bool:
+    cause: Any = error.orig
+    return getattr(cause, "sqlstate", None) in _LOST or (cause.args[0] if cause.args else None) in _LOST

@@ -1,13 +1,13 @@
 """Reading a file that an older schema wrote: for each field of the query, what of the file it is read from.
 
 The rules are those of Hudi's InternalSchemaMerger. The plan also says how each value becomes the query's type: one
-cast, or the
-chain of casts that the table's history went through, so that a file reads as if every change of type had rewritten it.
+cast, or the chain of casts that the table's history went through, so that a file reads as if every change of type had
+rewritten it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from twophase.schema.cast_arrow import cast_scalar
 from twophase.schema.defaults import as_default
-from twophase.schema.errors import FieldIdError, TypeChangeError
+from twophase.schema.errors import FieldIdError, SchemaError, TypeChangeError
 from twophase.schema.leaf import type_name
 from twophase.schema.names import fold, format_path
-from twophase.schema.promotion import Loss, classify
+from twophase.schema.promotion import CAST_FAILURES, Loss, classify
 from twophase.schema.schema import Field, Kind, Schema
 
 
@@ -51,6 +51,8 @@ class ReadField:
     origin : Origin
     casts : tuple of pyarrow.DataType
         Types that the file's value becomes one after the other, the query's last; empty where it is that already.
+    on_cast_failure : tuple of str
+        For each cast what becomes of a value that its type cannot hold: ``error`` or ``null``.
     constant : pyarrow.Scalar, optional
         Where there is no source: the value of all rows; None is NULL.
     children : tuple of ReadField
@@ -60,8 +62,15 @@ class ReadField:
     source: Field | None
     origin: Origin
     casts: tuple[pa.DataType, ...] = ()
+    on_cast_failure: tuple[str, ...] = ()
     constant: pa.Scalar | None = None
     children: tuple[ReadField, ...] = ()
+
+    @property
+    def steps(self) -> Iterator[tuple[pa.DataType, pa.DataType, str]]:
+        """Each cast with the type before it, the type after it, and what becomes of a value that does not fit."""
+        if self.source is not None:
+            yield from zip([self.source.leaf, *self.casts], self.casts, self.on_cast_failure, strict=False)
 
     @property
     def untouched(self) -> bool:
@@ -86,14 +95,11 @@ class ReadPlan:
     file, query : Schema
     fields : tuple of ReadField
         One for each field of the query, in its order.
-    on_cast_failure : str
-        ``error`` or ``null``.
     """
 
     file: Schema
     query: Schema
     fields: tuple[ReadField, ...]
-    on_cast_failure: str = "error"
 
     @property
     def file_columns(self) -> list[str]:
@@ -111,7 +117,7 @@ class ReadPlan:
         Raises
         ------
         CastError
-            A value has no counterpart in the query's type and ``on_cast_failure`` is ``error``.
+            A value has no counterpart in a type on its way, and ``on_cast_failure`` of that cast is ``error``.
         NullabilityError
             A NOT NULL field would hold NULL.
         """
@@ -150,7 +156,7 @@ def plan_read(
     *,
     through: Sequence[Schema] = (),
     constants: Mapping[int, Any] | None = None,
-    on_cast_failure: str = "error",
+    on_cast_failure: str | Sequence[str] = "error",
 ) -> ReadPlan:
     """Plan how a file is read under a later (or any other) version of its table's schema.
 
@@ -164,29 +170,42 @@ def plan_read(
         Versions between the two, oldest first: their types are passed on the way. Without them the cast is direct.
     constants : mapping of int to object, optional
         Values of fields that are not in the file but known for it, by id (partition values in the directory's name).
-    on_cast_failure : str
-        ``error`` or ``null``.
+    on_cast_failure : str or sequence of str
+        ``error`` or ``null``, for all casts; or one for those into each version of ``through``, and one for those into
+        the query. :meth:`SchemaHistory.read_plan` knows them.
 
     Raises
     ------
+    SchemaError
+        ``on_cast_failure`` is something else.
     TypeChangeError
         There is no cast from a field's type in the file to that in the query.
     FieldIdError
         One id is a struct here and a leaf there: the schemas are of different tables.
     """
-    planner = _Planner(file, query, through, constants or {}, on_cast_failure)
-    return ReadPlan(file, query, planner.siblings(query.fields, file.fields), on_cast_failure)
+    planner = _Planner(file, query, through, constants or {}, _modes(on_cast_failure, len(through) + 1))
+    return ReadPlan(file, query, planner.siblings(query.fields, file.fields))
+
+
+def _modes(on_cast_failure: str | Sequence[str], steps: int) -> list[str]:
+    modes = [on_cast_failure] * steps if isinstance(on_cast_failure, str) else list(on_cast_failure)
+    if len(modes) != steps or not set(modes) <= set(CAST_FAILURES):
+        raise SchemaError(
+            f"on_cast_failure cannot be {on_cast_failure!r} for {steps} steps.",
+            allowed=(*CAST_FAILURES, f"a list of {steps} of them"),
+        )
+    return modes
 
 
 class _Planner:
     def __init__(
-        self, file: Schema, query: Schema, through: Sequence[Schema], constants: Mapping[int, Any], on_cast_failure: str
+        self, file: Schema, query: Schema, through: Sequence[Schema], constants: Mapping[int, Any], modes: Sequence[str]
     ) -> None:
         self.file = file
         self.query = query
         self.through = through
         self.constants = constants
-        self.on_cast_failure = on_cast_failure
+        self.modes = modes
 
     def siblings(self, wanted: Sequence[Field], present: Sequence[Field]) -> tuple[ReadField, ...]:
         names = {fold(node.name) for node in present}
@@ -203,15 +222,16 @@ class _Planner:
         if source.kind is not node.kind:
             raise self._kinds_differ(source, node)
         if node.leaf is not None:
-            return ReadField(node, source, origin, self._casts(source, node))
+            return ReadField(node, source, origin, *self._casts(source, node))
         return ReadField(node, source, origin, children=self.siblings(node.children, source.children))
 
     def _constant(self, node: Field) -> pa.Scalar | None:
         """A value that was written as the file's version has its type, as the query's."""
         written = self.file.get(node.id) or node
-        value = as_default(self.constants[node.id], written.data_type, node.name)
-        for new in self._casts(written, node):
-            value = cast_scalar(value, new, self.on_cast_failure, self.query.name_of(node.id))
+        path = self.query.name_of(node.id)
+        value = as_default(self.constants[node.id], written.data_type, path)
+        for new, mode in zip(*self._casts(written, node), strict=True):
+            value = cast_scalar(value, new, mode, path)
         return value
 
     def _kinds_differ(self, source: Field, node: Field) -> FieldIdError:
@@ -224,16 +244,21 @@ class _Planner:
             new_type=node.type_name,
         )
 
-    def _casts(self, source: Field, node: Field) -> tuple[pa.DataType, ...]:
+    def _casts(self, source: Field, node: Field) -> tuple[tuple[pa.DataType, ...], tuple[str, ...]]:
+        """The types on the way to the query's, and what becomes of a value that does not fit each."""
         if source.leaf == node.leaf and not self.through:
-            return ()
-        between = [version.get(node.id) for version in self.through]
-        types = [source.leaf, *(step.leaf for step in between if step is not None), node.leaf]
-        casts = cast_chain(types)
-        for old, new in zip([source.leaf, *casts], casts, strict=False):
+            return (), ()
+        versions = [*(version.get(node.id) for version in self.through), node]
+        chain = _chain(
+            source.leaf,
+            [(step.leaf, mode) for step, mode in zip(versions, self.modes, strict=True) if step is not None],
+        )
+        old = source.leaf
+        for new, _ in chain:
             if classify(old, new) is Loss.IMPOSSIBLE:
                 raise self._no_cast(node, old, new)
-        return casts
+            old = new
+        return tuple(new for new, _ in chain), tuple(mode for _, mode in chain)
 
     def _no_cast(self, node: Field, old: pa.DataType, new: pa.DataType) -> TypeChangeError:
         path = self.query.name_of(node.id)
@@ -246,17 +271,17 @@ class _Planner:
         )
 
 
-def cast_chain(types: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
+def _chain(first: pa.DataType, steps: Sequence[tuple[pa.DataType, str]]) -> list[tuple[pa.DataType, str]]:
     """The casts that lead along some types, steps that lose nothing taken together."""
-    stops = [types[0]]
-    for new in types[1:]:
-        if new == stops[-1]:
+    stops = [(first, "error")]
+    for new, mode in steps:
+        if new == stops[-1][0]:
             continue
-        if len(stops) > 1 and _lossless(stops[-2], stops[-1], new):
-            stops[-1] = new
+        if len(stops) > 1 and _lossless(stops[-2][0], stops[-1][0], new):
+            stops[-1] = (new, mode)
         else:
-            stops.append(new)
-    return tuple(stops[1:])
+            stops.append((new, mode))
+    return stops[1:]
 
 
 def _lossless(*types: pa.DataType) -> bool:

@@ -65,7 +65,7 @@ def plan_partitioned_read(
     directory: Mapping[str, str | None],
     *,
     through: Sequence[Schema] = (),
-    on_cast_failure: str = "error",
+    on_cast_failure: str | Sequence[str] = "error",
 ) -> ReadPlan:
     """Plan how a file of a partitioned table is read under another version of the schema.
 
@@ -75,7 +75,7 @@ def plan_partitioned_read(
     directory : mapping of str to str or None
         As :func:`partition_values` takes it.
     through : sequence of Schema, optional
-    on_cast_failure : str
+    on_cast_failure : str or sequence of str
         As in :func:`twophase.schema.plan_read`.
 
     Raises

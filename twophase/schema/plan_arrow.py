@@ -73,8 +73,8 @@ def _check_nulls(plan: ReadPlan, read: ReadField, values: Any, inside: Any) -> N
 
 
 def _leaf(plan: ReadPlan, read: ReadField, values: Any) -> Any:
-    for new in read.casts:
-        values = cast_array(values, new, plan.on_cast_failure, plan.path_of(read))
+    for _, new, mode in read.steps:
+        values = cast_array(values, new, mode, plan.path_of(read))
     return values
 
 

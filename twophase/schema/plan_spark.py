@@ -87,9 +87,9 @@ class _Writer:
     def may_be_null(self, read: ReadField) -> bool:
         if read.source is None:
             return read.constant is None
-        types = [read.source.leaf, *read.casts]
-        fails = any(classify(old, new) is Loss.MAY_FAIL for old, new in zip(types, read.casts, strict=False))
-        return read.source.nullable or (fails and self.plan.on_cast_failure == "null")
+        return read.source.nullable or any(
+            mode == "null" and classify(old, new) is Loss.MAY_FAIL for old, new, mode in read.steps
+        )
 
     def unchecked(self, read: ReadField, source: str) -> str:
         if read.source is None:
@@ -107,18 +107,15 @@ class _Writer:
         return f"CAST({literal(read.constant)} AS {target})"
 
     def leaf(self, read: ReadField, source: str) -> str:
-        assert read.source is not None
-        old = read.source.leaf
-        for new in read.casts:
-            source = self.cast(source, old, new, self.plan.path_of(read))
-            old = new
+        for old, new, mode in read.steps:
+            source = self.cast(source, old, new, mode, self.plan.path_of(read))
         return source
 
-    def cast(self, source: str, old: pa.DataType, new: pa.DataType, path: str) -> str:
+    def cast(self, source: str, old: pa.DataType, new: pa.DataType, mode: str, path: str) -> str:
         if classify(old, new) is not Loss.MAY_FAIL:
             return _total_cast(source, old, new, path)
         attempt = _try_cast(source, old, new, path)
-        if self.plan.on_cast_failure == "null":
+        if mode == "null":
             return attempt
         text = string_literal(f"A value of {path} is no {type_name(new)} ({type_name(old)}): ")
         failure = f"RAISE_ERROR(CONCAT({text}, COALESCE(CAST({source} AS STRING), '')))"

@@ -157,6 +157,8 @@ _RULES: dict[str, Callable[[pa.DataType, pa.DataType], bool]] = {
 
 #: Names of the promotion policies.
 POLICY_NAMES = tuple(_RULES)
+#: What a value may become that the new type cannot hold.
+CAST_FAILURES = ("error", "null")
 
 
 @dataclass(frozen=True)
@@ -238,8 +240,8 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
         return name
     if name not in _RULES:
         raise SchemaError(f"There is no promotion policy {name!r}.", allowed=POLICY_NAMES)
-    if on_cast_failure not in ("error", "null"):
-        raise SchemaError(f"on_cast_failure cannot be {on_cast_failure!r}.", allowed=("error", "null"))
+    if on_cast_failure not in CAST_FAILURES:
+        raise SchemaError(f"on_cast_failure cannot be {on_cast_failure!r}.", allowed=CAST_FAILURES)
     return PromotionPolicy(name, on_cast_failure)
 
 
