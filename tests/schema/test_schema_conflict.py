@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from twophase.schema import (
     ChangeNullability,
     ChangeType,
     DropField,
+    DropPartitionKey,
     MoveField,
     RebaseSchemaConflictResolutionStrategy,
     RenameField,
@@ -110,6 +112,38 @@ def test_a_conflict_names_table_field_and_both_versions_and_survives_pickling() 
     assert "sales.daily" in str(error) and "field a" in str(error)
 
 
+def there_and_back() -> Schema:
+    """The table after a column was added, written to and dropped again: what it was, but for an id that is taken."""
+    return apply_changes(apply_changes(S1, AddField("gone", POINT)), DropField("gone"))
+
+
+@pytest.mark.parametrize("strategy", [SIMPLE, REBASE], ids=["simple", "rebase"])
+def test_row_5_gives_no_id_again_that_the_table_used_meanwhile(strategy: SchemaConflictResolutionStrategy) -> None:
+    now = there_and_back()
+    writer = apply_changes(S1, [AddField("c", POINT), AddPartitionKey("c.x")])
+    resolution = strategy.resolve(S1, now, writer)
+    new = resolution.schema.field_ids - S1.field_ids
+    assert min(new) > now.highest_field_id == 5
+    assert resolution.schema.highest_field_id == max(new)
+    assert resolution.schema.partition_keys == (resolution.schema.find("c.x").id,)
+    assert resolution.renumbered(writer).fields == resolution.schema.fields
+    # The writer's file is read under the new ids, the file of the column that is gone is not.
+    data = pa.table([pa.array([i]) for i in range(2)], names=["a", "b"]).cast(S1.arrow)
+    mine = data.append_column(writer.arrow.field("c"), pa.array([{"x": 7, "y": 8}], writer.arrow.field("c").type))
+    renumbered = plan_read(resolution.renumbered(writer), resolution.schema).project(mine)
+    assert renumbered.column("c").to_pylist() == [{"x": 7, "y": 8}]
+    theirs = apply_changes(S1, AddField("gone", POINT))
+    old = data.append_column(theirs.arrow.field("gone"), pa.array([{"x": 1, "y": 2}], theirs.arrow.field("gone").type))
+    assert plan_read(theirs, resolution.schema).project(old).column("c").to_pylist() == [None]
+
+
+def test_row_5_without_a_new_column_carries_the_highest_id_on() -> None:
+    now = there_and_back()
+    resolution = SIMPLE.resolve(S1, now, apply_changes(S1, RenameField("a", "z")))
+    assert resolution.schema.highest_field_id == now.highest_field_id
+    assert not resolution.writer_ids
+
+
 BASE = assign_ids(
     pa.schema(
         [
@@ -142,6 +176,26 @@ COMBINED: dict[str, tuple[Sequence[Change], Sequence[Change]]] = {
     ),
     "a move and a drop": ([MoveField("b", first())], [DropField("a")]),
     "a partition key and a new column": ([AddPartitionKey("a")], [AddField("x", pa.int32())]),
+    "one of two equal new columns renamed": (
+        [AddField("x", pa.int32()), RenameField("x", "z")],
+        [AddField("x", pa.int32())],
+    ),
+    "two new columns, swapped by one writer": (
+        [AddField("x", pa.int32()), AddField("y", pa.string()), RenameField("x", "t"), RenameField("y", "x")],
+        [AddField("y", pa.string())],
+    ),
+    "a key that is laid down, changed and taken up again by both": (
+        [AddPartitionKey("a"), DropPartitionKey("a"), RenameField("a", "z")],
+        [AddPartitionKey("a"), DropPartitionKey("a"), ChangeType("a", pa.int64())],
+    ),
+    "all of one list, and more": (
+        [ChangeDefault("a", 5)],
+        [ChangeDefault("a", 5), ChangeType("a", pa.int64()), ChangeComment("b", "?")],
+    ),
+    "a default of NaN and another change": (
+        [AddField("f", pa.float64(), default=math.nan)],
+        [AddField("f", pa.float64(), default=math.nan), AddField("x", pa.int8())],
+    ),
     "new columns at one place": (
         [AddField("x", pa.int8(), position=first())],
         [AddField("y", pa.int8(), position=first())],
@@ -169,6 +223,16 @@ CLASHES: dict[str, tuple[Sequence[Change], Sequence[Change], str]] = {
     "a drop and a change below": ([DropField("p")], [AddField("p.z", pa.int32())], "p"),
     "one name for two types": ([AddField("x", pa.int32())], [AddField("x", pa.string())], "x"),
     "one name for two fields": ([RenameField("a", "x")], [AddField("x", pa.int32())], "x"),
+    "one of two equal new columns given another type": (
+        [AddField("x", pa.int32()), ChangeType("x", pa.int64())],
+        [AddField("x", pa.int32())],
+        "x",
+    ),
+    "one of two equal new structs given a field": (
+        [AddField("x", POINT), AddField("x.z", pa.int32())],
+        [AddField("x", POINT)],
+        "x",
+    ),
     "one name in two cases": ([AddField("x", pa.int32())], [AddField("X", pa.string())], "X"),
     "the last field of a struct": ([DropField("p.x")], [DropField("p.y")], "p"),
     "a partition key that is renamed": ([AddPartitionKey("a")], [RenameField("a", "x")], "x"),
@@ -196,6 +260,28 @@ def test_the_same_new_column_is_one_with_the_first_writers_id() -> None:
     assert merged.find("x") == table.find("x")
     assert merged.find("z").id > max(table.highest_field_id, writer.highest_field_id)
     assert resolution.writer_ids[writer.find("x.y").id] == table.find("x.y").id
+
+
+def test_a_new_column_that_its_writer_renames_is_not_the_others_column_of_the_first_name() -> None:
+    renamed = [AddField("x", pa.int32()), RenameField("x", "z")]
+    plain = [AddField("x", pa.int32())]
+    table, writer = apply_changes(BASE, renamed), apply_changes(BASE, plain)
+    for theirs, ours, then in ((renamed, plain, ["z", "x"]), (plain, renamed, ["x", "z"])):
+        sides = (table, writer) if theirs is renamed else (writer, table)
+        merged = REBASE.resolve(BASE, *sides, table_changes=theirs, writer_changes=ours).schema
+        assert [node.name for node in merged][-2:] == then
+    same = apply_changes(BASE, [AddField("z", pa.int32())])
+    merged = REBASE.resolve(BASE, table, same, table_changes=renamed, writer_changes=[AddField("z", pa.int32())]).schema
+    assert merged is table
+
+
+def test_keys_that_both_lay_down_to_change_the_field_do_not_stand_in_the_way() -> None:
+    keyed = apply_changes(BASE, AddPartitionKey("a"))
+    theirs = [DropPartitionKey("a"), RenameField("a", "z"), AddPartitionKey("z")]
+    ours = [DropPartitionKey("a"), ChangeType("a", pa.int64()), AddPartitionKey("a")]
+    table, writer = apply_changes(keyed, theirs), apply_changes(keyed, ours)
+    merged = REBASE.resolve(keyed, table, writer, table_changes=theirs, writer_changes=ours).schema
+    assert merged.find("z").leaf == pa.int64() and merged.partition_keys == keyed.partition_keys
 
 
 def test_the_writers_files_read_right_after_its_new_columns_got_other_ids() -> None:

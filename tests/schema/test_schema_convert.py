@@ -16,11 +16,13 @@ from pyspark.sql import types as spark_types
 from twophase.schema import (
     AddField,
     ChangeDefault,
+    ChangeType,
     Field,
     Schema,
     apply_changes,
     assign_ids,
     bind_by_name,
+    diff,
     from_arrow,
     from_document,
     from_iceberg_document,
@@ -34,6 +36,7 @@ from twophase.schema import (
     to_spark,
     verify_file_schema,
 )
+from twophase.schema.compare import equivalent
 from twophase.schema.errors import (
     DefaultValueError,
     FieldIdError,
@@ -82,6 +85,24 @@ def test_arrow_and_json_hold_everything() -> None:
     leaves = Schema(tuple(Field(i, f"c{i}", leaf=leaf) for i, leaf in enumerate(EVERY_LEAF)))
     assert from_arrow(to_arrow(leaves)) == leaves
     assert from_json(to_json(leaves)) == leaves
+
+
+@pytest.mark.parametrize("leaf", [pa.float32(), pa.float64()], ids=str)
+def test_a_default_of_nan_is_equal_to_itself(leaf: pa.DataType) -> None:
+    table = assign_ids(pa.schema([("id", pa.int64())]))
+    made = [apply_changes(table, AddField("x", leaf, default=float("nan"))) for _ in range(2)]
+    again = [*made, from_json(to_json(made[0])), from_arrow(to_arrow(made[0])), from_spark(to_spark(made[0]))]
+    for other in again:
+        assert other.same_as(made[0]) and other.fields == made[0].fields
+        assert hash(other.find("x")) == hash(made[0].find("x"))
+        assert diff(made[0], other) == []
+        assert equivalent(made[0], other, frozenset())
+        assert apply_changes(other, ChangeDefault("x", float("nan"))) is other
+    twice = [ChangeDefault("x", float("nan")), ChangeDefault("x", float("nan"))]
+    assert apply_changes(made[0], twice) is made[0]
+    assert not made[0].same_as(apply_changes(made[0], ChangeDefault("x", 1.0)))
+    if leaf == pa.float32():
+        assert diff(made[0], apply_changes(made[0], ChangeType("x", pa.float64()))) == [ChangeType(2, pa.float64())]
 
 
 def test_ids_survive_in_a_parquet_file_at_every_level(tmp_path: Path) -> None:

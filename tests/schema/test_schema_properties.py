@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from tests.schema.schema_data import comparable, rows_table
 from tests.schema.schema_strategies import change_lists, changes, rows_of, schemas
 from twophase.schema import (
+    AddField,
     Change,
+    DropField,
+    DropPartitionKey,
     Field,
     Kind,
     RebaseSchemaConflictResolutionStrategy,
@@ -29,7 +33,8 @@ from twophase.schema import (
     to_spark,
 )
 from twophase.schema.cast_arrow import cast_array
-from twophase.schema.conflict import _canonical as canonical
+from twophase.schema.compare import canonical, change_key, equivalent, keys_of
+from twophase.schema.defaults import default_key
 from twophase.schema.errors import CastError, NullabilityError, SchemaConflictError, SchemaError, UnsupportedTypeError
 from twophase.schema.resolve import by_ids
 
@@ -39,6 +44,9 @@ SETTINGS = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+MORE = settings(SETTINGS, max_examples=400)
 
 
 def model(value: Any, node: Field) -> Any:
@@ -165,33 +173,106 @@ def test_the_difference_of_two_versions_leads_from_one_to_the_other(data: st.Dat
 
 @SETTINGS
 @given(st.data())
+def test_a_list_named_by_ids_means_the_same_and_its_new_fields_are_whole(data: st.DataObject) -> None:
+    base = data.draw(schemas())
+    listed = data.draw(change_lists(base, 6))
+    target = apply_changes(base, listed, promotion="explicit")
+    resolved = by_ids(base, listed)
+    assert equivalent(apply_changes(base, resolved, promotion="explicit"), target, base.field_ids)
+    new = [node for node in target.walk() if node.id not in base]
+    roots = [node for node in new if target.parent_of(node.id) is None or target.parent_of(node.id) in base]
+    assert sum(isinstance(change, AddField) for change in resolved) == len(roots)
+
+
+@MORE
+@given(st.data())
 def test_rebasing_gives_a_serial_order_or_a_conflict_and_commuting_lists_never_conflict(data: st.DataObject) -> None:
     base = data.draw(schemas())
-    theirs, ours = data.draw(change_lists(base, 3)), data.draw(change_lists(base, 3))
+    # Two writers often make a part of the same changes, and go on with the same new fields.
+    shared = data.draw(st.one_of(st.just([]), change_lists(base, 2)))
+    theirs, ours = (data.draw(change_lists(base, 3, first_changes=shared)) for _ in range(2))
     table = apply_changes(base, theirs, promotion="explicit")
     writer = apply_changes(base, ours, promotion="explicit")
-    orders = [serial(table, base, ours), serial(writer, base, theirs)]
     strategy = RebaseSchemaConflictResolutionStrategy()
     try:
         merged = strategy.resolve(base, table, writer, table_changes=theirs, writer_changes=ours).schema
     except SchemaConflictError:
+        orders = [serial(table, base, ours, ()), serial(writer, base, theirs, ())]
         assert None in orders or orders[0] != orders[1]
         return
-    if set(map(str, by_ids(base, theirs))).isdisjoint(map(str, by_ids(base, ours))):
-        assert canonical(merged, base.field_ids) in [order for order in orders if order is not None] or merged in (
-            table,
-            writer,
-        )
+    orders = [serial(table, base, ours, shared) for shared in ((), theirs)]
+    orders += [serial(writer, base, theirs, shared) for shared in ((), ours)]
+    unchanged = [canonical(side, base.field_ids) for side in (table, writer) if side.same_as(merged)]
+    assert canonical(merged, base.field_ids) in [*orders, *unchanged]
+    assert contents(merged, base) in (outcome(table, writer, base), outcome(writer, table, base))
     assert {node.id for node in table.walk() if node.id not in base} <= merged.field_ids
+    assert merged.highest_field_id >= max(table.highest_field_id, max(writer.field_ids & merged.field_ids, default=0))
 
 
-def serial(schema: Schema, base: Schema, then: list[Change]) -> Any:
-    """The other transaction run after the first, fields named by ids; None where it is refused."""
+def serial(schema: Schema, base: Schema, then: list[Change], shared: Sequence[Change]) -> Any:
+    """The other transaction run after the first, fields named by ids; None where it is refused.
+
+    The same change twice is one: additions and drops of the ``shared`` list are left out.
+    """
+    made = [] if not shared else [change_key(change) for change in by_ids(base, shared)]
+    once = (AddField, DropField, DropPartitionKey)
+    left = [c for c in by_ids(base, then) if not (isinstance(c, once) and change_key(c) in made)]
     try:
-        after = apply_changes(schema, by_ids(base, then), promotion="explicit")
+        after = apply_changes(schema, left, promotion="explicit")
     except SchemaError:
         return None
     return canonical(after, base.field_ids)
+
+
+Contents = dict[Any, Any]
+
+
+def contents(schema: Schema, base: Schema) -> Contents:
+    """A schema as a dictionary: what it says of each id, new fields named by the id above them and their name."""
+
+    def token(node: Field) -> Any:
+        above = schema.ancestors(node.id)
+        return node.id if node.id in base else (token(above[0]) if above else None, node.name)
+
+    found: Contents = {}
+    for node in schema.walk():
+        above = schema.ancestors(node.id)
+        defaults = (default_key(node.initial_default), default_key(node.write_default))
+        old = base.get(node.id)
+        found[token(node)] = {
+            "above": token(above[0]) if above else None,
+            "name": node.name,
+            "type": node.type_name,
+            "nullable": node.nullable,
+            "comment": node.comment,
+            # A default follows its field's type; the other tests tell how.
+            "defaults": defaults if old is None or old.leaf == node.leaf else None,
+        }
+    primary, partition = ([token(schema.by_id(key)) for key in keys] for keys in keys_of(schema))
+    found["primary"], found["partition"] = {"": primary}, {"": sorted(map(str, partition))}
+    return found
+
+
+def outcome(first: Schema, second: Schema, base: Schema) -> Contents | None:
+    """What the dictionary says after both transactions; None where the second finds a field gone that it changed."""
+    before, ours, result = contents(base, base), contents(second, base), contents(first, base)
+    for token, said in ours.items():
+        if token not in before:
+            if result.get(token, said) != said:
+                return None
+            result[token] = said
+        elif said != before[token]:
+            if token not in result:
+                return None
+            changed = {fact: value for fact, value in said.items() if value != before[token][fact]}
+            retyped = result[token].get("type") != before[token].get("type") or "type" in changed
+            result[token] = {**result[token], **changed, **({"defaults": None} if retyped else {})}
+    for token in before.keys() - ours.keys():
+        result.pop(token, None)
+    if ours["partition"] != before["partition"]:
+        kept, mine, old = (set(keys["partition"][""]) for keys in (contents(first, base), ours, before))
+        result["partition"] = {"": sorted((kept - (old - mine)) | (mine - old))}
+    return result
 
 
 @SETTINGS
@@ -205,10 +286,7 @@ def test_rebasing_without_the_lists_gives_a_serial_order_or_a_conflict(data: st.
         merged = RebaseSchemaConflictResolutionStrategy().resolve(base, table, writer).schema
     except SchemaConflictError:
         return
+    assert contents(merged, base) in (outcome(table, writer, base), outcome(writer, table, base))
     for node in base.walk():
         dropped = node.id not in table or node.id not in writer
         assert (node.id not in merged) == dropped
-    for other in (table, writer):
-        for node in other.walk():
-            if node.id in base and node.id in merged and node.name != base.by_id(node.id).name:
-                assert merged.by_id(node.id).name == node.name

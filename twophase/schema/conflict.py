@@ -1,8 +1,7 @@
 """Two writers who change one table's schema at once (Hudi RFC-82).
 
 A strategy gets the table's schema when the writer's transaction started, the one at validation (under the lock of the
-commit), and the
-writer's. It answers with the schema to commit, or raises.
+commit), and the writer's. It answers with the schema to commit, or raises.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
-from twophase.schema.apply import apply_changes
-from twophase.schema.changes import AddField, Change, ChangeNullability, MoveField
+from twophase.schema.apply import Application
+from twophase.schema.changes import AddField, Change, ChangeNullability, DropField, DropPartitionKey, MoveField
+from twophase.schema.compare import canonical, change_key, equivalent, keys_of
 from twophase.schema.diff import diff, touched
 from twophase.schema.errors import SchemaConflictError, SchemaError
 from twophase.schema.names import fold
-from twophase.schema.promotion import promotion_policy
 from twophase.schema.resolve import by_ids
 from twophase.schema.schema import Field, Schema
 
@@ -45,13 +45,12 @@ class Resolution:
         """The writer's schema under the table's ids: what the writer's files are to be read with."""
         if not self.writer_ids:
             return writer
-        highest = max(writer.highest_field_id, self.schema.highest_field_id)
-        keys = [tuple(self.writer_ids.get(key, key) for key in ids) for ids in _keys(writer)]
-        return Schema(_renumbered(writer.fields, self.writer_ids), writer.schema_id, highest, *keys)
+        return _renumber(writer, self.writer_ids, max(writer.highest_field_id, self.schema.highest_field_id))
 
 
-def _keys(schema: Schema) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return schema.primary_keys, schema.partition_keys
+def _renumber(schema: Schema, ids: Mapping[int, int], highest_field_id: int) -> Schema:
+    keys = [tuple(ids.get(key, key) for key in of_kind) for of_kind in keys_of(schema)]
+    return Schema(_renumbered(schema.fields, ids), schema.schema_id, highest_field_id, *keys)
 
 
 def _renumbered(fields: Sequence[Field], ids: Mapping[int, int]) -> tuple[Field, ...]:
@@ -130,34 +129,24 @@ def _decide(at_start: Schema | None, at_validation: Schema | None, writer: Schem
     if at_start is None:
         return None
     if equivalent(at_start, at_validation, known):
-        return Resolution(writer)
+        return _above(at_validation, writer, known)
     if equivalent(at_start, writer, known):
         return Resolution(at_validation)
     return None
 
 
-def equivalent(left: Schema, right: Schema, known: frozenset[int]) -> bool:
-    """Whether two schemas describe the same table; ids count only for fields that both writers had before them."""
-    if left is right or left.same_as(right):
-        return True
-    if len(left) != len(right) or len(left.field_ids) != len(right.field_ids):
-        return False
-    return _shape(left, known) == _shape(right, known)
+def _above(at_validation: Schema, writer: Schema, known: frozenset[int]) -> Resolution:
+    """The writer's schema over a table that is what it was, or is so again (row 5).
 
-
-def _shape(schema: Schema, known: frozenset[int]) -> tuple[Any, ...]:
-    keys = [[schema.path_of(key) for key in ids] for ids in _keys(schema)]
-    return tuple(_field_shape(node, known) for node in schema), keys
-
-
-def _field_shape(node: Field, known: frozenset[int]) -> tuple[Any, ...]:
-    children = tuple(_field_shape(child, known) for child in node.children)
-    return (node.id if node.id in known else None, *_facts(node), children)
-
-
-def _facts(node: Field) -> tuple[Any, ...]:
-    defaults = (node.initial_default, node.write_default)
-    return (node.name, node.kind, node.leaf, node.nullable, node.comment, *defaults, node.metadata)
+    Meanwhile the table may have had fields whose data lies in its files: the ids of those name no other field.
+    """
+    highest = max(at_validation.highest_field_id, writer.highest_field_id)
+    taken = [node.id for node in writer.walk() if node.id not in known and node.id <= at_validation.highest_field_id]
+    if not taken:
+        same = highest == writer.highest_field_id
+        return Resolution(writer if same else replace(writer, highest_field_id=highest))
+    ids = dict(zip(taken, count(highest + 1), strict=False))
+    return Resolution(_renumber(writer, ids, highest + len(ids)), ids)
 
 
 def _writer_ids(base: Schema | None, merged: Schema, writer: Schema) -> dict[int, int]:
@@ -190,16 +179,14 @@ class RebaseSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
     """Beyond RFC-82: change lists that do not touch each other are combined.
 
     The writer's changes are replayed on the table's schema, fields named by ids. They are combined where both orders
-    of the two
-    transactions lead to the same schema (new columns aside: the table's come first); so the result is what the table's
-    transaction
-    followed by the writer's gives. The same change twice is one, with the first writer's id. All else is a conflict.
+    of the two transactions lead to the same schema (new columns aside: the table's come first); so the result is what
+    the table's transaction followed by the writer's gives. The same change twice is one, with the first writer's id;
+    what a list does to a column that it adds is a part of that addition. All else is a conflict.
 
     Notes
     -----
     Without the change lists they are derived from the schemas; a reorder by both writers may then be a conflict where
-    the lists
-    would have shown that it is none.
+    the lists would have shown that it is none.
     """
 
     def resolve(
@@ -236,41 +223,30 @@ def _combine(
     """The schema after both lists, table first; None where the other order gives something else."""
     # Ids that the writer's files carry must not come to name other fields.
     floor = max(table.highest_field_id, writer.highest_field_id)
-    merged = _replay(table, _without(ours, theirs), floor)
-    other = _replay(writer, _without(theirs, ours), floor)
-    return merged if _canonical(merged, base.field_ids) == _canonical(other, base.field_ids) else None
+    merged = _replay(table, ours, theirs, floor)
+    other = _replay(writer, theirs, ours, floor)
+    return merged if canonical(merged, base.field_ids) == canonical(other, base.field_ids) else None
 
 
-def _replay(schema: Schema, changes: Iterable[Change], floor: int) -> Schema:
-    return apply_changes(schema, changes, promotion=promotion_policy("explicit"), highest_field_id=floor)
+def _replay(schema: Schema, changes: Sequence[Change], others: Sequence[Change], floor: int) -> Schema:
+    """The schema, which others made, after a list; what they made of it already is not made twice."""
+    made = {change_key(change) for change in others}
+    if all(change_key(change) in made for change in changes):
+        return schema
+    application = Application(schema, floor=floor, trusted=True)
+    for change in changes:
+        if change_key(change) not in made or not _is_done(application, change):
+            application.apply(change)
+    return application.result(schema.schema_id + 1)
 
 
-def _without(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
-    """The changes that the others did not make already; where a new column stands is no part of it."""
-    made = {_placeless(change) for change in others}
-    return [change for change in changes if _placeless(change) not in made]
-
-
-def _placeless(change: Change) -> Change:
-    return replace(change, position=None) if isinstance(change, AddField) else change
-
-
-def _canonical(schema: Schema, known: frozenset[int]) -> Any:
-    """A schema without the ids of new fields and without their order among themselves."""
-    keys = [[_key_name(schema, key, known) for key in ids] for ids in _keys(schema)]
-    return _canonical_fields(schema.fields, known), keys
-
-
-def _key_name(schema: Schema, key: int, known: frozenset[int]) -> Any:
-    return key if key in known else schema.path_of(key)
-
-
-def _canonical_fields(fields: Sequence[Field], known: frozenset[int]) -> Any:
-    old = [(node.id, _facts(node), _canonical_fields(node.children, known)) for node in fields if node.id in known]
-    new = {
-        node.name: (_facts(node), _canonical_fields(node.children, known)) for node in fields if node.id not in known
-    }
-    return old, new
+def _is_done(application: Application, change: Change) -> bool:
+    """Whether a change that both made would be refused the second time; all others have no effect then."""
+    if isinstance(change, DropField) and isinstance(change.path, int):
+        return application.tree.get(change.path) is None
+    if isinstance(change, DropPartitionKey):
+        return application.find(change.path).id not in application.partition
+    return isinstance(change, AddField)
 
 
 def _recheck(merged: Schema, changes: Iterable[Change]) -> Iterable[str]:

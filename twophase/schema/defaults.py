@@ -1,4 +1,4 @@
-"""Default values: checked against their type, written as text, carried over a change of type.
+"""Default values: checked against their type, compared, written as text.
 
 A default is kept as a :class:`pyarrow.Scalar`, so that it has exactly the field's type; documents hold its text.
 """
@@ -52,6 +52,14 @@ def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
     if isinstance(value, bool) != pa.types.is_boolean(data_type):
         raise TypeError(f"a {type(value).__name__} was given")
     return pa.scalar(value, type=data_type)
+
+
+def default_key(value: Any) -> Any:
+    """Equal for equal defaults: NaN is NaN here, unlike in arithmetic, or a schema would differ from itself."""
+    plain = value.as_py() if isinstance(value, pa.Scalar) and pa.types.is_floating(value.type) else value
+    if isinstance(plain, float) and plain != plain:
+        return "NaN", str(value.type) if isinstance(value, pa.Scalar) else "float"
+    return value
 
 
 def format_default(scalar: pa.Scalar) -> str:

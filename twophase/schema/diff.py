@@ -22,6 +22,8 @@ from twophase.schema.changes import (
     after,
     first,
 )
+from twophase.schema.compare import facts, keys_of
+from twophase.schema.defaults import default_key
 from twophase.schema.errors import SchemaError
 from twophase.schema.schema import Field, Kind, Schema
 
@@ -41,17 +43,13 @@ def diff(base: Schema, target: Schema) -> list[Change]:
     SchemaError
         An id is a field of another kind, or lies in another struct: they are not versions of one table.
     """
-    if base.fields is target.fields and _keys(base) == _keys(target):
+    if base.fields is target.fields and keys_of(base) == keys_of(target):
         return []
     changes: list[Change] = []
     late: list[Change] = []
     changes.extend(_keys_before(base, target))
     _siblings(base, target, base.fields, target.fields, None, changes, late)
     return [*changes, *late, *_keys_after(base, target)]
-
-
-def _keys(schema: Schema) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return schema.primary_keys, schema.partition_keys
 
 
 def _keys_before(base: Schema, target: Schema) -> Iterator[Change]:
@@ -126,7 +124,7 @@ def _field(base: Schema, target: Schema, old: Field, new: Field, changes: list[C
         changes.append(ChangeType(new.id, new.leaf))
     if old.comment != new.comment:
         changes.append(ChangeComment(new.id, new.comment))
-    if old.write_default != new.write_default and not _follows_type(old, new):
+    if default_key(old.write_default) != default_key(new.write_default) and not _follows_type(old, new):
         late.append(ChangeDefault(new.id, new.write_default))
     _siblings(base, target, old.children, new.children, new.id, changes, late)
 
@@ -135,7 +133,8 @@ def _follows_type(old: Field, new: Field) -> bool:
     """Whether the default changed only because its type did."""
     if old.leaf == new.leaf or old.write_default is None or new.write_default is None:
         return False
-    return bool(old.write_default.as_py() == new.write_default.as_py())
+    value = old.write_default.as_py()
+    return bool(value == new.write_default.as_py() or value != value)
 
 
 def _order(old: Sequence[Field], new: Sequence[Field], parent: int | None) -> Iterator[Change]:
@@ -179,6 +178,12 @@ def _longest_rising(ids: Sequence[int], rank: dict[int, int]) -> set[int]:
     return settled
 
 
+def added(base: Schema, target: Schema, node: Field, place: Position | None) -> Iterator[Change]:
+    """The changes that make a new field, of a struct that was there before."""
+    yield _add(node, place, target.parent_of(node.id))
+    yield from _defaults_of_new(base, target, node)
+
+
 def _add(node: Field, place: Position | None, parent: int | None) -> AddField:
     # A NOT NULL field without a default for old rows is made nullable here and tightened later in the list.
     nullable = node.nullable or node.initial_default is None
@@ -219,8 +224,4 @@ def _same_here(old: Field | None, new: Field) -> bool:
         ids = ([child.id for child in old.children], [child.id for child in new.children])
         if ids[0] != ids[1]:
             return False
-    facts = [
-        (node.name, node.leaf, node.nullable, node.comment, node.initial_default, node.write_default)
-        for node in (old, new)
-    ]
-    return facts[0] == facts[1]
+    return facts(old) == facts(new)

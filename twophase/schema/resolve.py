@@ -2,87 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from twophase.schema.apply import Application
-from twophase.schema.changes import AddField, Change, MoveField, Position, RenameField, SetPrimaryKey
-from twophase.schema.names import FieldPath
-from twophase.schema.promotion import promotion_policy
+from twophase.schema.changes import (
+    AddField,
+    AddPartitionKey,
+    Change,
+    DropPartitionKey,
+    MoveField,
+    Position,
+    RenameField,
+    SetPrimaryKey,
+)
+from twophase.schema.compare import equivalent
+from twophase.schema.diff import added, diff
+from twophase.schema.errors import SchemaError
 from twophase.schema.schema import Schema
 from twophase.schema.tree import Node
-
-#: The changes were let through by their own transaction: no policy refuses them a second time.
-_ALREADY_ALLOWED = promotion_policy("explicit")
 
 
 def by_ids(schema: Schema, changes: Iterable[Change]) -> list[Change]:
     """The same list with ids for paths.
+
+    What a list does to a field that it adds itself becomes a part of the ``AddField``: another transaction that adds
+    the same column must not be taken for one that made half of it.
 
     Raises
     ------
     SchemaError
         The list does not apply to the schema.
     """
-    application = Application(schema, _ALREADY_ALLOWED, None)
-    resolver = _Resolver(application)
-    resolved: list[Change] = []
-    for change in changes:
-        resolved.append(resolver.resolve(change))
+    application = Application(schema, trusted=True)
+    steps = [_take(application, change) for change in changes]
+    target = application.result(schema.schema_id + 1)
+    folded = list(_folded(schema, target, steps))
+    # New fields are named by their last names, which may be those that others had at an earlier point of the list.
+    return folded if _leads_to(schema, folded, target) else diff(schema, target)
+
+
+def _leads_to(schema: Schema, changes: Iterable[Change], target: Schema) -> bool:
+    application = Application(schema, trusted=True)
+    try:
+        for change in changes:
+            application.apply(change)
+        return equivalent(application.result(target.schema_id), target, schema.field_ids)
+    except SchemaError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A change and the fields that it speaks of: their names may be others at the end of the list."""
+
+    change: Any
+    nodes: tuple[Node, ...]
+    anchor: Node | None = None
+
+
+def _take(application: Application, change: Change) -> _Step:
+    """Apply a change, and note what it was about."""
+    if isinstance(change, AddField):
+        anchor = _anchor(application, change.position, application.new_place(change)[0])
         application.apply(change)
-    return _without_older_renames(resolved)
+        return _Step(change, (application.added[-1],), anchor)
+    paths = change.paths if isinstance(change, SetPrimaryKey) else (getattr(change, "path", ()),)
+    nodes = tuple(application.find(path) for path in paths)
+    anchor = _anchor(application, change.position, nodes[0].parent) if isinstance(change, MoveField) else None
+    application.apply(change)
+    return _Step(change, nodes, anchor)
 
 
-def _without_older_renames(changes: Sequence[Change]) -> list[Change]:
-    """Of several renames of one field only the last matters; by ids they would contradict each other."""
-    final = {change.path: change for change in changes if isinstance(change, RenameField)}
-    return [change for change in changes if not isinstance(change, RenameField) or final[change.path] is change]
+def _anchor(application: Application, position: Position | None, parent: Node | None) -> Node | None:
+    if position is None or position.anchor is None:
+        return None
+    if isinstance(position.anchor, str) and (named := application.tree.siblings(parent).named(position.anchor)):
+        return named[0]
+    return application.find(position.anchor)
 
 
-class _Resolver:
-    def __init__(self, application: Application) -> None:
-        self.application = application
+def _folded(schema: Schema, target: Schema, steps: list[_Step]) -> Iterator[Change]:
+    # Of several renames of one field only the last matters; by ids they would contradict each other.
+    renames = {step.nodes[0].id: step for step in steps if isinstance(step.change, RenameField)}
+    for step in steps:
+        if isinstance(step.change, SetPrimaryKey):
+            yield SetPrimaryKey(tuple(_reference(node) for node in step.nodes))
+        elif not _within_a_new_field(step):
+            yield from _change(schema, target, step, renames)
 
-    def resolve(self, change: Change) -> Change:
-        if isinstance(change, AddField):
-            return self._add(change)
-        if isinstance(change, SetPrimaryKey):
-            return SetPrimaryKey(tuple(self.reference(path) for path in change.paths))
-        changed = replace(change, path=self.reference(change.path))  # type: ignore[call-arg, attr-defined]
-        if isinstance(changed, MoveField):
-            node = self.application.find(changed.path)
-            return replace(changed, position=self._position(changed.position, node.parent))
-        return changed
 
-    def _add(self, change: AddField) -> AddField:
-        parent, name = self.application.new_place(change)
-        position = None if change.position is None else self._position(change.position, parent)
-        if parent is None:
-            return replace(change, path=(name,), position=position)
-        above = self._name(parent)
-        if isinstance(above, int):
-            return replace(change, path=(name,), parent=above, position=position)
-        owner, names = (above[0], above[1:]) if isinstance(above[0], int) else (None, above)
-        return replace(change, path=(*names, name), parent=owner, position=position)
+def _within_a_new_field(step: _Step) -> bool:
+    """Whether the new field that a change is about holds its outcome already."""
+    (node,) = step.nodes
+    if isinstance(step.change, AddField | MoveField):
+        return node.parent is not None and node.parent.origin is None
+    return node.origin is None and not isinstance(step.change, AddPartitionKey | DropPartitionKey)
 
-    def _position(self, position: Position, parent: Node | None) -> Position:
-        if not isinstance(position.anchor, str):
-            return position
-        named = self.application.tree.siblings(parent).named(position.anchor)
-        old = [node for node in named if node.origin is not None]
-        return replace(position, anchor=old[0].id) if old else position
 
-    def reference(self, path: FieldPath) -> FieldPath:
-        return self._name(self.application.find(path))
+def _change(schema: Schema, target: Schema, step: _Step, renames: dict[int, _Step]) -> Iterator[Change]:
+    (node,) = step.nodes
+    if isinstance(step.change, AddField):
+        yield from added(schema, target, target.by_id(node.id), _position(step))
+    elif isinstance(step.change, MoveField):
+        yield MoveField(_reference(node), _position(step) or step.change.position)
+    elif renames.get(node.id, step) is step or not isinstance(step.change, RenameField):
+        yield replace(step.change, path=_reference(node))
 
-    def _name(self, node: Node) -> int | tuple[str | int, ...]:
-        """The id of an older field; for a new one the nearest older id above it, and names."""
-        names: list[str | int] = []
-        current: Node | None = node
-        while current is not None and current.origin is None:
-            names.append(current.name)
-            current = current.parent
-        names.reverse()
-        if current is None:
-            return tuple(names)
-        return (current.id, *names) if names else current.id
+
+def _position(step: _Step) -> Position | None:
+    if step.anchor is None:
+        return step.change.position
+    return replace(step.change.position, anchor=step.anchor.name if step.anchor.origin is None else step.anchor.id)
+
+
+def _reference(node: Node) -> int | tuple[str | int, ...]:
+    """The id of an older field; for a new one the nearest older id above it, and names."""
+    names: list[str | int] = []
+    current: Node | None = node
+    while current is not None and current.origin is None:
+        names.append(current.name)
+        current = current.parent
+    names.reverse()
+    if current is None:
+        return tuple(names)
+    return (current.id, *names) if names else current.id

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from twophase.schema.defaults import default_key
 from twophase.schema.errors import FieldIdError, KeyFieldError, LastFieldError, SchemaError, UnknownFieldError
 from twophase.schema.leaf import type_name
 from twophase.schema.names import FieldPath, fold, format_path
@@ -62,10 +63,22 @@ class Field:
     leaf: pa.DataType | None = None
     nullable: bool = True
     comment: str | None = None
-    initial_default: pa.Scalar | None = None
-    write_default: pa.Scalar | None = None
+    initial_default: pa.Scalar | None = field(default=None, hash=False)
+    write_default: pa.Scalar | None = field(default=None, hash=False)
     metadata: tuple[tuple[str, str], ...] = ()
     children: tuple[Field, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Field):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def _compared(self) -> tuple[object, ...]:
+        defaults = (default_key(self.initial_default), default_key(self.write_default))
+        facts = (self.id, self.name, self.kind, self.leaf, self.nullable, self.comment)
+        return (*facts, *defaults, self.metadata, self.children)
 
     @property
     def type_name(self) -> str:
