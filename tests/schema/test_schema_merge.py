@@ -1,4 +1,4 @@
-"""Reading older files, with Spark and with PyArrow: worked examples, both flags, filters, partitions, reconcile."""
+"""Reading older files, with Spark and with PyArrow: worked examples, both flags, filters, reconcile."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ from twophase.schema import (
     KEEP,
     STRICT,
     AddField,
-    AddPartitionKey,
     ChangeDefault,
     ChangeNullability,
     ChangeType,
     DropField,
-    DropPartitionKey,
     Field,
     MoveField,
     Origin,
@@ -42,10 +40,7 @@ from twophase.schema import (
     describe,
     file_filter,
     first,
-    may_skip,
     merge_schemas,
-    partition_values,
-    plan_partitioned_read,
     plan_read,
     promotion_policy,
     reconcile,
@@ -53,7 +48,6 @@ from twophase.schema import (
     to_spark,
 )
 from twophase.schema.errors import (
-    CastError,
     FieldIdError,
     IncompatibleWriteError,
     KeyFieldError,
@@ -344,59 +338,6 @@ def test_filters_stay_right_under_any_changes(data: st.DataObject) -> None:
             assert not pushed.exact or comparable(found.to_pylist()) == comparable(wanted)
 
 
-# -- partitions --------------------------------------------------------------------------------------------------------
-
-
-def test_adding_and_dropping_partition_keys_changes_no_data(spark: SparkSession, tmp_path: Path) -> None:
-    """FLIP-226: each file keeps its own version's layout, and the table reads as if there had been one."""
-    by_day = assign_ids(
-        pa.schema([("v", pa.int32()), ("day", pa.date32()), ("hour", pa.int32())]), partition_keys=["day"]
-    )
-    by_both = apply_changes(by_day, AddPartitionKey("hour"))
-    by_none = apply_changes(
-        by_both, [DropPartitionKey("day"), DropPartitionKey("hour"), ChangeType("hour", pa.int64())]
-    )
-    rows: Rows = [{"v": i, "day": dt.date(2020, 1, 1 + i % 2), "hour": i % 3} for i in range(6)]
-    read: list[tuple[Any, ...]] = []
-    by_engine: list[tuple[Any, ...]] = []
-    for version, (schema, part) in enumerate([(by_day, rows[:2]), (by_both, rows[2:4]), (by_none, rows[4:])]):
-        keys = [schema.by_id(key).name for key in schema.partition_keys]
-        for row in part:
-            plan = plan_partitioned_read(schema, by_none, {key: str(row[key]) for key in keys})
-            stored = rows_table(schema, [row]).drop_columns(keys)
-            path = tmp_path / f"{version}-{row['v']}.parquet"
-            pq.write_table(stored, path)
-            read += [tuple(r.values()) for r in plan.project(stored).to_pylist()]
-            frame = spark.read.parquet(str(path)).selectExpr(*plan.spark_expressions())
-            by_engine += [tuple(r.values()) for r in frame.toArrow().to_pylist()]
-    assert read == by_engine == [tuple(row.values()) for row in rows]
-
-
-def test_a_file_is_skipped_only_by_what_its_own_version_was_partitioned_by() -> None:
-    by_day = assign_ids(
-        pa.schema([("v", pa.int32()), ("day", pa.date32()), ("hour", pa.int32())]), partition_keys=["day"]
-    )
-    by_both = apply_changes(by_day, AddPartitionKey("hour"))
-    old = plan_partitioned_read(by_day, by_both, {"day": "2020-01-01"})
-    new = plan_partitioned_read(by_both, by_both, {"day": "2020-01-01", "hour": "3"})
-    assert may_skip(old, [("day", "=", dt.date(2020, 1, 2))])
-    assert not may_skip(old, [("hour", "=", 4)])
-    assert may_skip(new, [("hour", "=", 4)])
-    assert not may_skip(new, [("hour", "=", 3)])
-
-
-def test_directory_names_must_be_the_versions_partition_values() -> None:
-    table = assign_ids(
-        pa.schema([("v", pa.int32()), ("n", pa.int32()), ("t", pa.timestamp("us", "UTC"))]), partition_keys=["n", "t"]
-    )
-    values = partition_values(table, {"n": "__HIVE_DEFAULT_PARTITION__", "T": "2020-01-01 00:00:00"})
-    assert values[2] is None and values[3].as_py() == dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    with pytest.raises(KeyFieldError, match="partitioned by"):
-        partition_values(table, {"n": "1"})
-    with pytest.raises(CastError, match="n are no int"):
-        partition_values(table, {"n": "x", "t": None})
-
-
 # -- reconcile ---------------------------------------------------------------------------------------------------------
 
 TARGET = assign_ids(
@@ -471,6 +412,43 @@ def test_a_missing_column_gets_the_write_default_and_not_what_old_rows_read() ->
     assert result.plan.project(pa.table({"id": [7]})).column("n").to_pylist() == [2]
 
 
+NULLS = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("n", pa.null()),
+        ("s", pa.struct([("x", pa.int32()), ("y", pa.null())])),
+        ("t", pa.struct([("x", pa.null())])),
+        ("p", pa.struct([("x", pa.int32()), ("z", pa.null())])),
+    ]
+)
+
+
+def test_a_new_column_that_is_null_in_all_rows_waits_for_its_first_value(spark: SparkSession) -> None:
+    result = reconcile(TARGET, NULLS)
+    assert [node.name for node in result.schema] == ["id", "s", "a", "p", "l"]
+    assert [node.name for node in result.schema.find("s").children] == ["x"]
+    assert result.schema.find("p") is TARGET.find("p")
+    rows = [{"id": 1, "n": None, "s": {"x": 2, "y": None}, "t": {"x": None}, "p": {"x": 3, "z": None}}]
+    data = pa.Table.from_pylist(rows, schema=NULLS)
+    read = result.plan.project(data).to_pylist()
+    assert read == [{"id": 1, "a": None, "s": {"x": 2}, "p": {"x": 3, "y": None}, "l": None}]
+    assert spark.createDataFrame(data).selectExpr(*result.plan.spark_expressions()).toArrow().to_pylist() == read
+    first = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int8())])
+    assert reconcile(result.schema, first).schema.find("n").leaf == pa.int8()
+
+
+@pytest.mark.parametrize("odd", [pa.list_(pa.null()), pa.map_(pa.string(), pa.null())], ids=str)
+def test_new_lists_of_nothing_but_null_are_refused_because_they_would_be_lost(odd: pa.DataType) -> None:
+    with pytest.raises(IncompatibleWriteError, match=r"n is new, and NULL in all rows.*a cast to its type"):
+        reconcile(TARGET, pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", odd)]))
+
+
+def test_by_position_no_column_can_be_left_out() -> None:
+    incoming = pa.schema([("a", pa.int32()), ("n", pa.null()), ("c", pa.int32())])
+    with pytest.raises(IncompatibleWriteError, match="by='name'"):
+        reconcile(assign_ids(pa.schema([("a", pa.int32())])), incoming, by="position")
+
+
 def test_two_decimals_meet_where_both_fit() -> None:
     table = assign_ids(pa.schema([("d", pa.decimal128(10, 4))]))
     result = reconcile(
@@ -538,12 +516,13 @@ def test_ignored_columns_are_not_written() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schemas(), schemas())
 def test_a_reconciled_table_holds_old_and_new_rows(table: Schema, other: Schema) -> None:
-    incoming = pa.schema([pa.field(n.name, n.data_type) for n in other])
+    incoming = pa.schema([pa.field(n.name, n.data_type, n.nullable) for n in other])
+    policy = ReconcilePolicy(promotion=promotion_policy("wide"), relax_not_null=True)
     try:
-        result = reconcile(table, incoming, ReconcilePolicy(promotion=promotion_policy("wide")))
+        result = reconcile(table, incoming, policy)
     except SchemaError:
         return
     assert plan_read(table, result.schema).project(rows_table(table, rows_of(table))).num_rows == 6
     assert result.plan.project(rows_table(other, rows_of(other))).num_rows == 6
-    again = reconcile(result.schema, incoming, ReconcilePolicy(promotion=promotion_policy("wide")))
+    again = reconcile(result.schema, incoming, policy)
     assert again.schema is result.schema

@@ -32,12 +32,12 @@ from twophase.schema.errors import (
     SchemaError,
     UnknownFieldError,
 )
-from twophase.schema.leaf import SPARK_TYPE
+from twophase.schema.leaf import SPARK_TYPE, type_name
 from twophase.schema.names import FieldPath, format_path, split_path
 from twophase.schema.paths import path_text
 from twophase.schema.promotion import EXACT, PromotionPolicy, promotion_policy
 from twophase.schema.schema import Field, Schema
-from twophase.schema.tree import Node, Tree
+from twophase.schema.tree import Node, Tree, type_name_of
 
 
 def apply_changes(
@@ -119,7 +119,9 @@ class Application:
         try:
             handler = _HANDLERS[type(change)]
         except KeyError:
-            raise SchemaError(f"{change!r} is no change of a schema.") from None
+            raise SchemaError(
+                f"{change!r} is no change of a schema.", allowed=sorted(kind.__name__ for kind in _HANDLERS)
+            ) from None
         handler(self, change)
 
     def result(self, schema_id: int) -> Schema:
@@ -166,6 +168,8 @@ class Application:
             raise ContradictingChangesError(
                 f"The list changes the {what} of {self.text(node)} twice: to {self.settled[key]} and to {value}.",
                 field_path=self.text(node),
+                old_type=type_name(self.settled[key]) if what == "type" else type_name_of(node),
+                new_type=type_name(value) if what == "type" else type_name_of(node),
                 allowed=("one of the two", "two lists, one after the other"),
             )
         self.settled[key] = value
@@ -201,12 +205,22 @@ class Application:
     def new_place(self, change: AddField) -> tuple[Node | None, str]:
         """The struct that a new field goes to (None: the table), and its name."""
         if isinstance(change.path, int):
-            raise SchemaError("A new field is named by a path, not by an id.", field_path=path_text(change.path))
+            raise SchemaError(
+                "A new field is named by a path, not by an id.",
+                field_path=path_text(change.path),
+                new_type=type_name(change.type),
+                allowed=("a path such as 'parent.name'", "AddField((name,), type, parent=id)"),
+            )
         parts, exact = (
             split_path(change.path) if isinstance(change.path, str) else ([str(p) for p in change.path], True)
         )
         if not parts:
-            raise SchemaError("A new field needs a name.")
+            raise SchemaError(
+                "A new field needs a name.",
+                field_path="",
+                new_type=type_name(change.type),
+                allowed=("a path that ends with the new name",),
+            )
         above, name = parts[:-1], parts[-1]
         if change.parent is not None:
             parent = self.find(change.parent)
@@ -219,12 +233,13 @@ class Application:
         node = self.find(change.path)
         path = self.text(node)
         rules.check_nested(node, path, "dropped")
-        rules.check_keys(self._below(node), self.primary, self.partition, path, "dropped")
+        rules.check_keys(self._below(node), self.primary, self.partition, path, "dropped", type_name_of(node))
         for field_id in self._below(node):
             if field_id in self.touched or field_id not in self.schema:
                 raise ContradictingChangesError(
                     f"The list changes {path} (or a field below it) and then drops it.",
                     field_path=path,
+                    old_type=type_name_of(node),
                     allowed=("only the drop", "two lists, one after the other"),
                 )
         self.thinned.append((node.parent, path))
@@ -239,7 +254,7 @@ class Application:
         if change.name == node.name:
             return
         rules.check_nested(node, path, "renamed")
-        rules.check_keys([node.id], self.primary, self.partition, path, "renamed")
+        rules.check_keys([node.id], self.primary, self.partition, path, "renamed", type_name_of(node))
         if isinstance(change.path, int):
             # A path by names says which of two renames is meant; an id does not.
             self.settle(node, "name", change.name)
@@ -251,12 +266,13 @@ class Application:
     def change_type(self, change: ChangeType) -> None:
         node = self.find(change.path)
         path = self.text(node)
-        rules.check_map_key(node, path)
+        rules.check_map_key(node, path, type_name(change.type))
         old = rules.check_leaf_types(node, change.type, path)
         self.settle(node, "type", change.type)
         if old == change.type:
             return
-        rules.check_keys([node.id], self.primary, self.partition, path, "given another type")
+        types = type_name(old), type_name(change.type)
+        rules.check_keys([node.id], self.primary, self.partition, path, "given another type", *types)
         self.policy.check(path, old, change.type)
         if not self.trusted:
             rules.check_may_turn_null(node, old, change.type, self.policy, path)
@@ -274,7 +290,7 @@ class Application:
         self.settle(node, "nullability", change.nullable)
         if change.nullable == node.nullable:
             return
-        rules.check_nullability(change, path, is_primary=self._holds_primary(node))
+        rules.check_nullability(change, path, type_name_of(node), is_primary=self._holds_primary(node))
         node.nullable = change.nullable
         node.touch()
 
@@ -307,13 +323,13 @@ class Application:
         siblings = self.tree.siblings(node.parent)
         anchor = self._anchor(node, change.position, node.parent)
         siblings.remove(node)
-        siblings.insert(node, rules.place(siblings, change.position.where, anchor))
+        siblings.insert(node, rules.place(siblings, change.position.where, anchor, self.text(node)))
         if node.parent is not None:
             node.parent.touch()
 
     def _behind(self, node: Node, position: Position, parent: Node | None) -> Node | None:
         anchor = self._anchor(node, position, parent)
-        return rules.place(self.tree.siblings(parent), position.where, anchor)
+        return rules.place(self.tree.siblings(parent), position.where, anchor, self.text(node))
 
     def _anchor(self, node: Node, position: Position, parent: Node | None) -> Node | None:
         """The sibling that a position names.
@@ -340,7 +356,13 @@ class Application:
     def drop_partition_key(self, change: DropPartitionKey) -> None:
         node = self.find(change.path)
         if node.id not in self.partition:
-            raise KeyFieldError(f"{self.text(node)} is no partition field.", field_path=self.text(node))
+            present = ", ".join(format_path(self.tree.path(self.tree.find(key))) for key in self.partition)
+            raise KeyFieldError(
+                f"{self.text(node)} is no partition field.",
+                field_path=self.text(node),
+                old_type=type_name_of(node),
+                allowed=(f"DropPartitionKey of one of: {present or 'none, the table has no partition fields'}",),
+            )
         self.partition.remove(node.id)
 
     def set_primary_key(self, change: SetPrimaryKey) -> None:

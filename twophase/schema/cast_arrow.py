@@ -52,6 +52,7 @@ def cast_array(values: Any, new: pa.DataType, on_cast_failure: str, path: str) -
             field_path=path,
             old_type=type_name(old),
             new_type=type_name(new),
+            allowed=("a type in between (through=...)", "rewriting the values"),
         )
     if loss <= Loss.WIDE and family(new) != "decimal":
         return values.cast(new)

@@ -41,9 +41,9 @@ def arrow_field(node: Field) -> pa.Field:
     if node.comment is not None:
         metadata[COMMENT] = node.comment
     if node.initial_default is not None:
-        metadata[INITIAL_DEFAULT] = format_default(node.initial_default)
+        metadata[INITIAL_DEFAULT] = format_default(node.initial_default, node.name)
     if node.write_default is not None:
-        metadata[WRITE_DEFAULT] = format_default(node.write_default)
+        metadata[WRITE_DEFAULT] = format_default(node.write_default, node.name)
     return pa.field(node.name, arrow_type(node), node.nullable, metadata)
 
 
@@ -100,7 +100,10 @@ def _with_facts(fields: tuple[Field, ...], metadata: Mapping[bytes, bytes] | Non
             tuple(facts["partition_keys"]),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise SchemaDocumentError(f"The schema's metadata {SCHEMA_FACTS} cannot be read: {error}.") from error
+        raise SchemaDocumentError(
+            f"The schema's metadata {SCHEMA_FACTS} cannot be read: {error}.",
+            allowed=("what to_arrow wrote there", "no such metadata"),
+        ) from error
 
 
 def assign_ids(
@@ -184,8 +187,8 @@ def _make(source: pa.Field, number: int, kind: Kind, children: tuple[Field, ...]
         leaf=leaf,
         nullable=source.nullable,
         comment=metadata.get(COMMENT),
-        initial_default=None if initial is None or leaf is None else parse_default(initial, leaf),
-        write_default=None if write is None or leaf is None else parse_default(write, leaf),
+        initial_default=None if initial is None or leaf is None else parse_default(initial, leaf, ".".join(path)),
+        write_default=None if write is None or leaf is None else parse_default(write, leaf, ".".join(path)),
         metadata=tuple(sorted((k, v) for k, v in metadata.items() if k not in _OURS)),
         children=children,
     )
@@ -198,6 +201,7 @@ def _id_from_metadata(source: pa.Field, path: tuple[str, ...]) -> int:
         raise FieldIdError(
             f"The field {name} has no id ({FIELD_ID}).",
             field_path=name,
+            old_type=str(source.type),
             hint="Bind it by name with bind_by_name, or number a new table with assign_ids.",
         )
     try:
@@ -205,7 +209,12 @@ def _id_from_metadata(source: pa.Field, path: tuple[str, ...]) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise FieldIdError(f"The field {name} has the id {text.decode()!r}, which is no number.", field_path=name)
+        raise FieldIdError(
+            f"The field {name} has the id {text.decode()!r}, which is no number.",
+            field_path=name,
+            old_type=str(source.type),
+            allowed=(f"a number from 0 on in {FIELD_ID}",),
+        )
     return number
 
 
@@ -253,13 +262,14 @@ def verify_file_schema(source: pa.Schema, written_with: Schema) -> None:
             or written_with.path_of(found.id) != in_file.path_of(found.id)
         ):
             raise FieldIdError(
-                f"The file's field {found.name} ({found.type_name}) has the id {found.id}, which in schema "
-                f"{written_with.schema_id} is {_described(expected)}.",
-                field_path=found.name,
+                f"The file's field {in_file.name_of(found.id)} ({found.type_name}) has the id {found.id}, which in "
+                f"schema {written_with.schema_id} is {_described(written_with, expected)}.",
+                field_path=in_file.name_of(found.id),
                 old_type=None if expected is None else expected.type_name,
                 new_type=found.type_name,
+                allowed=("the version that the file was written with", "bind_by_name, for a file with wrong ids"),
             )
 
 
-def _described(node: Field | None) -> str:
-    return "no field" if node is None else f"{node.name} ({node.type_name})"
+def _described(schema: Schema, node: Field | None) -> str:
+    return "no field" if node is None else f"{schema.name_of(node.id)} ({node.type_name})"

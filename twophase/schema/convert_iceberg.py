@@ -118,7 +118,7 @@ def _no_counterpart(path: str, what: str, allowed: Iterable[str]) -> Unsupported
         field_path=path,
         old_type=what,
         new_type="a type of Iceberg",
-        allowed=allowed,
+        allowed=(*allowed, "another field of a type that Iceberg has, and this one dropped"),
     )
 
 
@@ -181,7 +181,9 @@ def _read_field(item: dict[str, Any], path: tuple[str, ...]) -> Field:
 def _read(number: int, name: str, kind: Any, required: bool, path: tuple[str, ...], facts: dict[str, Any]) -> Field:
     if isinstance(kind, str):
         leaf = _read_leaf(kind, ".".join(path))
-        initial, write = (_read_value(facts.get(key), leaf) for key in ("initial-default", "write-default"))
+        initial, write = (
+            _read_value(facts.get(key), leaf, ".".join(path)) for key in ("initial-default", "write-default")
+        )
         return Field(number, name, Kind.LEAF, leaf, not required, facts.get("doc"), initial, write)
     if kind["type"] == "struct":
         children = tuple(_read_field(item, (*path, item["name"])) for item in kind["fields"])
@@ -207,11 +209,15 @@ def _read_leaf(text: str, path: str) -> pa.DataType:
     if match := _FIXED.fullmatch(text):
         return pa.binary(int(match[1]))
     raise UnsupportedTypeError(
-        f"The field {path} has Iceberg's type {text}, which PyArrow does not have.", field_path=path, old_type=text
+        f"The field {path} has Iceberg's type {text}, which PyArrow does not have.",
+        field_path=path,
+        old_type=text,
+        new_type="a type of PyArrow",
+        allowed=("binary", "string"),
     )
 
 
-def _read_value(value: Any, leaf: pa.DataType) -> pa.Scalar | None:
+def _read_value(value: Any, leaf: pa.DataType, path: str) -> pa.Scalar | None:
     if value is None:
         return None
     if isinstance(value, str) and isinstance(leaf, pa.BaseExtensionType):
@@ -220,4 +226,4 @@ def _read_value(value: Any, leaf: pa.DataType) -> pa.Scalar | None:
         return pa.scalar(bytes.fromhex(value), leaf)
     if isinstance(value, str) and pa.types.is_timestamp(leaf):
         return pa.scalar(value.removesuffix("+00:00")).cast(pa.timestamp(leaf.unit)).cast(pa.int64()).cast(leaf)
-    return parse_default(value, leaf) if isinstance(value, str) else pa.scalar(value).cast(leaf)
+    return parse_default(value, leaf, path) if isinstance(value, str) else pa.scalar(value).cast(leaf)

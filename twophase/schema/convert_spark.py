@@ -81,9 +81,9 @@ def _facts(node: Field) -> dict[str, Any]:
     if node.leaf is not None and _from_leaf(_data_type(node, node.name))[0] != node.leaf:
         facts["type"] = format_leaf(node.leaf)
     if node.initial_default is not None:
-        facts["initial_default"] = format_default(node.initial_default)
+        facts["initial_default"] = format_default(node.initial_default, node.name)
     if node.write_default is not None:
-        facts["write_default"] = format_default(node.write_default)
+        facts["write_default"] = format_default(node.write_default, node.name)
     if node.name in ("element", "key", "value"):
         facts |= _unnamed_facts(node)
     return facts
@@ -177,7 +177,7 @@ def _near(leaf: pa.DataType) -> tuple[str, ...]:
         return ("a signed type, or decimal",)
     if pa.types.is_temporal(leaf):
         return ("the same type in microseconds",)
-    return ()
+    return ("binary, or a decimal of up to 38 digits",)
 
 
 def from_spark(source: StructType) -> Schema:
@@ -279,16 +279,16 @@ def _make(
         children = (nested("key", data_type.keyType, False), value)
     else:
         leaf, own = _from_leaf(data_type, path)
-        leaf = parse_leaf(facts["type"]) if "type" in facts else leaf
+        leaf = parse_leaf(facts["type"], path) if "type" in facts else leaf
         if own is not None:
             metadata[SPARK_TYPE] = own
-    initial, write = (_default(facts.get(key), leaf) for key in ("initial_default", "write_default"))
+    initial, write = (_default(facts.get(key), leaf, path) for key in ("initial_default", "write_default"))
     extras = tuple(sorted(metadata.items()))
     return Field(number, name, kind, leaf, nullable, facts.get("comment"), initial, write, extras, children)
 
 
-def _default(text: str | None, leaf: pa.DataType) -> pa.Scalar | None:
-    return None if text is None else parse_default(text, leaf)
+def _default(text: str | None, leaf: pa.DataType, path: str) -> pa.Scalar | None:
+    return None if text is None else parse_default(text, leaf, path)
 
 
 def _from_leaf(data_type: DataType, path: str = "") -> tuple[pa.DataType, str | None]:
@@ -304,6 +304,8 @@ def _from_leaf(data_type: DataType, path: str = "") -> tuple[pa.DataType, str | 
             f"The field {path} has Spark's type {data_type.simpleString()}, which PyArrow does not have.",
             field_path=path,
             old_type=data_type.simpleString(),
+            new_type="a type of PyArrow",
+            allowed=("string, binary, or a struct of plain types",),
         )
     says_all = name not in ("CharType", "VarcharType") and data_type == type(data_type)()
     return leaf, None if says_all else str(data_type.jsonValue())

@@ -29,6 +29,7 @@ def as_default(value: Any, data_type: pa.DataType, path: str) -> pa.Scalar | Non
         raise DefaultValueError(
             f"The field {path} is a {type_name(data_type)}: only its leaves may have a default.",
             field_path=path,
+            old_type=_name_of(value),
             new_type=type_name(data_type),
             allowed=("a default on a leaf field", "no default (NULL)"),
         )
@@ -38,10 +39,15 @@ def as_default(value: Any, data_type: pa.DataType, path: str) -> pa.Scalar | Non
         raise DefaultValueError(
             f"The default {value!r} of {path} is no {type_name(data_type)}: {error}.",
             field_path=path,
+            old_type=_name_of(value),
             new_type=type_name(data_type),
             allowed=(f"a value of type {type_name(data_type)}",),
         ) from error
     return scalar if scalar.is_valid else None
+
+
+def _name_of(value: Any) -> str:
+    return type_name(value.type) if isinstance(value, pa.Scalar) else type(value).__name__
 
 
 def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
@@ -62,7 +68,7 @@ def default_key(value: Any) -> Any:
     return value
 
 
-def format_default(scalar: pa.Scalar) -> str:
+def format_default(scalar: pa.Scalar, path: str) -> str:
     """The text of a default, read back by :func:`parse_default`.
 
     Raises
@@ -78,19 +84,25 @@ def format_default(scalar: pa.Scalar) -> str:
     if pa.types.is_duration(data_type):
         return str(scalar.cast(pa.int64()).as_py())
     if pa.types.is_floating(data_type):
-        return _format_float(scalar)
+        return _format_float(scalar, path)
     if pa.types.is_timestamp(data_type):
         scalar = scalar.cast(pa.int64()).cast(pa.timestamp(data_type.unit))
     return str(scalar.cast(pa.string()).as_py())
 
 
-def _format_float(scalar: pa.Scalar) -> str:
+def _format_float(scalar: pa.Scalar, path: str) -> str:
     if pa.types.is_float16(scalar.type):
-        raise UnsupportedTypeError("A default of type halffloat has no text form.", new_type="halffloat")
+        raise UnsupportedTypeError(
+            f"The default of {path} is a halffloat, which has no text form.",
+            field_path=path,
+            old_type="halffloat",
+            new_type="text",
+            allowed=("ChangeDefault(path, None)", "a field of type float"),
+        )
     return str(scalar.cast(pa.string()).as_py()) if pa.types.is_float32(scalar.type) else repr(scalar.as_py())
 
 
-def parse_default(text: str, data_type: pa.DataType) -> pa.Scalar:
+def parse_default(text: str, data_type: pa.DataType, path: str) -> pa.Scalar:
     """The default of a text that :func:`format_default` wrote.
 
     Raises
@@ -102,7 +114,11 @@ def parse_default(text: str, data_type: pa.DataType) -> pa.Scalar:
         return _parse(text, data_type)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise DefaultValueError(
-            f"The default {text!r} is no {type_name(data_type)}: {error}.", new_type=type_name(data_type)
+            f"The default {text!r} of {path} is no {type_name(data_type)}: {error}.",
+            field_path=path,
+            old_type="text",
+            new_type=type_name(data_type),
+            allowed=(f"the text of a {type_name(data_type)}, as format_default writes it",),
         ) from error
 
 

@@ -103,19 +103,37 @@ def _siblings(
     for node in new:
         if node.id in before:
             _field(base, target, before[node.id], node, changes, late)
-        elif node.id in base:
-            raise SchemaError(f"The field {node.name} lies in another struct than before.", field_path=node.name)
+        elif (moved := next((below for below in node.walk() if below.id in base), None)) is not None:
+            raise _elsewhere(base, target, moved)
     changes.extend(_order(old, new, parent))
     for node in new:
         if node.id not in before:
             late.extend(_defaults_of_new(base, target, node))
 
 
+def _elsewhere(base: Schema, target: Schema, node: Field) -> SchemaError:
+    path = target.name_of(node.id)
+    return SchemaError(
+        f"The field {path} was {base.name_of(node.id)} before: it lies in another struct.",
+        field_path=path,
+        old_type=base.by_id(node.id).type_name,
+        new_type=node.type_name,
+        allowed=("MoveField within its struct", "DropField there and AddField here"),
+    )
+
+
 def _field(base: Schema, target: Schema, old: Field, new: Field, changes: list[Change], late: list[Change]) -> None:
     if old is new:
         return
     if old.kind is not new.kind:
-        raise SchemaError(f"The field {new.name} was a {old.type_name} and is a {new.type_name}.", field_path=new.name)
+        path = target.name_of(new.id)
+        raise SchemaError(
+            f"The field {path} was a {old.type_name} and is a {new.type_name}.",
+            field_path=path,
+            old_type=old.type_name,
+            new_type=new.type_name,
+            allowed=("versions of one table", "DropField and AddField, which gives another id"),
+        )
     if old.name != new.name:
         changes.append(RenameField(new.id, new.name))
     if old.nullable != new.nullable:

@@ -14,6 +14,8 @@ from twophase.schema.schema import MAX_DEPTH, Field, Kind, Schema
 #: Version of the form. A reader refuses documents of a higher one.
 FORMAT = 1
 
+_WAYS = ("a document that to_document wrote",)
+
 
 def to_document(schema: Schema) -> dict[str, Any]:
     """The schema as plain JSON values, read back exactly by :func:`from_document`."""
@@ -43,9 +45,9 @@ def _write(node: Field) -> dict[str, Any]:
     if node.comment is not None:
         document["comment"] = node.comment
     if node.initial_default is not None:
-        document["initial_default"] = format_default(node.initial_default)
+        document["initial_default"] = format_default(node.initial_default, node.name)
     if node.write_default is not None:
-        document["write_default"] = format_default(node.write_default)
+        document["write_default"] = format_default(node.write_default, node.name)
     if node.metadata:
         document["metadata"] = dict(node.metadata)
     return document
@@ -64,7 +66,7 @@ def from_json(text: str | bytes) -> Schema:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaDocumentError(f"The schema document is no JSON: {error}.") from error
+        raise SchemaDocumentError(f"The schema document is no JSON: {error}.", field_path="$", allowed=_WAYS) from error
     return from_document(document)
 
 
@@ -83,6 +85,7 @@ def from_document(document: Any) -> Schema:
     if version > FORMAT:
         raise NewerDocumentError(
             f"The schema document has the format {version}; this version reads up to {FORMAT}.",
+            field_path="$.format",
             hint="Upgrade twophase.",
         )
     fields = tuple(_read(item, f"$.fields[{i}]", 1) for i, item in enumerate(_take(top, "fields", list, "$")))
@@ -92,40 +95,68 @@ def from_document(document: Any) -> Schema:
     except SchemaDocumentError:
         raise
     except SchemaError as error:
-        raise SchemaDocumentError(f"The document is no valid schema: {error}", field_path=error.field_path) from error
+        raise SchemaDocumentError(
+            f"The document is no valid schema: {error.message}",
+            field_path=error.field_path,
+            old_type=error.old_type,
+            new_type=error.new_type,
+            allowed=error.allowed or _WAYS,
+        ) from error
 
 
 def _ids(top: Mapping[str, Any], name: str) -> tuple[int, ...]:
     ids = _take(top, name, list, "$")
     if not all(type(item) is int for item in ids):
-        raise SchemaDocumentError(f"$.{name} holds something that is no field id: {ids}.")
+        raise SchemaDocumentError(
+            f"$.{name} holds something that is no field id: {ids}.", field_path=f"$.{name}", allowed=("field ids",)
+        )
     return tuple(ids)
 
 
 def _read(item: Any, where: str, depth: int) -> Field:
     if depth > MAX_DEPTH:
-        raise SchemaDocumentError(f"The schema document is nested deeper than {MAX_DEPTH} levels.")
+        raise SchemaDocumentError(
+            f"The schema document is nested deeper than {MAX_DEPTH} levels.",
+            field_path=where,
+            allowed=(f"up to {MAX_DEPTH} levels",),
+        )
     document = _mapping(item, where)
     kinds = [kind for kind in Kind if kind.value in document]
     if "type" in document:
         kinds.append(Kind.LEAF)
     if len(kinds) != 1:
-        raise SchemaDocumentError(f"{where} needs one of type, struct, list and map.", field_path=where)
+        raise SchemaDocumentError(
+            f"{where} needs one of type, struct, list and map.",
+            field_path=where,
+            old_type=" and ".join(kind.value for kind in kinds) or None,
+            allowed=("just one of them",),
+        )
     try:
         return _make(document, kinds[0], where, depth)
     except SchemaDocumentError:
         raise
     except SchemaError as error:
-        raise SchemaDocumentError(f"{where} is no field: {error}", field_path=where) from error
+        raise SchemaDocumentError(
+            f"{where} is no field: {error.message}",
+            field_path=where,
+            old_type=error.old_type,
+            new_type=error.new_type,
+            allowed=error.allowed or _WAYS,
+        ) from error
 
 
 def _make(document: Mapping[str, Any], kind: Kind, where: str, depth: int) -> Field:
-    leaf = parse_leaf(_take(document, "type", str, where)) if kind is Kind.LEAF else None
+    leaf = parse_leaf(_take(document, "type", str, where), where) if kind is Kind.LEAF else None
     below = [] if leaf is not None else _take(document, kind.value, list, where)
     texts = [_take(document, key, str, where, None) for key in ("initial_default", "write_default")]
-    initial, write = (None if text is None or leaf is None else parse_default(text, leaf) for text in texts)
+    initial, write = (None if text is None or leaf is None else parse_default(text, leaf, where) for text in texts)
     if leaf is None and any(text is not None for text in texts):
-        raise SchemaDocumentError(f"{where} has a default but is no leaf.", field_path=where)
+        raise SchemaDocumentError(
+            f"{where} has a default but is no leaf.",
+            field_path=where,
+            old_type=kind.value,
+            allowed=("defaults of leaves",),
+        )
     metadata = _mapping(document.get("metadata", {}), f"{where}.metadata")
     return Field(
         _take(document, "id", int, where),
@@ -147,13 +178,27 @@ _MISSING = object()
 def _take(document: Mapping[str, Any], key: str, kind: type, where: str, default: Any = _MISSING) -> Any:
     value = document.get(key, default)
     if value is _MISSING:
-        raise SchemaDocumentError(f"{where} has no {key!r}.", field_path=where)
+        raise SchemaDocumentError(
+            f"{where} has no {key!r}.", field_path=where, new_type=kind.__name__, allowed=(f"a {key!r} there",)
+        )
     if value is not default and type(value) is not kind:
-        raise SchemaDocumentError(f"{where}.{key} is {value!r}, not of type {kind.__name__}.", field_path=where)
+        raise SchemaDocumentError(
+            f"{where}.{key} is {value!r}, not of type {kind.__name__}.",
+            field_path=where,
+            old_type=type(value).__name__,
+            new_type=kind.__name__,
+            allowed=(f"a value of type {kind.__name__}",),
+        )
     return value
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise SchemaDocumentError(f"{where} is no object.", field_path=where)
+        raise SchemaDocumentError(
+            f"{where} is no object.",
+            field_path=where,
+            old_type=type(value).__name__,
+            new_type="object",
+            allowed=("a JSON object",),
+        )
     return value

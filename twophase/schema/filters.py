@@ -99,7 +99,7 @@ def row_filter(query: Schema, filters: Filters) -> pc.Expression:
         all_of: Any = None
         for path, op, value in branch:
             node = query.find(path)
-            term = _expression(pc.field(*query.path_of(node.id)), op, _literals(node, op, value))
+            term = _expression(pc.field(*query.path_of(node.id)), op, _literals(query, node, op, value))
             all_of = term if all_of is None else all_of & term
         any_of = all_of if any_of is None else any_of | all_of
     return any_of
@@ -137,11 +137,17 @@ def _one(plan: ReadPlan, path: FieldPath, op: str, value: Any) -> _Term:
     node = plan.query.find(path)
     above = plan.query.ancestors(node.id)
     if node.kind is not Kind.LEAF or any(parent.kind in (Kind.LIST, Kind.MAP) for parent in above):
-        raise SchemaError(f"A filter needs a leaf outside lists and maps, not {path}.", field_path=str(path))
+        raise SchemaError(
+            f"A filter needs a leaf outside lists and maps, not {plan.query.name_of(node.id)}.",
+            field_path=plan.query.name_of(node.id),
+            old_type=node.type_name,
+            new_type="a leaf",
+            allowed=("a leaf of the table or of its structs", "the filter in the query itself"),
+        )
     read = plan.find(node.id)
     if read is None or read.source is None:
         return _without_source(plan, node, above, read, op, value)
-    return _with_source(plan, read, op, _literals(node, op, value))
+    return _with_source(plan, read, op, _literals(plan.query, node, op, value))
 
 
 def _without_source(
@@ -154,8 +160,8 @@ def _without_source(
         if any(holder is None or holder.source is None for holder in holders):
             constant = None
         elif holders and constant is not None:
-            return None if _holds(constant, op, _literals(node, op, value)) or op == "is null" else False
-    return _holds(constant, op, _literals(node, op, value))
+            return None if _holds(constant, op, _literals(plan.query, node, op, value)) or op == "is null" else False
+    return _holds(constant, op, _literals(plan.query, node, op, value))
 
 
 def _holds(constant: pa.Scalar | None, op: str, literals: list[pa.Scalar]) -> bool:
@@ -208,15 +214,18 @@ def _narrow(literal: pa.Scalar, old: pa.DataType) -> pa.Scalar | None:
     return narrow if back is not None and back.as_py() == literal.as_py() else None
 
 
-def _literals(node: Field, op: str, value: Any) -> list[pa.Scalar]:
+def _literals(schema: Schema, node: Field, op: str, value: Any) -> list[pa.Scalar]:
     if op in ("is null", "is not null"):
         return []
     values = list(value) if op in ("in", "not in") else [value]
-    literals = [as_default(item, node.leaf, node.name) for item in values]
+    path = schema.name_of(node.id)
+    literals = [as_default(item, node.leaf, path) for item in values]
     if any(literal is None for literal in literals):
         raise SchemaError(
-            f"The filter on {node.name} compares with NULL.",
-            field_path=node.name,
+            f"The filter on {path} compares with NULL.",
+            field_path=path,
+            old_type=node.type_name,
+            new_type="null",
             allowed=("'is null'", "'is not null'"),
         )
     return literals

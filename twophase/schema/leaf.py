@@ -27,6 +27,8 @@ _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
 _FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
 
+_WAYS = ("a plain type of PyArrow, decimals of up to 76 digits",)
+
 #: Metadata key for Spark's own name of a type that PyArrow holds under a wider one (``varchar(10)`` as string).
 SPARK_TYPE = "SPARK:type"
 
@@ -55,7 +57,7 @@ _FAMILY: dict[str, str] = {
 }
 
 
-def parse_leaf(text: str) -> pa.DataType:
+def parse_leaf(text: str, path: str | None = None) -> pa.DataType:
     """The type of a text that :func:`format_leaf` wrote.
 
     Raises
@@ -72,10 +74,14 @@ def parse_leaf(text: str) -> pa.DataType:
         if match := _FIXED.fullmatch(text):
             return pa.binary(int(match[1]))
     except ValueError as error:
-        raise UnsupportedTypeError(f"{text!r} is no type: {error}.", new_type=text) from error
+        raise UnsupportedTypeError(
+            f"{text!r} is no type: {error}.", field_path=path, new_type=text, allowed=_WAYS
+        ) from error
     if match := _ZONED.fullmatch(text):
         return pa.timestamp(match[1], match[2])
-    raise UnsupportedTypeError(f"{text!r} names no type that a field may have.", new_type=text)
+    raise UnsupportedTypeError(
+        f"{text!r} names no type that a field may have.", field_path=path, new_type=text, allowed=_WAYS
+    )
 
 
 @lru_cache(maxsize=4096)

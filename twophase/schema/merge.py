@@ -237,11 +237,12 @@ class _Planner:
     def _kinds_differ(self, source: Field, node: Field) -> FieldIdError:
         path = self.query.name_of(node.id)
         return FieldIdError(
-            f"The id {node.id} is {path} ({node.type_name}) in the query and {source.name} ({source.type_name}) in the "
-            "file: they are not versions of one table.",
+            f"The id {node.id} is {path} ({node.type_name}) in the query and {self.file.name_of(source.id)} "
+            f"({source.type_name}) in the file: they are not versions of one table.",
             field_path=path,
             old_type=source.type_name,
             new_type=node.type_name,
+            allowed=("the version of this table that the file was written with",),
         )
 
     def _casts(self, source: Field, node: Field) -> tuple[tuple[pa.DataType, ...], tuple[str, ...]]:

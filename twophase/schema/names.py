@@ -9,6 +9,8 @@ from twophase.schema.errors import SchemaError
 #: How a change names its field: a dotted text, the names one a level, or a field id. A sequence may begin with an id.
 FieldPath = str | Sequence[str | int] | int
 
+_WAYS = ("names with dots between, in backticks where a name holds dots or backticks", "a tuple of names", "an id")
+
 
 def fold(name: str) -> str:
     """The form in which two names are one for Spark: case is ignored character by character."""
@@ -53,7 +55,7 @@ def split_path(text: str) -> tuple[list[str], bool]:
     else:
         parts, exact = _split_quoted(text), True
     if not all(parts):
-        raise SchemaError(f"The path {text!r} has an empty part.", field_path=text)
+        raise SchemaError(f"The path {text!r} has an empty part.", field_path=text, allowed=_WAYS)
     return parts, exact
 
 
@@ -66,7 +68,7 @@ def _split_quoted(text: str) -> list[str]:
         if position == len(text):
             return parts
         if text[position] != ".":
-            raise SchemaError(f"The path {text!r} goes on after a closing backtick.", field_path=text)
+            raise SchemaError(f"The path {text!r} goes on after a closing backtick.", field_path=text, allowed=_WAYS)
         position += 1
 
 
@@ -79,7 +81,7 @@ def _read_part(text: str, start: int) -> tuple[str, int]:
     while True:
         end = text.find("`", position)
         if end < 0:
-            raise SchemaError(f"The path {text!r} has a backtick that is not closed.", field_path=text)
+            raise SchemaError(f"The path {text!r} has a backtick that is not closed.", field_path=text, allowed=_WAYS)
         part += text[position:end]
         if text[end + 1 : end + 2] != "`":
             return part, end + 1

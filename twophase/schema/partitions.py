@@ -1,69 +1,128 @@
 """Partition evolution (FLIP-226): partitioning by other fields from now on, while older files stay where they are.
 
 A file keeps the values of its own version's partition fields in its directory's name. Read under a later version, such
-a value
-is a constant of the file; a partition field that came later is read from the file like any other.
+a value is a constant of the file; a partition field that came later is read from the file like any other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from twophase.schema.cast_arrow import cast_array
-from twophase.schema.errors import KeyFieldError
+from twophase.schema.errors import CastError, KeyFieldError, SchemaError
 from twophase.schema.filters import Filters, file_filter
 from twophase.schema.leaf import family
 from twophase.schema.merge import ReadPlan, plan_read
-from twophase.schema.names import fold
+from twophase.schema.names import FieldPath
+from twophase.schema.paths import path_text
 from twophase.schema.schema import Field, Schema
 
 #: How Hive and Spark name the directory of NULL.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-def partition_values(written_with: Schema, directory: Mapping[str, str | None]) -> dict[int, Any]:
+def partition_values(
+    written_with: Schema, directory: Mapping[FieldPath, str | None], *, time_zone: str | None = None
+) -> dict[int, Any]:
     """Values of a file's partition fields by field id, from the names of its directories.
 
     Parameters
     ----------
     written_with : Schema
         The version that the file was written with.
-    directory : mapping of str to str or None
-        ``{"day": "2024-01-01"}`` for ``day=2024-01-01``, unescaped.
+    directory : mapping of path to str or None
+        ``{"day": "2024-01-01"}`` for ``day=2024-01-01``, unescaped; a nested field by its path (``"event.day"``).
+    time_zone : str, optional
+        The zone of the session that wrote the file (``Europe/Berlin``): a directory of a timestamp bears the local
+        time and no zone. Needed where a partition field is a timestamp with a zone.
 
     Raises
     ------
     KeyFieldError
         The directories do not name just the version's partition fields.
+    UnknownFieldError, AmbiguousPathError
+        A directory's name is no field's path, or that of several.
     CastError
-        A name is no value of the field's type.
+        A text is no value of the field's type, or a local time without ``time_zone``.
     """
-    fields = {fold(written_with.by_id(key).name): written_with.by_id(key) for key in written_with.partition_keys}
-    named = {fold(name): value for name, value in directory.items()}
-    if named.keys() != fields.keys():
-        raise KeyFieldError(
-            f"The directories name {sorted(directory)}, but schema {written_with.schema_id} is partitioned by "
-            f"{sorted(node.name for node in fields.values())}.",
-        )
-    return {node.id: _parse(node, named[name]) for name, node in fields.items()}
+    values: dict[int, str | None] = {}
+    for path, text in directory.items():
+        key = written_with.find(path).id
+        if key in values or key not in written_with.partition_keys:
+            raise _wrong_directories(written_with, directory, written_with.name_of(key))
+        values[key] = text
+    for key in written_with.partition_keys:
+        if key not in values:
+            raise _wrong_directories(written_with, directory, written_with.name_of(key))
+    zone = None if time_zone is None else _zone(time_zone)
+    return {key: _parse(written_with, key, text, zone) for key, text in values.items()}
 
 
-def _parse(node: Field, text: str | None) -> pa.Scalar | None:
+def _wrong_directories(schema: Schema, directory: Mapping[FieldPath, str | None], path: str) -> KeyFieldError:
+    keys = ", ".join(schema.name_of(key) for key in schema.partition_keys) or "nothing"
+    named = ", ".join(path_text(name) for name in directory) or "nothing"
+    return KeyFieldError(
+        f"The directories name {named}, but schema {schema.schema_id} is partitioned by {keys}.",
+        field_path=path,
+        allowed=(f"one directory for each of: {keys}", "the version that the file was written with"),
+    )
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError) as error:
+        raise SchemaError(f"There is no time zone {name!r}.", allowed=("a name such as 'Europe/Berlin'",)) from error
+
+
+def _parse(schema: Schema, key: int, text: str | None, zone: ZoneInfo | None) -> pa.Scalar | None:
     if text is None or text == HIVE_NULL:
         return None
+    node, path = schema.by_id(key), schema.name_of(key)
     if family(node.leaf) in ("timestamp", "timestamp_ntz"):
-        return pa.scalar(text).cast(pa.timestamp("us")).cast(pa.int64()).cast(node.leaf)
-    return cast_array(pa.array([text]), node.leaf, "error", node.name)[0]
+        return _parse_timestamp(node, text, zone, path)
+    return cast_array(pa.array([text]), node.leaf, "error", path)[0]
+
+
+def _parse_timestamp(node: Field, text: str, zone: ZoneInfo | None, path: str) -> pa.Scalar:
+    local = family(node.leaf) == "timestamp_ntz"
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None and local:
+            raise ValueError("it has a time zone")
+    except ValueError as error:
+        raise _no_value(node, text, path, str(error), ("yyyy-mm-dd hh:mm:ss.ffffff",)) from error
+    if local:
+        return pa.scalar(moment, node.leaf)
+    if moment.tzinfo is None:
+        if zone is None:
+            ways = ("time_zone=, that of the session that wrote the file", "a text that ends with Z or an offset")
+            raise _no_value(node, text, path, "it is a local time, and nothing says of which zone", ways)
+        moment = moment.replace(tzinfo=zone)
+    return pa.scalar(moment.astimezone(UTC), node.leaf)
+
+
+def _no_value(node: Field, text: str, path: str, why: str, ways: Sequence[str]) -> CastError:
+    return CastError(
+        f"The directory's {text!r} is no value of {path}: {why}.",
+        field_path=path,
+        old_type="text",
+        new_type=node.type_name,
+        allowed=ways,
+    )
 
 
 def plan_partitioned_read(
     written_with: Schema,
     query: Schema,
-    directory: Mapping[str, str | None],
+    directory: Mapping[FieldPath, str | None],
     *,
+    time_zone: str | None = None,
     through: Sequence[Schema] = (),
     on_cast_failure: str | Sequence[str] = "error",
 ) -> ReadPlan:
@@ -72,8 +131,9 @@ def plan_partitioned_read(
     Parameters
     ----------
     written_with, query : Schema
-    directory : mapping of str to str or None
-        As :func:`partition_values` takes it.
+    directory : mapping of path to str or None
+    time_zone : str, optional
+        As :func:`partition_values` takes them.
     through : sequence of Schema, optional
     on_cast_failure : str or sequence of str
         As in :func:`twophase.schema.plan_read`.
@@ -82,7 +142,7 @@ def plan_partitioned_read(
     ------
     KeyFieldError, CastError, TypeChangeError, FieldIdError
     """
-    constants = partition_values(written_with, directory)
+    constants = partition_values(written_with, directory, time_zone=time_zone)
     return plan_read(written_with, query, through=through, constants=constants, on_cast_failure=on_cast_failure)
 
 
@@ -90,7 +150,6 @@ def may_skip(plan: ReadPlan, filters: Filters) -> bool:
     """Whether a file holds no row that passes a filter, told without opening it.
 
     Only what the file's own version was partitioned by, and fields that came later, can tell: a partition field of a
-    later
-    version says nothing about an older file.
+    later version says nothing about an older file.
     """
     return file_filter(plan, filters).never

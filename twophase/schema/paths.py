@@ -77,30 +77,50 @@ def unknown_field(path: FieldPath, known: Iterable[Sequence[str]]) -> UnknownFie
         f"There is no field {text}.",
         field_path=text,
         hint=f"Did you mean {' or '.join(near)}?" if near else None,
+        allowed=("the path of a field that is there", "AddField first, in the same list"),
     )
 
 
-def check_siblings(siblings: Sequence[Named], parent: str | None) -> None:
+class Typed(Named, Protocol):
+    """Anything with a name and a type."""
+
+    @property
+    def type_name(self) -> str: ...
+
+
+def check_siblings(siblings: Sequence[Typed], parent: Callable[[], Sequence[str]]) -> None:
     """Refuse two siblings whose names Spark cannot tell apart, and an empty name.
+
+    Parameters
+    ----------
+    siblings : sequence of fields
+    parent : callable
+        Gives the path of the struct, for the error.
 
     Raises
     ------
     DuplicateFieldError
     """
-    seen: dict[str, str] = {}
+    seen: dict[str, Typed] = {}
     for node in siblings:
         folded = fold(node.name)
         if folded in seen or not node.name:
-            raise _clash(seen.get(folded, node.name), node.name, parent)
-        seen[folded] = node.name
+            raise _clash(seen.get(folded, node), node, parent())
+        seen[folded] = node
 
 
-def _clash(first: str, second: str, parent: str | None) -> DuplicateFieldError:
-    where = f"in {parent!r}" if parent else "in the table"
-    if not second:
-        return DuplicateFieldError(f"A field {where} has an empty name.", field_path=second)
+def _clash(first: Typed, second: Typed, parent: Sequence[str]) -> DuplicateFieldError:
+    where = f"in {format_path(parent)}" if parent else "in the table"
+    path = format_path((*parent, second.name))
+    if not second.name:
+        return DuplicateFieldError(
+            f"A field {where} has an empty name.", field_path=path, new_type=second.type_name, allowed=("a name",)
+        )
     return DuplicateFieldError(
-        f"The names {first!r} and {second!r} clash {where}: case is ignored.",
-        field_path=second,
-        allowed=("another name", f"drop or rename {first!r} in the same list"),
+        f"The names {first.name!r} ({first.type_name}) and {second.name!r} ({second.type_name}) clash {where}: "
+        "case is ignored.",
+        field_path=path,
+        old_type=first.type_name,
+        new_type=second.type_name,
+        allowed=("another name", f"drop or rename {first.name!r} in the same list"),
     )

@@ -27,7 +27,12 @@ def _column(plan: ReadPlan, read: ReadField, table: pa.Table) -> pa.ChunkedArray
         return pa.chunked_array([_constant(read, table.num_rows)], type=target)
     name = read.source.name
     if name not in table.column_names:
-        raise UnknownFieldError(f"The table to project has no column {name}.", field_path=name)
+        raise UnknownFieldError(
+            f"The table to project has no column {name}.",
+            field_path=name,
+            new_type=read.source.type_name,
+            allowed=(f"a table with the columns {', '.join(plan.file_columns)}",),
+        )
     chunks = [_convert(plan, read, chunk, None) for chunk in table.column(name).chunks]
     return pa.chunked_array(chunks, type=target)
 
@@ -42,7 +47,8 @@ def _null_error(plan: ReadPlan, read: ReadField, count: int) -> NullabilityError
     return NullabilityError(
         f"{path} is NOT NULL, and {count} rows hold NULL there.",
         field_path=path,
-        new_type=read.field.type_name,
+        old_type=read.field.type_name,
+        new_type=f"{read.field.type_name} NOT NULL",
         allowed=("ChangeNullability(nullable=True)", "rewriting those rows"),
     )
 

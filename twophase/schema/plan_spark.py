@@ -58,7 +58,11 @@ def sql_leaf(leaf: pa.DataType, path: str) -> str:
         return f"DECIMAL({leaf.precision}, {leaf.scale})"
     if kind is None or kind == "decimal":
         raise UnsupportedTypeError(
-            f"The field {path} has the type {leaf}, which Spark does not have.", field_path=path, old_type=str(leaf)
+            f"The field {path} has the type {leaf}, which Spark does not have.",
+            field_path=path,
+            old_type=str(leaf),
+            new_type="a type of Spark",
+            allowed=("reading with PyArrow (ReadPlan.project)", "a field of a type that Spark has"),
         )
     return _SQL_TYPES[kind]
 

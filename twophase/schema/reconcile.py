@@ -146,11 +146,13 @@ class _Fitter:
     ) -> None:
         matches = _match(incoming, present, self.by)
         self._check_order([old for _, old in matches if old is not None], present, above)
+        previous: str | int | None = None
         for i, (new, old) in enumerate(matches):
-            if old is None:
-                self._add(new, parent, self._place(matches, i), above)
-            else:
+            if old is not None:
                 self.one(new, old, (*above, old.name))
+                previous = old.id
+            elif self._add(new, parent, self._place(previous, matches[i:]), above):
+                previous = new.name
         found = {old.id for _, old in matches if old is not None}
         for old in present:
             if old.id not in found:
@@ -161,7 +163,8 @@ class _Fitter:
             self._nullability(new, old, path)
             return
         if new.kind is not old.kind:
-            raise self._refuse(f"comes as {new.type_name} and is {old.type_name} in the table", path, old, new, ())
+            ways = (f"values of type {old.type_name}", "a new column of another name")
+            raise self._refuse(f"comes as {new.type_name} and is {old.type_name} in the table", path, old, new, ways)
         if new.leaf is not None:
             self._leaf(new, old, path)
         else:
@@ -177,28 +180,58 @@ class _Fitter:
         raise IncompatibleWriteError(
             f"The columns of {where} come in another order: {', '.join(node.name for node in found)}.",
             field_path=format_path(above),
+            old_type=", ".join(node.type_name for node in present),
+            new_type=", ".join(node.type_name for node in found),
             allowed=("the table's order", "reorder=True"),
         )
 
-    def _place(self, matches: Sequence[Match], i: int) -> Position | None:
+    def _place(self, previous: str | int | None, following: Sequence[Match]) -> Position | None:
         """Where the neighbours of a new column say: behind the one before it, or ahead of the one after it."""
         if self.by == "position":
             return None
-        if i > 0:
-            new, old = matches[i - 1]
-            return after(new.name if old is None else old.id)
-        behind = next((old for _, old in matches[i:] if old is not None), None)
+        if previous is not None:
+            return after(previous)
+        behind = next((old for _, old in following if old is not None), None)
         return first() if behind is None else before(behind.id)
 
-    def _add(self, new: Field, parent: Field | None, place: Position | None, above: tuple[str, ...]) -> None:
+    def _add(self, new: Field, parent: Field | None, place: Position | None, above: tuple[str, ...]) -> bool:
+        """Add a column; whether it was."""
         path = (*above, new.name)
         if self.policy.new == "ignore":
-            return
+            return False
         if self.policy.new == "refuse":
             raise self._refuse("is no column of the table", path, None, new, ("new='add'", "new='ignore'"))
+        typed = self._typed(new, path)
+        if typed is None:
+            return False
         owner = None if parent is None else parent.id
         # Old rows have no value for it, so that it is nullable whatever the write says.
-        self.changes.append(AddField((new.name,), new.data_type, comment=new.comment, position=place, parent=owner))
+        self.changes.append(AddField((new.name,), typed.data_type, comment=new.comment, position=place, parent=owner))
+        return True
+
+    def _typed(self, new: Field, path: tuple[str, ...]) -> Field | None:
+        """A new column without what is NULL in all rows and so has no type yet; None where nothing is left.
+
+        It is added by the write that brings its first value; a column of type null could hold none.
+
+        Raises
+        ------
+        IncompatibleWriteError
+            It cannot be left out without moving others or losing the lists around it.
+        """
+        if new.leaf is not None:
+            if family(new.leaf) != "null":
+                return new
+            if self.by == "name":
+                return None
+        elif new.kind is Kind.STRUCT:
+            typed = [self._typed(child, (*path, child.name)) for child in new.children]
+            kept = tuple(child for child in typed if child is not None)
+            return replace(new, children=kept) if kept else None
+        elif all(node.leaf is None or family(node.leaf) != "null" for node in new.walk()):
+            return new
+        ways = ("a cast to its type", *(() if self.by == "name" else ("by='name'",)))
+        raise self._refuse("is new, and NULL in all rows, so that its type is not known", path, None, new, ways)
 
     def _missing(self, old: Field, path: tuple[str, ...]) -> None:
         if not self.policy.missing:

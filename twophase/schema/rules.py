@@ -18,10 +18,10 @@ from twophase.schema.errors import (
 from twophase.schema.leaf import is_nested, type_name
 from twophase.schema.promotion import Loss, PromotionPolicy, classify
 from twophase.schema.schema import Kind
-from twophase.schema.tree import Node, Siblings, struct_like
+from twophase.schema.tree import Node, Siblings, struct_like, type_name_of
 
 
-def check_map_key(node: Node | None, path: str) -> None:
+def check_map_key(node: Node | None, path: str, new_type: str | None = None) -> None:
     """Refuse any change in a map's key: two keys could become one."""
     below = node
     while below is not None and below.parent is not None:
@@ -29,6 +29,8 @@ def check_map_key(node: Node | None, path: str) -> None:
             raise NestedFieldError(
                 f"{path} belongs to a map's key, which cannot change.",
                 field_path=path,
+                old_type=None if node is None else type_name_of(node),
+                new_type=new_type,
                 allowed=("a new map field with the key wanted",),
             )
         below = below.parent
@@ -41,6 +43,7 @@ def check_nested(node: Node, path: str, what: str) -> None:
         raise NestedFieldError(
             f"{path} cannot be {what}: a {node.parent.kind.value} always has its {node.name}.",
             field_path=path,
+            old_type=type_name_of(node),
             allowed=("a change of its type or nullability", "the same change of the field around it"),
         )
 
@@ -50,13 +53,19 @@ def check_parent(parent: Node | None, path: str) -> None:
     check_map_key(parent, path)
     if parent is not None and parent.kind is Kind.LEAF:
         raise NestedFieldError(
-            f"{path} cannot be added: {parent.name} is no struct.", field_path=path, allowed=("a new struct field",)
+            f"{path} cannot be added: {parent.name} is no struct.",
+            field_path=path,
+            old_type=type_name_of(parent),
+            new_type="struct",
+            allowed=("a new struct field",),
         )
     if parent is not None and not struct_like(parent):
         below = "element" if parent.kind is Kind.LIST else "value"
         raise NestedFieldError(
             f"{path} cannot be added: {parent.name} is a {parent.kind.value}.",
             field_path=path,
+            old_type=type_name_of(parent),
+            new_type="struct",
             allowed=(f"a field below its {below}, where that is a struct",),
         )
 
@@ -67,12 +76,21 @@ def check_new_field(path: str, change: AddField, default: pa.Scalar | None) -> N
         raise NullabilityError(
             f"The new field {path} is NOT NULL, and old rows have no value for it.",
             field_path=path,
-            new_type=type_name(change.type),
+            old_type=type_name(change.type),
+            new_type=f"{type_name(change.type)} NOT NULL",
             allowed=("a nullable field", "a default"),
         )
 
 
-def check_keys(ids: Sequence[int], primary: Sequence[int], partition: Sequence[int], path: str, what: str) -> None:
+def check_keys(
+    ids: Sequence[int],
+    primary: Sequence[int],
+    partition: Sequence[int],
+    path: str,
+    what: str,
+    old_type: str,
+    new_type: str | None = None,
+) -> None:
     """Refuse to drop, rename or retype what a key is made of."""
     for kind, keys in (("primary-key", primary), ("partition", partition)):
         if not set(keys).isdisjoint(ids):
@@ -80,6 +98,8 @@ def check_keys(ids: Sequence[int], primary: Sequence[int], partition: Sequence[i
             raise KeyFieldError(
                 f"{path} is or holds a {kind} field and cannot be {what}.",
                 field_path=path,
+                old_type=old_type,
+                new_type=new_type,
                 allowed=(f"{way} first, in the same list",),
             )
 
@@ -100,7 +120,7 @@ def check_leaf_types(node: Node, new: pa.DataType, path: str) -> pa.DataType:
     """The old leaf type; refuses to change from or to a nested one."""
     if node.leaf is not None and not is_nested(new):
         return node.leaf
-    old = node.kind.value if node.leaf is None else type_name(node.leaf)
+    old = type_name_of(node)
     raise TypeChangeError(
         f"{path} is a {old} and cannot become a {type_name(new)}.",
         field_path=path,
@@ -122,18 +142,22 @@ def check_may_turn_null(node: Node, old: pa.DataType, new: pa.DataType, policy: 
         )
 
 
-def check_nullability(change: ChangeNullability, path: str, *, is_primary: bool) -> None:
+def check_nullability(change: ChangeNullability, path: str, name: str, *, is_primary: bool) -> None:
     """Refuse NOT NULL without a look at the data, and a nullable primary key."""
     if change.nullable and is_primary:
         raise KeyFieldError(
             f"{path} is or holds a primary-key field and cannot be nullable.",
             field_path=path,
+            old_type=f"{name} NOT NULL",
+            new_type=name,
             allowed=("SetPrimaryKey first, in the same list",),
         )
     if not change.nullable and not change.checked:
         raise NullabilityError(
             f"{path} may hold NULL in old rows and cannot become NOT NULL unchecked.",
             field_path=path,
+            old_type=name,
+            new_type=f"{name} NOT NULL",
             allowed=("checked=True, once no row holds NULL there",),
         )
 
@@ -150,12 +174,16 @@ def check_anchor(node: Node, anchor: Node, parent: Node | None, path: str, ancho
         )
 
 
-def place(siblings: Siblings, where: str, anchor: Node | None) -> Node | None:
+def place(siblings: Siblings, where: str, anchor: Node | None, path: str) -> Node | None:
     """The node to come right behind; None for the first place."""
     if where == "first":
         return None
     if where == "last":
         return siblings.last()
-    if anchor is None:
-        raise MoveError(f"The position {where!r} needs a sibling.", allowed=("first()", "last()", "after(name)"))
+    if anchor is None or where not in ("before", "after"):
+        raise MoveError(
+            f"{path} cannot be placed {where!r} of {'nothing' if anchor is None else anchor.name}.",
+            field_path=path,
+            allowed=("first()", "last()", "before(sibling)", "after(sibling)"),
+        )
     return anchor if where == "after" else siblings.previous(anchor)

@@ -6,7 +6,7 @@ FLIP-226, Hudi's InternalSchema, Iceberg). Leaf types are PyArrow's; lists, maps
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -144,6 +144,8 @@ class Schema:
                 f"The field {self.name_of(highest)} has the id {highest}, above highest_field_id "
                 f"{self.highest_field_id}.",
                 field_path=self.name_of(highest),
+                new_type=self.by_id(highest).type_name,
+                allowed=(f"highest_field_id={highest} or more",),
             )
         if self.primary_keys or self.partition_keys:
             self._check_keys()
@@ -151,7 +153,14 @@ class Schema:
     def _check_keys(self) -> None:
         for kind, keys in (("primary-key", self.primary_keys), ("partition", self.partition_keys)):
             if len(set(keys)) != len(keys):
-                raise KeyFieldError(f"A {kind} field is named twice: {keys}.")
+                twice = next(key for key in keys if keys.count(key) > 1)
+                path = self.name_of(twice)
+                raise KeyFieldError(
+                    f"The {kind} field {path} is named twice.",
+                    field_path=path,
+                    old_type=self.by_id(twice).type_name,
+                    allowed=("each field once",),
+                )
             for key in keys:
                 self._check_key(kind, key)
 
@@ -159,11 +168,28 @@ class Schema:
         target = self.by_id(key)
         path = self.name_of(key)
         if target.kind is not Kind.LEAF:
-            raise KeyFieldError(f"The {kind} field {path} is a {target.type_name}, not a leaf.", field_path=path)
+            raise KeyFieldError(
+                f"The {kind} field {path} is a {target.type_name}, not a leaf.",
+                field_path=path,
+                old_type=target.type_name,
+                new_type="a leaf",
+                allowed=("a leaf below it",),
+            )
         if any(parent.kind in (Kind.LIST, Kind.MAP) for parent in self.ancestors(key)):
-            raise KeyFieldError(f"The {kind} field {path} lies below a list or map.", field_path=path)
+            raise KeyFieldError(
+                f"The {kind} field {path} lies below a list or map.",
+                field_path=path,
+                old_type=target.type_name,
+                allowed=("a column, or a field of structs alone",),
+            )
         if kind == "primary-key" and (target.nullable or any(parent.nullable for parent in self.ancestors(key))):
-            raise KeyFieldError(f"The primary-key field {path} is nullable.", field_path=path)
+            raise KeyFieldError(
+                f"The primary-key field {path} is nullable.",
+                field_path=path,
+                old_type=target.type_name,
+                new_type=f"{target.type_name} NOT NULL",
+                allowed=("ChangeNullability(nullable=False, checked=True) first, of it and of the structs around it",),
+            )
 
     # -- finding fields ------------------------------------------------------------------------------------------
 
@@ -196,7 +222,11 @@ class Schema:
         try:
             return self._index.by_id[field_id]
         except KeyError:
-            raise UnknownFieldError(f"No field has the id {field_id}.", field_path=f"#{field_id}") from None
+            raise UnknownFieldError(
+                f"No field has the id {field_id}.",
+                field_path=f"#{field_id}",
+                allowed=(f"one of the ids {_some(sorted(self._index.by_id))}",),
+            ) from None
 
     def get(self, field_id: int) -> Field | None:
         """The field of that id, or None."""
@@ -308,36 +338,76 @@ class _Index:
 
     def add_all(self, siblings: Sequence[Field], parent: Field | None, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise SchemaError(f"The schema is nested deeper than {MAX_DEPTH} levels.")
+            raise SchemaError(
+                f"The schema is nested deeper than {MAX_DEPTH} levels.",
+                field_path=format_path(self.path(parent)),
+                old_type=None if parent is None else parent.type_name,
+                allowed=(f"up to {MAX_DEPTH} levels",),
+            )
         where = None if parent is None else parent.id
         by_id, parents = self.by_id, self.parent
         for node in siblings:
             if node.id in by_id:
-                raise _id_clash(by_id[node.id], node)
+                raise _id_clash(self.path(by_id[node.id]), by_id[node.id], (*self.path(parent), node.name), node)
             by_id[node.id] = node
             parents[node.id] = where
             if node.kind is not Kind.LEAF:
-                _check_children(node)
+                _check_children(node, self.path)
                 self.add_all(node.children, node, depth + 1)
-        check_siblings(siblings, None if parent is None else parent.name)
+        check_siblings(siblings, lambda: self.path(parent))
+
+    def path(self, node: Field | None) -> tuple[str, ...]:
+        """The names that lead to a field that is in here already; none for the table."""
+        names: list[str] = []
+        while node is not None:
+            names.append(node.name)
+            above = self.parent[node.id]
+            node = None if above is None else self.by_id[above]
+        return tuple(reversed(names))
 
 
-def _id_clash(first: Field, second: Field) -> FieldIdError:
+def _some(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids[:20])) + (", ..." if len(ids) > 20 else "")
+
+
+def _id_clash(first_path: Sequence[str], first: Field, path: Sequence[str], second: Field) -> FieldIdError:
     return FieldIdError(
-        f"The fields {first.name!r} and {second.name!r} both have the id {second.id}.", field_path=second.name
+        f"The fields {format_path(first_path)} ({first.type_name}) and {format_path(path)} ({second.type_name}) both "
+        f"have the id {second.id}.",
+        field_path=format_path(path),
+        old_type=first.type_name,
+        new_type=second.type_name,
+        allowed=("an id of its own for each field", "assign_ids, for a table that had no ids"),
     )
 
 
 _NAMES_BELOW = {Kind.LIST: ["element"], Kind.MAP: ["key", "value"]}
 
 
-def _check_children(node: Field) -> None:
+def _check_children(node: Field, path_of: Callable[[Field], Sequence[str]]) -> None:
     if node.kind is Kind.STRUCT:
         if not node.children:
-            raise LastFieldError(f"The struct {node.name!r} has no fields.", field_path=node.name)
+            path = format_path(path_of(node))
+            raise LastFieldError(
+                f"The struct {path} has no fields.",
+                field_path=path,
+                old_type="struct",
+                allowed=("a struct with at least one field", "no such field"),
+            )
         return
     expected = _NAMES_BELOW[node.kind]
     if [child.name for child in node.children] != expected:
-        raise SchemaError(f"Below the {node.kind.value} {node.name!r} stand {expected}.", field_path=node.name)
+        raise _wrong_below(node, path_of, f"stand {' and '.join(expected)}, not", f"just {' and '.join(expected)}")
     if node.kind is Kind.MAP and node.children[0].nullable:
-        raise SchemaError(f"The key of the map {node.name!r} is nullable.", field_path=node.name)
+        raise _wrong_below(node, path_of, "the key is nullable:", "a key that is NOT NULL")
+
+
+def _wrong_below(node: Field, path_of: Callable[[Field], Sequence[str]], what: str, way: str) -> SchemaError:
+    path = format_path(path_of(node))
+    names = ", ".join(child.name for child in node.children) or "nothing"
+    return SchemaError(
+        f"Below the {node.kind.value} {path} {what} {names}.",
+        field_path=path,
+        old_type=node.type_name,
+        allowed=(way,),
+    )

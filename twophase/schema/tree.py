@@ -11,6 +11,7 @@ from itertools import count
 
 import pyarrow as pa
 
+from twophase.schema.leaf import type_name
 from twophase.schema.names import FieldPath, fold
 from twophase.schema.paths import unknown_field, walk
 from twophase.schema.schema import Field, Kind, Schema
@@ -263,6 +264,11 @@ class Tree:
         for old in self.schema.walk():
             if old.id not in self.nodes and old.id not in self.dropped:
                 yield self.schema.path_of(old.id)
+
+
+def type_name_of(node: Node) -> str:
+    """How error messages call the type of a node."""
+    return node.kind.value if node.leaf is None else type_name(node.leaf)
 
 
 def struct_like(node: Node | None) -> bool:
