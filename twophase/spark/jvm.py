@@ -82,6 +82,10 @@ class Jvm:
         """A class named from the root (each dot of its name would cost a call at each use)."""
         return self._once((class_name,), lambda: functools.reduce(getattr, class_name.split("."), self.jvm))
 
+    def static(self, class_name: str, member: str) -> Any:
+        """A static method (each look at a class for one costs a call)."""
+        return self._once((class_name, member), lambda: getattr(self.kind(class_name), member))
+
     # -- callbacks -----------------------------------------------------------------------------------------------
 
     def start_callbacks(self) -> None:
@@ -174,26 +178,26 @@ class Jvm:
 
     def parts(self, strings: Any) -> tuple[str, ...]:
         """The texts of a ``String[]`` (a namespace); Python's own way looks at the length before each one."""
-        get = self._once(("java.lang.reflect.Array", "get"), lambda: self.kind("java.lang.reflect.Array").get)
+        get = self.static("java.lang.reflect.Array", "get")
         return tuple(str(get(strings, index)) for index in range(len(strings)))
 
     def _texts(self, collection: Any) -> list[str]:
-        join = self._once(("java.lang.String", "join"), lambda: self.kind("java.lang.String").join)
-        return str(join(BETWEEN, collection)).split(BETWEEN)
+        return str(self.static("java.lang.String", "join")(BETWEEN, collection)).split(BETWEEN)
 
     def option(self, value: Any | None) -> Any:
         """A Scala ``Option``; Python's None is the empty one."""
-        make = self.kind("scala.Option")
-        return make.apply(value) if value is not None else self._once(("scala.None",), make.empty)
+        if value is None:
+            return self._once(("scala.None",), lambda: self.kind("scala.Option").empty())
+        return self.static("scala.Option", "apply")(value)
 
     def seq(self, items: Sequence[Any]) -> Any:
         """A Scala ``Seq``."""
-        to_seq = self.kind("org.apache.spark.api.python.PythonUtils").toSeq
+        to_seq = self.static("org.apache.spark.api.python.PythonUtils", "toSeq")
         return to_seq(list(items)) if items else self._once(("scala.Nil",), lambda: to_seq([]))
 
     def scala_map(self, entries: Mapping[str, str]) -> Any:
         """An immutable Scala ``Map``."""
-        to_map = self.kind("org.apache.spark.api.python.PythonUtils").toScalaMap
+        to_map = self.static("org.apache.spark.api.python.PythonUtils", "toScalaMap")
         return to_map(dict(entries)) if entries else self._once(("scala.Map.empty",), lambda: to_map({}))
 
     def any_tag(self) -> Any:
@@ -211,7 +215,7 @@ class Jvm:
 
     def struct(self, json: str) -> Any:
         """Spark's ``StructType`` from its JSON."""
-        return self.kind("org.apache.spark.sql.types.DataType").fromJson(json)
+        return self.static("org.apache.spark.sql.types.DataType", "fromJson")(json)
 
     def columns(self, struct: Any) -> Any:
         """``Column[]`` of a ``StructType``."""
@@ -231,11 +235,11 @@ class Jvm:
     def columns_json(self, columns: Any) -> str:
         """JSON of the ``StructType`` that ``Column[]`` stands for."""
         with private_name("CatalogV2Util.v2ColumnsToStructType", self.spark):
-            return str(self.kind(CATALOG + "CatalogV2Util").v2ColumnsToStructType(columns).json())
+            return str(self.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")(columns).json())
 
     def identifier(self, namespace: Sequence[str], name: str) -> Any:
         """A v2 ``Identifier``."""
-        return self.kind(CATALOG + "Identifier").of(self.strings(namespace), name)
+        return self.static(CATALOG + "Identifier", "of")(self.strings(namespace), name)
 
     def capabilities(self, *names: str) -> Any:
         """A set of ``TableCapability``."""

@@ -383,7 +383,7 @@ class SessionMetastore(Metastore):
     def _to_spark(self, table: HiveTable) -> Any:
         serde = {name: self._option(table.serde.get(key)) for key, name in _SERDE_FIELDS.items()}
         storage = self._case.copy(
-            self._jvm.kind(_CATALOG + "CatalogStorageFormat").empty(),
+            self._jvm.static(_CATALOG + "CatalogStorageFormat", "empty")(),
             locationUri=self._option(self._uri(table.location)),
             properties=self._map(table.options),
             **serde,
@@ -431,10 +431,10 @@ class SessionMetastore(Metastore):
         return self._spark._jsparkSession.sessionState().catalog()
 
     def _uri(self, location: str | None) -> Any | None:
-        return None if location is None else self._jvm.kind(_CATALOG + "CatalogUtils").stringToURI(location)
+        return None if location is None else self._jvm.static(_CATALOG + "CatalogUtils", "stringToURI")(location)
 
     def _location(self, uri: Any) -> str:
-        return str(self._jvm.kind(_CATALOG + "CatalogUtils").URIToString(uri))
+        return str(self._jvm.static(_CATALOG + "CatalogUtils", "URIToString")(uri))
 
     def _option(self, value: Any | None) -> Any:
         return self._jvm.option(value)
