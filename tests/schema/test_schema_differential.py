@@ -1,10 +1,9 @@
-"""Outside judges: PyIceberg's UpdateSchema and Spark's ALTER TABLE. Every disagreement is listed, with its reason."""
+"""PyIceberg's UpdateSchema as a judge. Every disagreement is listed, with its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import assign_fresh_schema_ids
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from twophase.schema import (
     AddField,
@@ -37,7 +34,6 @@ from twophase.schema import (
 )
 from twophase.schema.convert_iceberg import _read_leaf as read_leaf
 from twophase.schema.errors import SchemaError, UnsupportedTypeError
-from twophase.schema.plan_spark import sql_leaf
 
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 BASE = assign_ids(
@@ -213,52 +209,6 @@ def test_pyicebergs_schema_round_trips() -> None:
     back = from_iceberg(to_iceberg(schema), highest_field_id=200)
     assert back == schema
     assert to_iceberg_document(back) == to_iceberg_document(schema)
-
-
-# -- Spark's ALTER TABLE -----------------------------------------------------------------------------------------------
-
-SPARK_TYPES: Sequence[pa.DataType] = (
-    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(9, 2)),
-    *(pa.decimal128(12, 2), pa.decimal128(12, 4), pa.string(), pa.date32(), pa.timestamp("us")),
-)
-
-
-def spark_allows(spark: SparkSession, old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether Spark takes a value of one type for another without a word (the rule behind its ALTER TABLE gate)."""
-    jvm: Any = spark._jvm
-    parse = jvm.org.apache.spark.sql.types.DataType.fromDDL
-    cast = jvm.org.apache.spark.sql.catalyst.expressions.Cast
-    return bool(cast.canUpCast(parse(sql_leaf(old, "c")), parse(sql_leaf(new, "c"))))
-
-
-def test_whatever_exact_allows_spark_takes_for_a_widening_too(spark: SparkSession) -> None:
-    from twophase.schema import promotion_policy
-
-    exact, wide = promotion_policy("exact"), promotion_policy("wide")
-    pairs = [(old, new) for old in SPARK_TYPES for new in SPARK_TYPES if old != new]
-    theirs = {(str(old), str(new)) for old, new in pairs if spark_allows(spark, old, new)}
-    assert {(str(o), str(n)) for o, n in pairs if exact.allows(o, n)} <= theirs
-    stricter = {(str(o), str(n)) for o, n in pairs if wide.allows(o, n)} - theirs
-    looser = theirs - {(str(o), str(n)) for o, n in pairs if wide.allows(o, n)}
-    assert stricter == set()
-    # Text is lossy for us: 1 and 1.0 differ as text, and text does not sort like numbers. Rounding is lossy, too.
-    rounding = {("int32", "float"), ("int64", "float"), ("int64", "double"), ("int16", "float"), ("int8", "float")}
-    decimals = {(o, n) for o, n in looser if o.startswith("decimal") and n in ("float", "double")}
-    # (These are the disagreements: casts that Spark takes without a word and 'wide' does not.)
-    assert {(o, n) for o, n in looser if n != "string"} - rounding - decimals == set()
-
-
-def test_sparks_own_alter_table_leaves_the_old_values_of_a_widened_column(spark: SparkSession, tmp_path: Path) -> None:
-    spark.sql(f"CREATE TABLE judged (a INT, b STRING) USING parquet LOCATION 'file://{tmp_path}/judged'")
-    try:
-        with pytest.raises(PySparkException):
-            spark.sql("ALTER TABLE judged ALTER COLUMN a TYPE BIGINT")
-        with pytest.raises(PySparkException):
-            spark.sql("ALTER TABLE judged RENAME COLUMN a TO z")
-        # Spark's built-in tables can only add: drop and add of one name would bring old values back there.
-        spark.sql("ALTER TABLE judged ADD COLUMN c INT")
-    finally:
-        spark.sql("DROP TABLE judged")
 
 
 def test_types_that_the_judges_do_not_share_are_named() -> None:

@@ -197,7 +197,11 @@ class PromotionPolicy:
             field_path=path,
             old_type=type_name(old),
             new_type=type_name(new),
-            allowed=[*self._targets(old), *(f"policy {name!r}" for name in others)],
+            allowed=[
+                *self._targets(old),
+                *(f"policy {name!r}" for name in others),
+                f"a new field of type {type_name(new)}",
+            ],
         )
 
     def _targets(self, old: pa.DataType) -> Iterable[str]:
