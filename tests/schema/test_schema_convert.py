@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionSpec
 from pyspark.sql import types as spark_types
 
 from twophase.schema import (
@@ -25,13 +26,16 @@ from twophase.schema import (
     diff,
     from_arrow,
     from_document,
+    from_iceberg,
     from_iceberg_document,
     from_json,
     from_spark,
     from_spark_types,
     to_arrow,
     to_document,
+    to_iceberg,
     to_iceberg_document,
+    to_iceberg_partition_spec,
     to_json,
     to_spark,
     verify_file_schema,
@@ -120,6 +124,40 @@ def test_spark_holds_ids_comments_defaults_and_nested_ids() -> None:
     assert struct["c1"].metadata["comment"] == "no. 1"
     assert struct["c1"].metadata["EXISTS_DEFAULT"] == "-128"
     assert struct["c1"].metadata["CURRENT_DEFAULT"] == "5"
+
+
+def test_version_and_keys_survive_in_sparks_form_as_long_as_the_table_is_whole() -> None:
+    table = table_with_defaults()
+    keyed = Schema(table.fields, 7, 99, table.primary_keys, (table.find("c7").id,))
+    struct = to_spark(keyed)
+    assert from_spark(spark_types.StructType.fromJson(struct.jsonValue())) == keyed
+    # Rows that Spark read back are nullable, and a projection lacks columns: no keys then, and no error.
+    nullable = spark_types.StructType([spark_types.StructField(f.name, f.dataType, True, f.metadata) for f in struct])
+    assert from_spark(nullable).primary_keys == () and from_spark(nullable).partition_keys == keyed.partition_keys
+    part = from_spark(spark_types.StructType(struct.fields[:2]))
+    assert (part.schema_id, part.highest_field_id, part.partition_keys) == (7, 99, ())
+    broken = spark_types.StructType().add("a", "integer", True, {"parquet.field.id": 1, "twophase": {"table": {}}})
+    with pytest.raises(SchemaDocumentError, match="of a cannot be read"):
+        from_spark(broken)
+
+
+def test_icebergs_partition_spec_holds_the_keys_or_is_refused_by_name() -> None:
+    table = assign_ids(pa.schema([("a", pa.int32()), ("p", pa.struct([("d", pa.date32())]))]), partition_keys=["p.d"])
+    spec = to_iceberg_partition_spec(table)
+    assert PartitionSpec.model_validate(spec).fields[0].source_id == table.find("p.d").id
+    assert from_iceberg(to_iceberg(table), partition_spec=PartitionSpec.model_validate(spec)) == table
+    spec["fields"][0]["transform"] = "month"
+    with pytest.raises(UnsupportedTypeError, match=r"by month of p\.d"):
+        from_iceberg_document(to_iceberg_document(table), partition_spec=spec)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_default_that_json_has_no_number_for_is_refused_by_name(value: float) -> None:
+    table = apply_changes(assign_ids(pa.schema([("a", pa.int32())])), AddField("p", pa.struct([("x", pa.float64())])))
+    changed = apply_changes(table, ChangeDefault("p.x", value))
+    with pytest.raises(UnsupportedTypeError, match=r"p\.x") as caught:
+        to_iceberg_document(changed)
+    assert "ChangeDefault" in str(caught.value)
 
 
 def test_types_that_spark_holds_under_a_wider_name_come_back_exactly() -> None:

@@ -45,6 +45,7 @@ from twophase.schema import (
     promotion_policy,
     reconcile,
     row_filter,
+    row_filter_sql,
     to_spark,
 )
 from twophase.schema.errors import (
@@ -283,6 +284,17 @@ def test_a_filter_on_the_file_keeps_what_it_keeps_on_the_query(filters: Any) -> 
     assert found.filter(row_filter(WIDENED, filters)).to_pylist() == wanted
     if pushed.exact:
         assert found.to_pylist() == wanted
+
+
+def test_every_filter_keeps_the_same_rows_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    plan = plan_read(NESTED, WIDENED)
+    table = rows_table(NESTED, NESTED_ROWS)
+    path = write_rows(tmp_path / "f.parquet", NESTED, NESTED_ROWS)
+    frame = spark.read.parquet(str(path)).selectExpr(*plan.spark_expressions())
+    rows = plan.project(table)
+    for filters in FILTERS:
+        wanted = rows.filter(row_filter(WIDENED, filters)).column("aa").to_pylist()
+        assert [row.aa for row in frame.where(row_filter_sql(WIDENED, filters)).collect()] == wanted, filters
 
 
 def test_a_filter_reaches_the_statistics_of_an_old_file(tmp_path: Path) -> None:

@@ -39,11 +39,12 @@ from twophase.schema.convert_iceberg import (
     from_iceberg_document,
     to_iceberg,
     to_iceberg_document,
+    to_iceberg_partition_spec,
 )
 from twophase.schema.convert_spark import from_spark, from_spark_types, to_spark
 from twophase.schema.diff import diff
 from twophase.schema.document import from_document, from_json, to_document, to_json
-from twophase.schema.filters import FileFilter, file_filter, row_filter
+from twophase.schema.filters import FileFilter, file_filter, row_filter, row_filter_sql
 from twophase.schema.history import SchemaHistory
 from twophase.schema.history_directory import DirectoryHistoryStore
 from twophase.schema.history_store import Fate, HistoryStore, Record
@@ -130,10 +131,12 @@ __all__ = [
     "promotion_policy",
     "reconcile",
     "row_filter",
+    "row_filter_sql",
     "to_arrow",
     "to_document",
     "to_iceberg",
     "to_iceberg_document",
+    "to_iceberg_partition_spec",
     "to_json",
     "to_spark",
     "verify_file_schema",

@@ -51,8 +51,7 @@ def apply_changes(
     """The schema after a list of changes, applied in order; all of them or none.
 
     Names are those at that point of the list (after ``RenameField("a", "b")`` the field is ``b``); clashes of names
-    are looked
-    for at the end.
+    are looked for at the end.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Casts of PyArrow values, with the very results that Spark's ``try_cast`` gives.
 
 Exact casts are PyArrow's own. Where the two engines differ (text of a double, rounding of a decimal, spaces around a
-number), the
-value is computed here as Spark does it; only such lossy casts cost a pass in Python, over the distinct values.
+number), the value is computed here as Spark does it; only such lossy casts cost a pass in Python, over the distinct
+values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Changes of a schema, as values. :func:`twophase.schema.apply_changes` applies them.
 
 A field is named by a dotted path (``"address.zip"``; backticks quote a name with dots), by a tuple with one name a
-level, or by
-its id. Below a list the name is ``element``, below a map ``key`` and ``value``.
+level, or by its id. Below a list the name is ``element``, below a map ``key`` and ``value``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from twophase.schema.leaf import format_leaf, parse_leaf, type_name
 from twophase.schema.schema import Field, Kind, Schema
 
 if TYPE_CHECKING:
+    import pyiceberg.partitioning
     import pyiceberg.schema
 
 _NAMES = {
@@ -51,7 +53,8 @@ _NEAR = {
 def to_iceberg_document(schema: Schema) -> dict[str, Any]:
     """The schema as a ``schema`` object of Iceberg's table metadata.
 
-    Primary keys become ``identifier-field-ids``. The partition spec is no part of an Iceberg schema.
+    Primary keys become ``identifier-field-ids``. The partition keys are no part of an Iceberg schema: they are
+    :func:`to_iceberg_partition_spec`.
 
     Raises
     ------
@@ -66,6 +69,15 @@ def to_iceberg_document(schema: Schema) -> dict[str, Any]:
     }
 
 
+def to_iceberg_partition_spec(schema: Schema, *, spec_id: int = 0) -> dict[str, Any]:
+    """The partition keys as a ``partition-spec`` object of Iceberg's table metadata: identity transforms."""
+    fields = [
+        {"name": schema.name_of(key), "transform": "identity", "source-id": key, "field-id": 1000 + i}
+        for i, key in enumerate(schema.partition_keys)
+    ]
+    return {"spec-id": spec_id, "fields": fields}
+
+
 def _field(node: Field, path: tuple[str, ...]) -> dict[str, Any]:
     if node.metadata:
         raise _no_counterpart(".".join(path), f"metadata {', '.join(key for key, _ in node.metadata)}", ())
@@ -73,9 +85,9 @@ def _field(node: Field, path: tuple[str, ...]) -> dict[str, Any]:
     if node.comment is not None:
         document["doc"] = node.comment
     if node.initial_default is not None:
-        document["initial-default"] = _value(node.initial_default)
+        document["initial-default"] = _value(node.initial_default, path)
     if node.write_default is not None:
-        document["write-default"] = _value(node.write_default)
+        document["write-default"] = _value(node.write_default, path)
     return document
 
 
@@ -122,9 +134,12 @@ def _no_counterpart(path: str, what: str, allowed: Iterable[str]) -> Unsupported
     )
 
 
-def _value(scalar: pa.Scalar) -> Any:
+def _value(scalar: pa.Scalar, path: tuple[str, ...]) -> Any:
     """A default in the form of Iceberg's appendix on single values."""
     data_type = scalar.type
+    if pa.types.is_floating(data_type) and not math.isfinite(scalar.as_py()):
+        # JSON has no such number, and the specification no text for it.
+        raise _no_counterpart(".".join(path), f"the default {scalar.as_py()}", ("ChangeDefault(path, None)",))
     if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_floating(data_type):
         return scalar.as_py()
     if pa.types.is_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
@@ -148,7 +163,12 @@ def to_iceberg(schema: Schema) -> pyiceberg.schema.Schema:
     return IcebergSchema.model_validate(to_iceberg_document(schema))
 
 
-def from_iceberg(source: pyiceberg.schema.Schema, *, highest_field_id: int | None = None) -> Schema:
+def from_iceberg(
+    source: pyiceberg.schema.Schema,
+    *,
+    highest_field_id: int | None = None,
+    partition_spec: pyiceberg.partitioning.PartitionSpec | None = None,
+) -> Schema:
     """A schema from PyIceberg's.
 
     Parameters
@@ -156,22 +176,55 @@ def from_iceberg(source: pyiceberg.schema.Schema, *, highest_field_id: int | Non
     source : pyiceberg.schema.Schema
     highest_field_id : int, optional
         The table's ``last-column-id``; default: the highest id in the schema.
-    """
-    return from_iceberg_document(source.model_dump(by_alias=True, mode="json"), highest_field_id=highest_field_id)
-
-
-def from_iceberg_document(document: dict[str, Any], *, highest_field_id: int | None = None) -> Schema:
-    """A schema from a ``schema`` object of Iceberg's table metadata.
+    partition_spec : pyiceberg.partitioning.PartitionSpec, optional
+        The table's; default: not partitioned.
 
     Raises
     ------
     UnsupportedTypeError
-        A type that PyArrow does not have (variant, geometry, geography).
+        As :func:`from_iceberg_document`.
+    """
+    return from_iceberg_document(
+        source.model_dump(by_alias=True, mode="json"),
+        highest_field_id=highest_field_id,
+        partition_spec=None if partition_spec is None else partition_spec.model_dump(by_alias=True, mode="json"),
+    )
+
+
+def from_iceberg_document(
+    document: dict[str, Any],
+    *,
+    highest_field_id: int | None = None,
+    partition_spec: dict[str, Any] | None = None,
+) -> Schema:
+    """A schema from a ``schema`` object of Iceberg's table metadata, and its ``partition-spec`` object.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        A type that PyArrow does not have (variant, geometry, geography); a partition transform other than identity.
     """
     fields = tuple(_read_field(item, (item["name"],)) for item in document["fields"])
     highest = -1 if highest_field_id is None else highest_field_id
     keys = tuple(document.get("identifier-field-ids") or ())
-    return Schema(fields, document.get("schema-id", 0), highest, keys)
+    schema = Schema(fields, document.get("schema-id", 0), highest, keys)
+    if partition_spec is None:
+        return schema
+    partition = tuple(_partition_key(schema, item) for item in partition_spec["fields"])
+    return Schema(fields, schema.schema_id, highest, keys, partition)
+
+
+def _partition_key(schema: Schema, item: dict[str, Any]) -> int:
+    if item["transform"] != "identity":
+        path = schema.name_of(item["source-id"])
+        raise UnsupportedTypeError(
+            f"The table is partitioned by {item['transform']} of {path}: a key is a field's own value here.",
+            field_path=path,
+            old_type=item["transform"],
+            new_type="identity",
+            allowed=("an identity partition field",),
+        )
+    return int(item["source-id"])
 
 
 def _read_field(item: dict[str, Any], path: tuple[str, ...]) -> Field:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.schema.compare import keys_of
 from twophase.schema.convert_arrow import FIELD_ID
 from twophase.schema.defaults import format_default, parse_default
-from twophase.schema.errors import FieldIdError, UnsupportedTypeError
+from twophase.schema.errors import FieldIdError, SchemaDocumentError, UnsupportedTypeError
 from twophase.schema.leaf import SPARK_TYPE, family, format_leaf, parse_leaf, type_name
 from twophase.schema.plan_spark import literal
 from twophase.schema.schema import Field, Kind, Schema
@@ -33,7 +34,8 @@ _READ_BY_US = frozenset((SPARK_FIELD_ID, COMMENT, EXISTS_DEFAULT, CURRENT_DEFAUL
 def to_spark(schema: Schema) -> StructType:
     """The schema as a ``StructType`` whose metadata :func:`from_spark` reads back exactly.
 
-    ``parquet.field.id`` makes Spark write the ids to Parquet, and read by them.
+    ``parquet.field.id`` makes Spark write the ids to Parquet, and read by them. The version and the keys stand in the
+    first column's metadata.
 
     Raises
     ------
@@ -42,13 +44,24 @@ def to_spark(schema: Schema) -> StructType:
     """
     from pyspark.sql import types as spark
 
-    return spark.StructType([_struct_field(top) for top in schema])
+    facts = _table_facts(schema)
+    return spark.StructType([_struct_field(top, facts if i == 0 else {}) for i, top in enumerate(schema)])
 
 
-def _struct_field(node: Field) -> StructField:
+def _table_facts(schema: Schema) -> dict[str, Any]:
+    """What a ``StructType`` has no place for, and its first column carries; nothing where there is nothing to say."""
+    plain = Schema(schema.fields)
+    if (schema.schema_id, schema.highest_field_id, keys_of(schema)) == (0, plain.highest_field_id, keys_of(plain)):
+        return {}
+    facts = {"schema_id": schema.schema_id, "highest_field_id": schema.highest_field_id}
+    keys = {"primary_keys": list(schema.primary_keys), "partition_keys": list(schema.partition_keys)}
+    return {"table": {**facts, **keys}}
+
+
+def _struct_field(node: Field, table_facts: dict[str, Any] | None = None) -> StructField:
     from pyspark.sql import types as spark
 
-    facts = _facts(node)
+    facts = {**_facts(node), **(table_facts or {})}
     for path, below in _unnamed(node, ""):
         if extra := _facts(below) | {"id": below.id}:
             facts.setdefault("below", {})[path] = extra
@@ -190,7 +203,27 @@ def from_spark(source: StructType) -> Schema:
     UnsupportedTypeError
         A type without a PyArrow counterpart (variant, calendar interval, user-defined types).
     """
-    return Schema(tuple(_read(field, _required_id, field.name) for field in source))
+    fields = tuple(_read(field, _required_id, field.name) for field in source)
+    facts = dict(source[0].metadata.get(TWOPHASE, {})).get("table") if fields else None
+    return Schema(fields) if facts is None else _with_facts(fields, facts, source[0].name)
+
+
+def _with_facts(fields: tuple[Field, ...], facts: Any, path: str) -> Schema:
+    plain = Schema(fields)
+    try:
+        highest = max(int(facts["highest_field_id"]), plain.highest_field_id)
+        primary, partition = tuple(facts["primary_keys"]), tuple(facts["partition_keys"])
+        number = int(facts["schema_id"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise SchemaDocumentError(
+            f"The metadata {TWOPHASE!r} of {path} cannot be read: {error!r}.",
+            field_path=path,
+            allowed=("what to_spark wrote there", "no such metadata"),
+        ) from error
+    # A part of the columns, or rows that Spark read back (all of them nullable), are a table without these keys.
+    held = {key: [plain.by_id(key), *plain.ancestors(key)] for key in (*primary, *partition) if key in plain}
+    kept = primary if all(key in held and not any(n.nullable for n in held[key]) for key in primary) else ()
+    return Schema(fields, number, highest, kept, partition if all(key in held for key in partition) else ())
 
 
 def from_spark_types(source: StructType) -> pa.Schema:

@@ -1,8 +1,8 @@
 """Filters on the query's fields, as filters on a file that an older schema wrote.
 
 A filter is what PyArrow calls one: ``(path, op, value)``, a list of them (all must hold), or a list of such lists (one
-must hold).
-Ops: ``= == != < <= > >= in "not in" "is null" "is not null"``. A row is kept where the filter is true; NULL is not.
+must hold). Ops: ``= == != < <= > >= in "not in" "is null" "is not null"``. A row is kept where the filter is true; NULL
+is not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from twophase.schema.defaults import as_default
 from twophase.schema.errors import SchemaError
 from twophase.schema.leaf import family
 from twophase.schema.merge import Origin, ReadField, ReadPlan
-from twophase.schema.names import FieldPath
+from twophase.schema.names import FieldPath, quote
+from twophase.schema.plan_spark import literal, sql_type
 from twophase.schema.promotion import Loss, classify
 from twophase.schema.schema import Field, Kind, Schema
 
@@ -67,8 +68,7 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
     """A filter on the query, as far as the file's own columns can decide it.
 
     Renamed fields are found under the file's name; a field that the file lacks decides by its default; literals of a
-    widened
-    field are compared in the file's type where it can hold them. A lossy cast is never pushed through.
+    widened field are compared in the file's type where it can hold them. A lossy cast is never pushed through.
 
     Raises
     ------
@@ -98,11 +98,49 @@ def row_filter(query: Schema, filters: Filters) -> pc.Expression:
     for branch in _branches(filters):
         all_of: Any = None
         for path, op, value in branch:
-            node = query.find(path)
+            node = _leaf_of(query, path)
             term = _expression(pc.field(*query.path_of(node.id)), op, _literals(query, node, op, value))
             all_of = term if all_of is None else all_of & term
         any_of = all_of if any_of is None else any_of | all_of
     return any_of
+
+
+def row_filter_sql(query: Schema, filters: Filters) -> str:
+    """The whole filter as Spark SQL, over rows that are the query's already.
+
+    Spark itself carries it through the plan's projection to the file: ``frame.selectExpr(*plan.spark_expressions())
+    .where(row_filter_sql(plan.query, filters))``.
+
+    Raises
+    ------
+    UnknownFieldError, SchemaError
+        As :func:`file_filter`.
+    """
+    return " OR ".join(
+        "(" + " AND ".join(_sql(query, *predicate) for predicate in branch) + ")" for branch in _branches(filters)
+    )
+
+
+def _sql(query: Schema, path: FieldPath, op: str, value: Any) -> str:
+    node = _leaf_of(query, path)
+    column = ".".join(quote(name) for name in query.path_of(node.id))
+    literals = [f"CAST({literal(item)} AS {sql_type(node)})" for item in _literals(query, node, op, value)]
+    if op in ("in", "not in"):
+        return f"{column} {op.upper()} ({', '.join(literals)})"
+    return f"{column} {op.upper()} {' '.join(literals)}".rstrip()
+
+
+def _leaf_of(query: Schema, path: FieldPath) -> Field:
+    node = query.find(path)
+    if node.kind is Kind.LEAF and all(parent.kind is Kind.STRUCT for parent in query.ancestors(node.id)):
+        return node
+    raise SchemaError(
+        f"A filter needs a leaf outside lists and maps, not {query.name_of(node.id)}.",
+        field_path=query.name_of(node.id),
+        old_type=node.type_name,
+        new_type="a leaf",
+        allowed=("a leaf of the table or of its structs", "the filter in the query itself"),
+    )
 
 
 def _branches(filters: Filters) -> list[list[Predicate]]:
@@ -134,16 +172,8 @@ def _all_of(plan: ReadPlan, branch: Iterable[Predicate]) -> tuple[_Term, bool]:
 
 
 def _one(plan: ReadPlan, path: FieldPath, op: str, value: Any) -> _Term:
-    node = plan.query.find(path)
+    node = _leaf_of(plan.query, path)
     above = plan.query.ancestors(node.id)
-    if node.kind is not Kind.LEAF or any(parent.kind in (Kind.LIST, Kind.MAP) for parent in above):
-        raise SchemaError(
-            f"A filter needs a leaf outside lists and maps, not {plan.query.name_of(node.id)}.",
-            field_path=plan.query.name_of(node.id),
-            old_type=node.type_name,
-            new_type="a leaf",
-            allowed=("a leaf of the table or of its structs", "the filter in the query itself"),
-        )
     read = plan.find(node.id)
     if read is None or read.source is None:
         return _without_source(plan, node, above, read, op, value)

@@ -306,8 +306,7 @@ def merge_schemas(file: Schema, query: Schema, *, type_from_file: bool = True, n
     Notes
     -----
     A field that was dropped and added again gets a name that neither the file nor the query has, so that nothing is
-    read.
-    Hudi appends a fixed suffix there, which a real column may have.
+    read. Hudi appends a fixed suffix there, which a real column may have.
 
     Raises
     ------
