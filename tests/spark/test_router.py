@@ -138,6 +138,35 @@ def test_an_overwrite_replaces_what_the_mode_says(spark: SparkSession, mode: str
     assert spark.sparkContext.getLocalProperty(INTENT_PROPERTY) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("BEGIN INSERT INTO t SELECT 5, 0; INSERT OVERWRITE t SELECT 9, 1; END", [(0, 0), (2, 0), (5, 0), (9, 1)]),
+        ("BEGIN INSERT OVERWRITE t SELECT 9, 1; INSERT INTO t SELECT 8, 1; END", [(0, 0), (2, 0), (8, 1), (9, 1)]),
+        (
+            "BEGIN INSERT OVERWRITE t PARTITION (p = 0) SELECT 7; INSERT OVERWRITE t SELECT 9, 1; END",
+            [(7, 0), (9, 1)],
+        ),
+        (
+            "BEGIN INSERT INTO t SELECT 5, 0; EXECUTE IMMEDIATE 'INSERT OVERWRITE t SELECT 9, 1'; END",
+            [(0, 0), (2, 0), (5, 0), (9, 1)],
+        ),
+        (
+            "FROM VALUES (9, 1), (8, 1) x (id, p) INSERT OVERWRITE t SELECT * WHERE id = 9 "
+            "INSERT INTO t SELECT * WHERE id = 8",
+            [(0, 0), (2, 0), (8, 1), (9, 1)],
+        ),
+    ],
+)
+def test_an_append_beside_an_overwrite_of_its_table_stays_an_append(
+    spark: SparkSession, text: str, expected: list[Any]
+) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.conf.set(MODE, "dynamic")
+    spark.sql(text)
+    assert rows(spark, "SELECT * FROM t") == expected
+
+
 def test_if_not_exists_keeps_a_partition_that_is_there(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
     spark.sql("INSERT OVERWRITE t PARTITION (p = 0) IF NOT EXISTS SELECT 5")

@@ -1,12 +1,13 @@
 """What a statement wants of its write that Spark does not carry to a native catalog in time.
 
 - A *dynamic* overwrite: Spark refuses ``OverwritePartitionsDynamic`` for a V1 write, so the router runs such a
-  statement as an append that says what it means. An entry names its table, so that a nested statement on another table
-  never takes it for its own.
+  statement as an append that says what it means. In a text each INSERT says it for itself, in an option of its own
+  (``INSERT INTO t WITH ('twophase.overwrite' = '...')``): a script or multi-insert may append to the very table that it
+  overwrites elsewhere. A ``DataFrameWriter`` writes once, and its intent travels in a local property.
 - The options of a ``DataFrameWriter``: Spark tells them only when the table is staged already. They may hold secrets,
   so they stay in this process, and only a token of them travels.
 
-Both travel in a local property, which follows the statement through the JVM's thread into the catalog's callbacks.
+The local property follows the statement through the JVM's thread into the catalog's callbacks.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote, unquote
 
 from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.jvm import INTENT_PROPERTY
+
+#: Option of an INSERT that runs as an append and means an overwrite.
+OVERWRITE_OPTION = "twophase.overwrite"
 
 _options: dict[str, Mapping[ObjectPath, Mapping[str, str]]] = {}
 
@@ -35,7 +40,7 @@ def intending(
     ----------
     context : pyspark.SparkContext
     scopes : mapping of ObjectPath to OverwriteScope
-        For each target whose overwrite runs as an append; may be empty.
+        For the target of a ``DataFrameWriter`` whose overwrite runs as an append; may be empty.
     options : mapping of ObjectPath to mapping, optional
         Options that a new table is to have.
     """
@@ -81,6 +86,19 @@ def overwrite_of(intent: str | None, path: ObjectPath) -> OverwriteScope | None:
         if _folded(ObjectPath.from_document(entry["path"])) == _folded(path):
             return OverwriteScope.from_document(entry["scope"])
     return None
+
+
+def option_clause(scope: OverwriteScope) -> str:
+    """The option that says what an append means, as SQL text: the same however a session reads its literals."""
+    value = quote(json.dumps(scope.to_document()), safe='{}[]":,._-')
+    return f"'{OVERWRITE_OPTION}' = '{value}'"
+
+
+def stated_overwrite(options: Mapping[str, str]) -> tuple[OverwriteScope | None, dict[str, str]]:
+    """The scope that an append's own options state, and the rest of the options."""
+    rest = dict(options)
+    stated = rest.pop(OVERWRITE_OPTION, None)
+    return (OverwriteScope.from_document(json.loads(unquote(stated))) if stated else None), rest
 
 
 def _dump(scopes: Mapping[ObjectPath, OverwriteScope], token: str) -> str:

@@ -11,7 +11,7 @@ from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import live, types
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.intent import overwrite_of
+from twophase.spark.intent import overwrite_of, stated_overwrite
 from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import table_properties, table_transforms
@@ -139,12 +139,10 @@ class WriteTable(TableProxy):
 
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
-            rows = TableDefinition(
-                schema=types.to_arrow(str(info.schema().json())),
-                options=self._jvm.entries(info.options().asCaseSensitiveMap()),
-            )
+            stated, options = stated_overwrite(self._jvm.entries(info.options().asCaseSensitiveMap()))
+            rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
             return WriteBuilder(
-                self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope)
+                self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope or stated)
             )
 
     def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:

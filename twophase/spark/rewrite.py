@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from twophase.model import ObjectPath, OverwriteScope, quote
+from twophase.model import OverwriteScope, quote
+from twophase.spark.intent import option_clause
 from twophase.spark.jvm_statements import StatementReader, WriteNode
 from twophase.spark.targets import Target, Targets, purpose_of, quoted
 from twophase.spark.tokens import Place, Token, leading_words, places, splice, tokens
@@ -42,8 +43,6 @@ class Rewritten:
         For ``SparkSession.sql``.
     targets : tuple of Target
         The tables of ours that it writes.
-    scopes : mapping of ObjectPath to OverwriteScope
-        Targets whose write is an overwrite that the text calls an append.
     is_script : bool
         Each statement in it is a transaction of its own.
     insert : tuple, optional
@@ -53,7 +52,6 @@ class Rewritten:
     text: str
     args: Args
     targets: tuple[Target, ...] = ()
-    scopes: Mapping[ObjectPath, OverwriteScope] = field(default_factory=dict)
     is_script: bool = False
     insert: tuple[Target, OverwriteScope | None] | None = None
 
@@ -236,7 +234,6 @@ class _Draft:
         self._is_script = is_script
         self._edits: list[Edit] = []
         self._targets: list[Target] = []
-        self._scopes: dict[ObjectPath, OverwriteScope] = {}
         self._inserts: list[tuple[Target, OverwriteScope | None]] = []
 
     def add(self, node: WriteNode, place: Place) -> None:
@@ -252,17 +249,10 @@ class _Draft:
                 return  # Spark itself then writes nothing
             self._edits.append(_if_not_exists(self._stream, place))
         self._refuse_moved(target, node)
-        self._edits.extend(_edits(target, node, place, scope))
+        self._edits.extend(_edits(target, node, place, scope, self._stream))
         self._targets.append(target)
         if node.kind == "insert":
             self._inserts.append((target, scope or (OverwriteScope(node.partition) if node.overwrite else None)))
-        if scope:
-            self._scope(target.path, scope)
-
-    def _scope(self, path: ObjectPath, scope: OverwriteScope) -> None:
-        if self._scopes.get(path, scope) != scope:
-            raise Untellable(f"it overwrites {path} twice, in different ways")
-        self._scopes[path] = scope
 
     def _add_immediate(self, place: Place) -> None:
         inner = self._rewriter.immediate(self._text, self._stream, place, self._args, self._is_script)
@@ -271,8 +261,6 @@ class _Draft:
         self._edits.append((place.start, place.stop, _literal(inner.text)))
         self._args = _without(self._args, self._stream, (place.start, place.stop))
         self._targets.extend(inner.targets)
-        for path, scope in inner.scopes.items():
-            self._scope(path, scope)
 
     def _refuse_moved(self, target: Target, node: WriteNode) -> None:
         """In a script that says USE, an unqualified name means what the script makes of it."""
@@ -284,7 +272,7 @@ class _Draft:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
-        return Rewritten(text, self._args, tuple(self._targets), self._scopes, self._is_script, insert)
+        return Rewritten(text, self._args, tuple(self._targets), self._is_script, insert)
 
 
 # -- the parser's statements and the places in the text ---------------------------------------------------------------
@@ -312,7 +300,9 @@ def _place_key(place: Place) -> tuple[str, tuple[str, ...] | None]:
 # -- edits -------------------------------------------------------------------------------------------------------------
 
 
-def _edits(target: Target, node: WriteNode, place: Place, scope: OverwriteScope | None) -> list[Edit]:
+def _edits(
+    target: Target, node: WriteNode, place: Place, scope: OverwriteScope | None, stream: Sequence[Token]
+) -> list[Edit]:
     edits = []
     if target.spliced:
         written = len(node.parts or ())
@@ -323,7 +313,16 @@ def _edits(target: Target, node: WriteNode, place: Place, scope: OverwriteScope 
             edits.append((place.start, place.start, "".join(quote(part) + "." for part in missing)))
     if scope and place.overwrite:
         edits.append((*place.overwrite, "INTO"))
+        edits.append(_option(scope, place, stream))
     return edits
+
+
+def _option(scope: OverwriteScope, place: Place, stream: Sequence[Token]) -> Edit:
+    """The option behind the target's name that says what an append means, beside those that stand there."""
+    following = stream[place.next : place.next + 2]
+    if len(following) == 2 and following[0].is_word("WITH") and following[1].text == "(":
+        return (following[1].stop, following[1].stop, f"{option_clause(scope)}, ")
+    return (place.stop, place.stop, f" WITH ({option_clause(scope)})")
 
 
 def _if_not_exists(stream: Sequence[Token], place: Place) -> Edit:

@@ -88,7 +88,7 @@ class Router:
             with self._grouped(rewritten):
                 return self._execute(original, rewritten, text, args)
 
-        return self.run(run, rewritten.scopes, instead=lambda: original(text, args))
+        return self.run(run, instead=lambda: original(text, args))
 
     def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         """Run a routed statement.
