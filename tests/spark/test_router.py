@@ -16,6 +16,7 @@ import twophase
 from tests.spark.conftest import Start
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.jvm import INTENT_PROPERTY
+from twophase.spark.router import router_of
 from twophase.spark.session import Handle
 
 pytestmark = pytest.mark.spark40
@@ -33,6 +34,14 @@ def spark(start: Start) -> SparkSession:
 @pytest.fixture
 def handle(spark: SparkSession) -> Handle:
     return twophase.attach(spark)
+
+
+@pytest.fixture
+def in_hive(spark: SparkSession) -> Iterator[None]:
+    """The session's own twophase catalog is the current one."""
+    spark.sql("USE hive")
+    yield
+    spark.sql("USE spark_catalog.default")
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +133,68 @@ def test_a_failing_multi_insert_writes_none_of_its_tables(spark: SparkSession) -
     with pytest.raises(SparkRuntimeException):
         spark.sql("FROM range(3) INSERT INTO a SELECT id INSERT INTO b SELECT CAST(raise_error('broken') AS INT)")
     assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+
+
+@pytest.mark.parametrize("names", [("hive.default.a", "hive.default.b"), ("hive.default.a", "b"), ("a", "a")])
+def test_a_failing_multi_insert_writes_nothing_however_its_tables_are_named(
+    spark: SparkSession, names: tuple[str, str]
+) -> None:
+    for name in ("a", "b"):
+        spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")
+    with pytest.raises(SparkRuntimeException):
+        spark.sql(
+            f"FROM range(3) INSERT INTO {names[0]} SELECT id "
+            f"INSERT INTO {names[1]} SELECT CAST(raise_error('broken') AS INT)"
+        )
+    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+
+
+def test_a_failing_multi_insert_writes_nothing_after_use(spark: SparkSession, in_hive: None) -> None:
+    for name in ("a", "b"):
+        spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")
+    with pytest.raises(SparkRuntimeException):
+        spark.sql("FROM range(3) INSERT INTO a SELECT id INSERT INTO b SELECT CAST(raise_error('broken') AS INT)")
+    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+
+
+@pytest.mark.parametrize("ours", ["a", "hive.default.a"])
+@pytest.mark.parametrize("other", ["INTO other", "OVERWRITE DIRECTORY '/nowhere' USING parquet"])
+def test_a_multi_insert_that_only_half_is_ours_is_refused(spark: SparkSession, ours: str, other: str) -> None:
+    spark.sql("CREATE TABLE a AS SELECT 1 AS x")
+    spark.sql("CREATE TABLE other (x INT) USING xml OPTIONS (rowTag 'r')")
+    with pytest.raises(AtomicityNotSupportedError, match="together with"):
+        spark.sql(f"FROM range(3) INSERT INTO {ours} SELECT id INSERT {other} SELECT id")
+    assert rows(spark, "SELECT * FROM a") == [(1,)]
+
+
+def test_a_multi_insert_inside_a_script_is_refused_before_it_runs(spark: SparkSession) -> None:
+    for name in ("a", "b"):
+        spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")
+    with pytest.raises(AtomicityNotSupportedError, match="inside a script"):
+        spark.sql("BEGIN INSERT INTO a SELECT 2; FROM range(1) INSERT INTO a SELECT id INSERT INTO b SELECT id; END")
+    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+
+
+def test_after_use_a_dynamic_overwrite_replaces_its_partitions(spark: SparkSession, in_hive: None) -> None:
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.conf.set(MODE, "dynamic")
+    spark.sql("INSERT OVERWRITE t SELECT 9L, 1L")
+    assert rows(spark, "SELECT * FROM t") == [(0, 0), (2, 0), (9, 1)]
+    spark.range(1).selectExpr("8L", "0L").write.insertInto("t", overwrite=True)
+    assert rows(spark, "SELECT * FROM t") == [(8, 0), (9, 1)]
+    spark.range(1).selectExpr("7L AS id", "0L AS p").writeTo("default.t").overwritePartitions()
+    assert rows(spark, "SELECT * FROM default.t") == [(7, 0), (9, 1)]
+
+
+def test_after_use_every_door_joins_the_transaction(spark: SparkSession, in_hive: None) -> None:
+    with twophase.transaction(spark):
+        spark.range(2).write.saveAsTable("t")
+        spark.range(2, 3).write.mode("append").saveAsTable("t")
+        spark.range(3, 4).write.insertInto("default.t")
+        spark.range(4, 5).writeTo("t").append()
+        spark.sql("INSERT INTO t SELECT 5L")
+        assert spark.table("t").count() == 6
+    assert rows(spark, "SELECT * FROM spark_catalog.default.t") == [(0,), (1,), (2,), (3,), (4,), (5,)]
 
 
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
@@ -411,3 +482,81 @@ def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Han
     finally:
         handle.policy = "required"
     assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
+
+
+SCRIPT = (
+    "BEGIN INSERT INTO t SELECT 2; CREATE TABLE IF NOT EXISTS other (a INT) USING xml OPTIONS (rowTag 'r'); "
+    "INSERT INTO other SELECT 1; END"
+)
+
+
+@pytest.mark.parametrize("policy", ["required", "preferred"])
+def test_no_statement_of_a_script_runs_twice(spark: SparkSession, handle: Handle, policy: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    handle.policy = policy
+    try:
+        spark.sql(SCRIPT)
+    finally:
+        handle.policy = "required"
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+    assert rows(spark, "SELECT * FROM other") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE made (a INT)",
+        "CREATE TABLE made LIKE t",
+        "EXECUTE IMMEDIATE 'CREATE TABLE made (a INT) USING orc'",
+        "CREATE TABLE made AS SELECT 0 AS a WHERE false",
+    ],
+)
+@pytest.mark.parametrize("insert", ["INSERT INTO made SELECT 7", "EXECUTE IMMEDIATE 'INSERT INTO made SELECT 7'"])
+def test_a_table_that_the_script_makes_is_written_by_us(spark: SparkSession, made: str, insert: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    spark.sql(f"BEGIN {made}; {insert}; END")
+    assert rows(spark, "SELECT * FROM made") == [(7,)]
+    assert is_ours(spark, "made")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "DROP TABLE t; CREATE TABLE t (a INT) USING xml OPTIONS (rowTag 'r')",
+        "DROP TABLE t; ALTER TABLE u RENAME TO t",
+        "CREATE TEMPORARY VIEW t (a INT) USING csv OPTIONS (path '/nowhere')",
+    ],
+)
+def test_what_a_name_means_only_inside_the_script_is_refused_before_it_runs(spark: SparkSession, made: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    spark.sql("CREATE TABLE u AS SELECT 1 AS a")
+    with pytest.raises(AtomicityNotSupportedError, match="only when the script runs"):
+        spark.sql(f"BEGIN INSERT INTO u SELECT 2; {made}; INSERT INTO t SELECT 2; END")
+    assert rows(spark, "SELECT * FROM t") == rows(spark, "SELECT * FROM u") == [(1,)]
+
+
+def test_a_fault_of_the_metastore_is_the_users_error_and_no_way_past_us(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    router = router_of(spark)
+    assert router is not None
+
+    class Away:
+        def getTableMetadata(self, _: Any) -> Any:  # noqa: N802
+            raise AnalysisException("the metastore is away")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark._jsparkSession.sessionState().catalog(), name)
+
+    monkeypatch.setattr(router.targets.names, "_catalog", Away())
+    for write in (
+        lambda: spark.sql("INSERT INTO t SELECT 2"),
+        lambda: spark.range(1).write.insertInto("t"),
+        lambda: spark.range(1).write.mode("append").saveAsTable("t"),
+        lambda: spark.range(1).writeTo("t").append(),
+    ):
+        with pytest.raises(AnalysisException, match="the metastore is away"):
+            write()
+    monkeypatch.undo()
+    assert rows(spark, "SELECT * FROM t") == [(1,)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 import twophase
@@ -114,6 +116,20 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "INSERT INTO other VALUES (1)",
         "CREATE TABLE x USING xml AS SELECT 1 AS a",
         "BEGIN CREATE TABLE plain (a INT); END",
+        "BEGIN DROP TABLE old; END",
+        "BEGIN IF 1 = 1 THEN BEGIN ALTER TABLE old RENAME TO older; END; END IF; END",
+        "BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION DROP TABLE old; SELECT 1; END",
+        "EXECUTE IMMEDIATE 'DROP TABLE old'",
+        "EXECUTE IMMEDIATE 'TRUNCATE TABLE ' || 'old'",
+        "BEGIN EXECUTE IMMEDIATE 'DROP TABLE old'; END",
+        "CREATE DATABASE more",
+        "CREATE TABLE x LIKE old",
+        "EXECUTE IMMEDIATE 'CREATE TABLE IF NOT EXISTS x LIKE old'",
+        "INSERT OVERWRITE DIRECTORY '/nowhere' USING parquet SELECT 1",
+        "FROM old INSERT OVERWRITE LOCAL DIRECTORY '/nowhere' USING parquet SELECT a",
+        "CREATE OR REPLACE FUNCTION f AS 'org.example.F'",
+        "DROP FUNCTION IF EXISTS f",
+        "COMMENT ON TABLE old IS 'x'",
     ],
 )
 @pytest.mark.usefixtures("staged")
@@ -121,6 +137,62 @@ def test_what_would_take_effect_at_once_is_refused(spark: SparkSession, text: st
     with pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
         spark.sql(text)
     assert rows(spark, "SELECT * FROM t") == [(0,), (1,), (2,)]
+    assert rows(spark, "SELECT * FROM old") == [(1,)]
+
+
+@pytest.fixture
+def views(spark: SparkSession) -> Iterator[None]:
+    """Views over table ``old``, made before anything is staged."""
+    spark.sql("CREATE VIEW kept AS SELECT a FROM old")
+    spark.sql("CREATE VIEW above AS SELECT max(a) AS a FROM kept")
+    spark.sql("CREATE TEMPORARY VIEW nested AS SELECT 1 AS a WHERE 1 IN (SELECT a FROM above)")
+    spark.table("old").createOrReplaceTempView("frame")
+    spark.table("old").createOrReplaceGlobalTempView("everywhere")
+    spark.sql("CREATE VIEW unconcerned AS SELECT 7 AS a")
+    yield
+    for name in ("kept", "above", "nested", "frame", "global_temp.everywhere", "unconcerned"):
+        spark.sql(f"DROP VIEW {name}")
+
+
+@pytest.mark.parametrize("name", ["kept", "default.above", "nested", "frame", "global_temp.everywhere"])
+@pytest.mark.usefixtures("views")
+def test_a_view_over_a_staged_table_is_refused_and_not_read_as_it_was(spark: SparkSession, name: str) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        assert rows(spark, f"SELECT * FROM {name}") == [(1,)]
+        spark.sql("INSERT INTO old VALUES (2)")
+        for read in (
+            lambda: spark.sql(f"SELECT * FROM {name}"),
+            lambda: spark.sql(f"WITH x AS (SELECT a FROM {name}) INSERT INTO old SELECT * FROM x"),
+            lambda: spark.sql(f"BEGIN SELECT 1; SELECT * FROM {name}; END"),
+            lambda: spark.table(name),
+            lambda: spark.read.table(name),
+        ):
+            with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
+                read()
+        assert rows(spark, "SELECT * FROM unconcerned") == [(7,)]
+        assert rows(spark, "WITH kept AS (SELECT 3 AS a) SELECT * FROM kept") == [(3,)]
+        assert spark.table("unconcerned").count() == 1
+        1 / 0  # noqa: B018
+    assert rows(spark, f"SELECT * FROM {name}") == [(1,)]
+
+
+def test_a_thread_joins_the_transaction_where_it_inherits_local_properties(spark: SparkSession) -> None:
+    def insert(table: str) -> None:
+        spark.sql(f"INSERT INTO {table} VALUES (2)")
+
+    spark.sql("CREATE TABLE aside AS SELECT 1 AS a")
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        for thread in (
+            InheritableThread(target=insert, args=("old",)),
+            threading.Thread(target=insert, args=("aside",)),
+        ):
+            thread.start()
+            thread.join()
+        assert rows(spark, "SELECT * FROM old") == [(1,), (2,)]
+        1 / 0  # noqa: B018
+    assert rows(spark, "SELECT * FROM old") == [(1,)]
+    assert rows(spark, "SELECT * FROM aside") == [(1,), (2,)]  # a plain thread stands outside
+    spark.sql("DROP TABLE aside")
 
 
 @pytest.mark.usefixtures("staged")

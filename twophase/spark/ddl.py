@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from twophase.spark.tokens import Token, name_at, tokens
+from twophase.spark.tokens import Token, leading_words, name_at, tokens
 
-_VERBS = ("DROP", "ALTER", "TRUNCATE", "LOAD", "MSCK", "REPAIR")
-_OBJECTS = ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE")
+_OBJECTS = ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE", "FUNCTION")
+_FIRST = ("CREATE", "DROP", "ALTER", "TRUNCATE", "LOAD", "MSCK", "REPAIR", "COMMENT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +20,49 @@ class Change:
     ----------
     verb : str
         As the user knows it: ``DROP TABLE``.
+    object : str
+        What kind of thing it changes.
     names : tuple of str or None
-        The parts of the table's or database's name; None where they are not in plain text.
+        The parts of the thing's name; None where they are not in plain text.
     """
 
     verb: str
+    object: str
     names: tuple[str, ...] | None
 
 
-def changes(text: str, words: tuple[str, ...]) -> Change | None:
-    """The change that a statement makes, given its first words; None for any other statement."""
-    if not words or words[0] not in _VERBS:
+def changes(text: str) -> Change | None:
+    """The change that a single statement makes at once; None for any other statement.
+
+    Tables that are made with their format or rows are no matter of this; nor are views and what is temporary.
+    """
+    first = leading_words(text, 1)
+    if not first or first[0] not in _FIRST:
         return None
     stream = list(tokens(text))
-    index = next((i for i, token in enumerate(stream[:12]) if token.is_word(*_OBJECTS)), None)
-    return _change(words[0], stream, index) if index is not None else None
-
-
-def _change(verb: str, stream: Sequence[Token], index: int) -> Change:
+    index = _object(first[0], stream)
+    if index is None:
+        return None
     place = name_at(stream, index + 1)
-    changed = "DATA" if verb == "LOAD" else stream[index].text.upper()
-    return Change(f"{verb} {changed}", place.names if place else None)
+    changed = stream[index].text.upper()
+    if first[0] == "CREATE" and changed == "TABLE":
+        is_copy = place is not None and place.next < len(stream) and stream[place.next].is_word("LIKE")
+        return Change("CREATE TABLE LIKE", changed, place.names if place else None) if is_copy else None
+    verb = "LOAD DATA" if first[0] == "LOAD" else f"{first[0]} {changed}"
+    return Change(verb, changed, place.names if place else None)
+
+
+def _object(verb: str, stream: Sequence[Token]) -> int | None:
+    """Index of the word that says what kind of thing is changed."""
+    if verb == "LOAD":
+        return next(
+            (i + 1 for i, (a, b) in enumerate(pairwise(stream)) if a.is_word("INTO") and b.is_word("TABLE")), None
+        )
+    passed = {"CREATE": ("OR", "REPLACE", "EXTERNAL"), "MSCK": ("REPAIR",), "COMMENT": ("ON",)}.get(verb, ())
+    index = 1
+    while index < len(stream) and stream[index].is_word(*passed):
+        index += 1
+    return index if index < len(stream) and stream[index].is_word(*_OBJECTS) else None
 
 
 def dropped_tables(text: str) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ analysis, no execution. A version that lacks a name fails with a :class:`twophas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twophase.spark.jvm import private_name
@@ -49,7 +49,8 @@ class WriteNode:
     ----------
     kind : str
         ``create``, ``replace`` (both AS SELECT), ``insert``, ``execute`` (EXECUTE IMMEDIATE), ``empty`` (a table made
-        without rows) or ``unknown`` (any statement on an ``IDENTIFIER(...)``: its text tells which).
+        without rows), ``directory`` (INSERT OVERWRITE DIRECTORY) or ``unknown`` (any statement on an
+        ``IDENTIFIER(...)``: its text tells which).
     parts : tuple of str or None
         The target's name; None where only the analyser will know it.
     position : int
@@ -64,6 +65,8 @@ class WriteNode:
         ``INSERT INTO ... REPLACE WHERE`` and its kin.
     options : mapping of str to str
         ``INSERT INTO t WITH (...)``.
+    statement : int
+        Where the statement with one outcome begins that it is part of: another one for each statement of a script.
     """
 
     kind: str
@@ -75,6 +78,7 @@ class WriteNode:
     if_not_exists: bool = False
     replaces_rows: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    statement: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +204,32 @@ class StatementReader:
             yield WriteNode("unknown", None, _position(plan))
         elif kind in ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"):
             yield WriteNode("execute", None, _position(plan))
+        elif kind == "InsertIntoDir":
+            yield WriteNode("directory", None, _position(plan))
         elif kind == "SingleStatement":
-            yield from self._writes(plan.parsedPlan())
+            start = _position(plan)
+            yield from (replace(node, statement=start) for node in self._writes(plan.parsedPlan()))
         else:
             for accessor in _INNER.get(kind, ()):
                 for inner in _plans(plan, accessor):
                     yield from self._writes(inner)
+
+    def statements(self, plan: Any) -> list[tuple[int, int]]:
+        """Where each single statement of a script begins and ends."""
+        with private_name("logical plan", self.spark):
+            return list(self._statements(plan))
+
+    def _statements(self, plan: Any) -> Iterator[tuple[int, int]]:
+        kind = str(plan.nodeName())
+        if kind == "SingleStatement":
+            # A handler's statement has the whole handler for its own place.
+            inner = plan.parsedPlan()
+            stop = plan.origin().stopIndex()
+            yield _position(inner) or _position(plan), int(stop.get()) + 1
+            return
+        for accessor in _STATEMENTS.get(kind, ()):
+            for inner in _plans(plan, accessor):
+                yield from self._statements(inner)
 
     def _create(self, kind: str, plan: Any) -> WriteNode:
         name, specification = plan.name(), plan.tableSpec()
@@ -265,6 +289,29 @@ class StatementReader:
             hidden |= name
         yield from self._reads(plan.child(), hidden)
 
+    def tables_behind(self, name: str) -> set[tuple[str, str]]:
+        """Database and name of each table of the session catalog that a view reads, as Spark analyses it.
+
+        Raises
+        ------
+        pyspark.errors.PySparkException
+            Spark's own refusal of the view.
+        """
+        with private_name("Dataset.queryExecution", self.spark):
+            return set(self._tables(self.spark._jsparkSession.table(name).queryExecution().analyzed()))
+
+    def _tables(self, plan: Any) -> Iterator[tuple[str, str]]:
+        kind = str(plan.nodeName())
+        if kind in ("LogicalRelation", "HiveTableRelation"):
+            table = _catalog_table(kind, plan)
+            if table is not None:
+                identifier = table.identifier()
+                yield str(identifier.database().get()).lower(), str(identifier.table()).lower()
+            return
+        for accessor in ("children", "innerChildren"):
+            for inner in _plans(plan, accessor):
+                yield from self._tables(inner)
+
     def _replaces_rows(self, plan: Any) -> bool:
         from py4j.protocol import Py4JError
 
@@ -303,8 +350,19 @@ class NameReader:
             self._some = spark._jvm.scala.Option.apply
 
     def current_catalog(self) -> str:
+        """Name of the current catalog; empty where Spark cannot load it, as it will say itself."""
         with private_name("CatalogManager.currentCatalog", self.spark):
-            return str(self._manager.currentCatalog().name())
+            try:
+                return str(self._manager.currentCatalog().name())
+            except _refusals() as error:
+                if "CANNOT_LOAD_CATALOG" not in str(error):
+                    raise
+                return ""
+
+    def current_namespace(self) -> tuple[str, ...]:
+        """The current namespace of the current catalog."""
+        with private_name("CatalogManager.currentNamespace", self.spark):
+            return tuple(str(part) for part in self._manager.currentNamespace())
 
     def current_database(self) -> str:
         """The current database of the session catalog."""
@@ -324,7 +382,10 @@ class NameReader:
         with private_name("SessionCatalog.getTableMetadata", self.spark):
             try:
                 table = self._catalog.getTableMetadata(self._table_identifier(name, self._some(database)))
-            except _refusals():
+            except _refusals() as error:
+                # Any other error is a fault: what the table is stays unknown, and nothing may be taken for granted.
+                if _condition(error) not in _NOT_FOUND:
+                    raise
                 return None
             if str(table.tableType().name()) == "VIEW":
                 return TableFacts(None, ())
@@ -357,6 +418,14 @@ class NameReader:
         return str(self.spark.conf.get(name))
 
 
+def _catalog_table(kind: str, relation: Any) -> Any | None:
+    """The catalog's entry of an analysed relation; None where it reads files by path."""
+    if kind == "HiveTableRelation":
+        return relation.tableMeta()
+    table = relation.catalogTable()
+    return table.get() if table.isDefined() else None
+
+
 def _plans(plan: Any, accessor: str) -> Iterator[Any]:
     """The plans behind an accessor: one, an Option or a Seq."""
     from py4j.protocol import Py4JError
@@ -382,6 +451,17 @@ def _refusals() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return PySparkException, Py4JJavaError
+
+
+#: Conditions of Spark's errors that say that a table is not there.
+_NOT_FOUND = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DATABASE_NOT_FOUND"})
+
+
+def _condition(error: Exception) -> str | None:
+    """The condition of a Spark error; None where it has none."""
+    from pyspark.errors import PySparkException
+
+    return error.getCondition() if isinstance(error, PySparkException) else None
 
 
 def _strings(sequence: Any) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ _PLANS = _CATALYST + "plans.logical."
 #: The session and what hangs on it.
 _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "classic.SparkSession": ("sessionState", "sharedState", "sessionUUID", "expression"),
-    _SQL + "classic.Dataset": ("ofRows",),
+    _SQL + "classic.Dataset": ("ofRows", "queryExecution"),
     _SQL + "classic.DataFrameWriter": (
         *("source", "curmode", "extraOptions", "partitioningColumns", "partitioningColumns_$eq"),
         *("numBuckets", "numBuckets_$eq", "bucketColumnNames", "bucketColumnNames_$eq"),
@@ -45,7 +45,9 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
 
 #: Catalogs, tables and the exceptions that Spark expects of a catalog.
 _CATALOGS: Mapping[str, tuple[str, ...]] = {
-    _SQL + "connector.catalog.CatalogManager": ("currentCatalog", "setCurrentCatalog", "isCatalogRegistered"),
+    _SQL + "connector.catalog.CatalogManager": (
+        *("currentCatalog", "setCurrentCatalog", "currentNamespace", "isCatalogRegistered"),
+    ),
     _SQL + "connector.catalog.DefaultCatalogManager": (".catalogs",),
     _SQL + "connector.catalog.CatalogV2Util": ("structTypeToV2Columns", "v2ColumnsToStructType"),
     _SQL + "connector.catalog.V1Table": (),
@@ -95,6 +97,7 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
     _PLANS + "ReplaceTable": ("name", "tableSpec"),
     _PLANS + "UnresolvedTableSpec": ("provider", "serde"),
     _PLANS + "InsertIntoStatement": ("table", "partitionSpec", "overwrite", "ifPartitionNotExists"),
+    _PLANS + "InsertIntoDir": (),
     _PLANS + "UnresolvedWith": ("child", "cteRelations"),
     _PLANS + "Union": ("children",),
     _PLANS + "CompoundBody": ("collection",),
@@ -108,6 +111,8 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
     _PLANS + "SimpleCaseStatement": ("conditionalBodies", "elseBody"),
     _PLANS + "CacheTableAsSelect": ("plan",),
     _SQL + "execution.command.ExplainCommand": ("logicalPlan",),
+    _SQL + "execution.datasources.LogicalRelation": ("catalogTable",),
+    _CATALYST + "catalog.HiveTableRelation": ("tableMeta",),
     _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": ("query",),
 }
 

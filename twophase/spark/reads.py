@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.spark.jvm_statements import ReadNode, StatementReader
 from twophase.spark.rewrite import Rewritten, Untellable
-from twophase.spark.targets import Target, Targets
+from twophase.spark.targets import Target, Targets, quoted
 from twophase.spark.tokens import leading_words, splice
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
-_IDENTIFIER = re.compile(r"\bidentifier\s*\(", re.IGNORECASE)
 #: Their text is kept in the catalog and read again after the transaction.
 _KEPT = re.compile(r"\s*create\s+(or\s+replace\s+)?view\b", re.IGNORECASE)
+_READ_NOTHING = (("SET",), ("RESET",), ("USE",), ("SHOW",), ("DROP",))
 
 
 class StagedReads:
@@ -42,7 +42,7 @@ class StagedReads:
             Where a table that it reads cannot be told.
         """
         staged = self._staged()
-        if not staged or not _may_read(statement.text, staged) or _KEPT.match(statement.text):
+        if not staged or not _may_read(statement.text) or _KEPT.match(statement.text):
             return statement
         plan = self._reader.parse(statement.text)
         if plan is None:
@@ -50,9 +50,27 @@ class StagedReads:
         nodes = self._reader.reads(plan)
         if nodes is None:
             raise Untellable("the table behind an IDENTIFIER(...) that it reads cannot be told from its text")
+        for parts in {node.parts for node in nodes}:
+            self.refuse_stale(parts)
         # A node may be reached on two ways, for instance in a script.
         edits = list({(node.start, node.stop, target.name) for node in nodes if (target := self._target(node, staged))})
         return replace(statement, text=splice(statement.text, edits)) if edits else statement
+
+    def refuse_stale(self, parts: tuple[str, ...]) -> None:
+        """Refuse a view that would show a staged table as it was before the transaction.
+
+        Raises
+        ------
+        Untellable
+        """
+        staged = {(p.path.database.lower(), p.path.name.lower()) for p in self._staged()}
+        if not staged or not self._targets.is_view(parts):
+            return
+        for database, name in sorted(staged & self._reader.tables_behind(quoted(parts))):
+            raise Untellable(
+                f"view {'.'.join(parts)} would show {database}.{name} without what this transaction has written",
+                hint=f"Read {name} itself",
+            )
 
     def _unparsed(self, statement: Rewritten) -> Rewritten:
         """Either Spark refuses the text, or parameters stand where only the text with them put in can be parsed."""
@@ -74,9 +92,6 @@ class StagedReads:
         return target if any(str(p.path).lower() == wanted for p in staged) else None
 
 
-def _may_read(text: str, staged: Iterable[TwoPhaseCatalogTable]) -> bool:
-    """A look at the text alone: most statements of a transaction read nothing of it."""
-    if not leading_words(text, 1) and "(" not in text:
-        return False
-    lower = text.lower()
-    return _IDENTIFIER.search(text) is not None or any(p.path.name.lower() in lower for p in staged)
+def _may_read(text: str) -> bool:
+    """A look at the text alone: some statements never read a table."""
+    return bool(leading_words(text, 1) or "(" in text) and leading_words(text, 1) not in _READ_NOTHING

@@ -11,12 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from twophase.model import OverwriteScope, quote
 from twophase.spark.intent import option_clause
-from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.jvm_statements import StatementReader, TableFacts, WriteNode
+from twophase.spark.ownership import Owner, Ownership, Ruling
+from twophase.spark.scripts import Script
 from twophase.spark.targets import Target, Targets, purpose_of, quoted
 from twophase.spark.tokens import Place, Token, leading_words, places, splice, tokens
 
@@ -28,9 +29,24 @@ Edit = tuple[int, int, str]
 _INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
 _VERBS = {"create": ("create",), "replace": ("create", "replace"), "empty": ("create", "replace")}
 
+#: Any partitioned table, to ask how the session overwrites one.
+_PARTITIONED = TableFacts("parquet", ("p",))
+
 
 class Untellable(Exception):
-    """The statement cannot be made atomic; the text says why."""
+    """The statement cannot be made atomic.
+
+    Parameters
+    ----------
+    problem : str
+        Why.
+    hint : str, optional
+        What the user can do.
+    """
+
+    def __init__(self, problem: str, hint: str = "Name its table in plain words") -> None:
+        super().__init__(problem)
+        self.hint = hint
 
 
 @dataclass(frozen=True)
@@ -83,31 +99,46 @@ class Rewriter:
     ----------
     reader : StatementReader
     targets : Targets
+    ownership : Ownership
     evaluate : callable
     outside : callable, optional
         Told of each write that stays Spark's, before anything runs; may refuse it.
+    told : callable, optional
+        Told of the text of each statement, those in a script and behind EXECUTE IMMEDIATE among them; may refuse it.
     """
 
     def __init__(
         self,
         reader: StatementReader,
         targets: Targets,
+        ownership: Ownership,
         evaluate: Evaluate,
         outside: Callable[[WriteNode], None] = lambda _: None,
+        told: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reader = reader
         self._targets = targets
+        self._ownership = ownership
         self._evaluate = evaluate
         self._outside = outside
+        self._told = told
 
-    def rewrite(self, text: str, args: Args = None) -> Rewritten | None:
+    def rewrite(self, text: str, args: Args = None, script: Script | None = None) -> Rewritten | None:
         """The statement to run instead; None where it is none of ours.
+
+        Parameters
+        ----------
+        text, args
+            As for ``SparkSession.sql``.
+        script : Script, optional
+            The script that the statement is part of.
 
         Raises
         ------
         Untellable
             Its target cannot be told, or our catalog cannot do it.
         """
+        self._tell(text, args)
         if not concerns_us(text):
             return None
         named = self._name_identifiers(self._reader.substituted(text) if "${" in text else text, args)
@@ -117,11 +148,33 @@ class Rewriter:
         plan = self._reader.parse(text, args)
         if plan is None:
             return None  # Spark's own parse error is better than ours
-        stream = list(tokens(text))
-        draft = _Draft(self, text, args, stream, self._reader.is_script(plan))
-        for node, place in _paired(self._writes(plan, text), places(stream)):
+        nodes, stream = self._writes(plan, text), list(tokens(text))
+        if self._reader.is_script(plan):
+            script = self._script(text, stream, nodes, args)
+        draft = _Draft(self, text, args, stream, script)
+        for node, place in _paired(nodes, places(stream)):
             draft.add(node, place)
-        return draft.finished()
+        return draft.finished(inside_transaction=self._targets.in_transaction)
+
+    def _tell(self, text: str, args: Args) -> None:
+        """Inside a transaction: tell of each statement before anything is decided."""
+        if not self._targets.in_transaction:
+            return
+        self._told(text)
+        plan = self._reader.parse(text, args) if leading_words(text, 1) == ("BEGIN",) else None
+        if plan is not None:
+            for start, stop in self._reader.statements(plan):
+                self._told(text[start:stop])
+
+    def _script(self, text: str, stream: Sequence[Token], nodes: Sequence[WriteNode], args: Args) -> Script:
+        script = Script(self._targets, self._ownership)
+        script.add(text, stream, nodes)
+        for place in places(stream):
+            inner = self._immediate_text(text, stream, place, args, True) if place.verb == "execute" else None
+            plan = self._reader.parse(inner) if inner else None
+            if inner and plan is not None:
+                script.add(inner, list(tokens(inner)), self._writes(plan, inner))
+        return script
 
     def _writes(self, plan: Any, text: str) -> list[WriteNode]:
         """What a plan writes, but for statements on an ``IDENTIFIER(...)`` that are no insert."""
@@ -171,51 +224,73 @@ class Rewriter:
     # -- EXECUTE IMMEDIATE ---------------------------------------------------------------------------------------
 
     def immediate(
-        self, text: str, stream: Sequence[Token], place: Place, args: Args, is_script: bool
+        self, text: str, stream: Sequence[Token], place: Place, args: Args, script: Script | None
     ) -> Rewritten | None:
         """The statement inside an EXECUTE IMMEDIATE, rewritten."""
-        span = (place.start, place.stop)
-        value = self._constant(text, stream, span, args, is_script)
-        return self.rewrite(value) if isinstance(value, str) else None
+        inner = self._immediate_text(text, stream, place, args, script is not None)
+        return self.rewrite(inner, script=script) if inner is not None else None
+
+    def _immediate_text(
+        self, text: str, stream: Sequence[Token], place: Place, args: Args, is_script: bool
+    ) -> str | None:
+        value = self._constant(text, stream, (place.start, place.stop), args, is_script)
+        return value if isinstance(value, str) else None
 
     # -- one target ----------------------------------------------------------------------------------------------
 
-    def decide(self, node: WriteNode, is_script: bool) -> tuple[Target, OverwriteScope | None] | None:
-        """Where a statement goes, and the scope of an overwrite that runs as an append; None where it stays Spark's."""
+    def decide(self, node: WriteNode, script: Script | None) -> tuple[Ruling, OverwriteScope | None]:
+        """Whose a statement is, and the scope of an overwrite that runs as an append."""
+        if node.kind == "directory":
+            return self._left(node, Ruling(Owner.SPARK))
         if node.parts is None:
             raise Untellable("its target cannot be told from its text")
-        target = self._targets.resolve(node.parts, views=node.kind == "insert")
-        decision = self._decision(node, target, is_script) if target else None
-        if decision is None:
-            if target is None or target.spliced:
-                self._outside(node)
-        else:
-            self._require(node, decision[0])
-        return decision
+        if script is not None and script.says_use and len(node.parts) < 3:
+            raise Untellable(f"the script says USE, so that {quoted(node.parts)} is known only when it runs")
+        if node.kind != "insert":
+            return self._create(node)
+        return self._insert(node, script)
 
-    def _decision(
-        self, node: WriteNode, target: Target, is_script: bool
-    ) -> tuple[Target, OverwriteScope | None] | None:
-        if node.kind == "empty" or node.replaces_rows:
-            return None
-        return self._insert(node, target, is_script) if node.kind == "insert" else self._create(node, target)
+    def _left(self, node: WriteNode, ruling: Ruling) -> tuple[Ruling, None]:
+        """A write that is not ours."""
+        if ruling.owner is Owner.SPARK:
+            self._outside(node)
+        return ruling, None
 
-    def _create(self, node: WriteNode, target: Target) -> tuple[Target, None] | None:
-        ours = target.spliced and self._targets.can_create(target, node.provider)
-        return (target, None) if ours else None
+    def _create(self, node: WriteNode) -> tuple[Ruling, None]:
+        ruling = self._ownership.of_new(node.parts or (), node.provider)
+        target = ruling.target
+        if target is not None and node.kind == "empty":
+            # A catalog that Spark asks anyway refuses it in a transaction itself.
+            return self._left(node, Ruling(Owner.SPARK if target.spliced else Owner.NOBODY, target))
+        if not ruling.ours:
+            return self._left(node, ruling)
+        self._require(node, ruling.ours)
+        return ruling, None
 
-    def _insert(self, node: WriteNode, target: Target, is_script: bool) -> tuple[Target, OverwriteScope | None] | None:
-        facts = self._targets.existing(target)
-        if facts is None and is_script and target.spliced:
-            return target, None  # made by the script itself; our catalog looks again when the statement runs
-        if facts is None or (target.spliced and not self._targets.can_write(target, facts)):
-            return None
-        scope = self._targets.carried_scope(facts, node.partition, node.options) if node.overwrite else None
-        return (target, scope) if target.spliced or scope else None
+    def _insert(self, node: WriteNode, script: Script | None) -> tuple[Ruling, OverwriteScope | None]:
+        ruling = self._ownership.of_existing(node.parts or ())
+        if script is not None:
+            told = script.ruling(ruling)
+            if told is None:
+                raise Untellable(f"who writes {quoted(node.parts or ())} is known only when the script runs")
+            ruling = told
+        target, facts = ruling.ours, ruling.facts
+        if target is None or (node.replaces_rows and target.spliced):
+            return self._left(node, ruling if target is None else Ruling(Owner.SPARK, target, facts))
+        self._require(node, target)
+        return ruling, self._scope(node, facts, script) if node.overwrite and not node.replaces_rows else None
+
+    def _scope(self, node: WriteNode, facts: TableFacts | None, script: Script | None) -> OverwriteScope | None:
+        target = self._targets.resolve(node.parts or (), views=True)
+        if script is not None and target is not None:
+            static = self._targets.carried_scope(_PARTITIONED, {}, node.options) is None
+            if script.sets_overwrite_mode or not script.overwrites_at_once(target, static):
+                raise Untellable(f"what it overwrites of {quoted(node.parts or ())} is known only when the script runs")
+        return self._targets.carried_scope(facts, node.partition, node.options) if facts else None
 
     def _require(self, node: WriteNode, target: Target) -> None:
         purpose = purpose_of(node)
-        if purpose not in target.catalog.capabilities.purposes:
+        if target.spliced and purpose not in target.catalog.capabilities.purposes:
             raise Untellable(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
 
     def partition_exists(self, target: Target, node: WriteNode) -> bool:
@@ -226,66 +301,84 @@ class Rewriter:
 class _Draft:
     """Collects the edits of one statement."""
 
-    def __init__(self, rewriter: Rewriter, text: str, args: Args, stream: Sequence[Token], is_script: bool) -> None:
+    def __init__(
+        self, rewriter: Rewriter, text: str, args: Args, stream: Sequence[Token], script: Script | None
+    ) -> None:
         self._rewriter = rewriter
         self._text = text
         self._args = args
         self._stream = stream
-        self._is_script = is_script
+        self._script = script
         self._edits: list[Edit] = []
         self._targets: list[Target] = []
         self._inserts: list[tuple[Target, OverwriteScope | None]] = []
+        #: For each statement with one outcome: who runs each of its writes.
+        self._owners: dict[int, list[Owner]] = {}
 
-    def add(self, node: WriteNode, place: Place) -> None:
-        if node.kind == "execute":
+    def add(self, node: WriteNode, place: Place | None) -> None:
+        if node.kind == "execute" and place is not None:
             self._add_immediate(place)
             return
-        decision = self._rewriter.decide(node, self._is_script)
-        if decision is None:
+        ruling, scope = self._rewriter.decide(node, self._script)
+        self._owners.setdefault(node.statement, []).append(ruling.owner)
+        target = ruling.ours
+        if target is None or place is None:
             return
-        target, scope = decision
-        if node.if_not_exists and target.spliced:
+        if node.if_not_exists and (target.spliced or scope):
             if self._rewriter.partition_exists(target, node):
                 return  # Spark itself then writes nothing
             self._edits.append(_if_not_exists(self._stream, place))
-        self._refuse_moved(target, node)
         self._edits.extend(_edits(target, node, place, scope, self._stream))
         self._targets.append(target)
         if node.kind == "insert":
             self._inserts.append((target, scope or (OverwriteScope(node.partition) if node.overwrite else None)))
 
     def _add_immediate(self, place: Place) -> None:
-        inner = self._rewriter.immediate(self._text, self._stream, place, self._args, self._is_script)
+        inner = self._rewriter.immediate(self._text, self._stream, place, self._args, self._script)
         if inner is None:
             return
         self._edits.append((place.start, place.stop, _literal(inner.text)))
         self._args = _without(self._args, self._stream, (place.start, place.stop))
         self._targets.extend(inner.targets)
 
-    def _refuse_moved(self, target: Target, node: WriteNode) -> None:
-        """In a script that says USE, an unqualified name means what the script makes of it."""
-        if self._is_script and target.spliced and len(node.parts or ()) < 3 and _has_use(self._stream):
-            raise Untellable(f"the script says USE, so that {quoted(node.parts or ())} is known only when it runs")
+    def finished(self, *, inside_transaction: bool) -> Rewritten | None:
+        """The statement to run instead.
 
-    def finished(self) -> Rewritten | None:
-        if not self._edits:
+        Parameters
+        ----------
+        inside_transaction : bool
+            Whether a transaction is around it, so that several writes have one outcome anyway.
+        """
+        self._refuse_mixed(inside_transaction)
+        is_group = len(self._targets) > 1 and self._script is None
+        if not self._edits and not is_group:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
-        return Rewritten(text, self._args, tuple(self._targets), self._is_script, insert)
+        return Rewritten(text, self._args, tuple(self._targets), self._script is not None, insert)
+
+    def _refuse_mixed(self, inside_transaction: bool) -> None:
+        """A multi-insert that could be published by halves."""
+        for owners in self._owners.values():
+            if len(owners) < 2 or Owner.OURS not in owners:
+                continue
+            if Owner.SPARK in owners:
+                raise Untellable("it writes a table of twophase together with one that only Spark writes")
+            if self._script is not None and not inside_transaction:
+                raise Untellable("it writes several tables with one outcome, inside a script")
 
 
 # -- the parser's statements and the places in the text ---------------------------------------------------------------
 
 
-def _paired(nodes: Sequence[WriteNode], found: Sequence[Place]) -> list[tuple[WriteNode, Place]]:
-    """Each statement with its place, in the order of the text."""
-    wanted = Counter(_key(node) for node in nodes)
+def _paired(nodes: Sequence[WriteNode], found: Sequence[Place]) -> list[tuple[WriteNode, Place | None]]:
+    """Each statement with its place, in the order of the text; a directory has none."""
+    wanted = Counter(_key(node) for node in nodes if node.kind != "directory")
     have = Counter(key for place in found if (key := _place_key(place)) in wanted)
     if wanted != have:
         raise Untellable("its target cannot be told from its text")
     rest = {key: [place for place in found if _place_key(place) == key] for key in wanted}
-    return [(node, rest[_key(node)].pop(0)) for node in nodes]
+    return [(node, None if node.kind == "directory" else rest[_key(node)].pop(0)) for node in nodes]
 
 
 def _key(node: WriteNode) -> tuple[str, tuple[str, ...] | None]:
@@ -335,14 +428,6 @@ def _if_not_exists(stream: Sequence[Token], place: Place) -> Edit:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _has_use(stream: Sequence[Token]) -> bool:
-    """Whether a script changes the current catalog or database."""
-    starts = ("BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
-    return any(
-        token.is_word("USE") and (before.text == ";" or before.is_word(*starts)) for before, token in pairwise(stream)
-    )
 
 
 def _may_be_variable(inside: Sequence[Token], index: int) -> bool:

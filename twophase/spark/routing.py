@@ -16,11 +16,11 @@ from pyspark.errors import AnalysisException
 
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
-from twophase.spark import live
 from twophase.spark.cancellation import interruptible
-from twophase.spark.ddl import Change, changes, dropped_tables, renamed_table
+from twophase.spark.ddl import changes, dropped_tables, renamed_table
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.ownership import Ownership
 from twophase.spark.reads import StagedReads
 from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
 from twophase.spark.targets import Target, Targets
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("twophase.spark")
 
 Original = Callable[..., Any]
+
+_OUTSIDE = {
+    "empty": "CREATE TABLE",
+    "insert": "INSERT into a table that twophase does not write,",
+    "directory": "INSERT OVERWRITE DIRECTORY",
+}
 
 
 class Router:
@@ -50,7 +56,10 @@ class Router:
         self.spark = handle.spark
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
-        self.rewriter = Rewriter(self.reader, self.targets, self._constant, self._refuse_outside)
+        self.ownership = Ownership(self.targets)
+        self.rewriter = Rewriter(
+            self.reader, self.targets, self.ownership, self._constant, self._refuse_outside, self._refuse_change
+        )
         self._staged = StagedReads(self.reader, self.targets, handle)
 
     # -- SQL -----------------------------------------------------------------------------------------------------
@@ -59,7 +68,7 @@ class Router:
         """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
         words = leading_words(text, 2)
         if self.in_transaction():
-            return self._sql_inside(original, text, args, words)
+            return self._sql_inside(original, text, args)
         if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
             return self._dropping(lambda: self._sql(original, text, args), text)
         if words[:2] == ("ALTER", "TABLE") and "rename" in text.lower():
@@ -70,16 +79,13 @@ class Router:
         rewritten = self._rewritten(text, args) if concerns_us(text) else None
         return original(text, args) if rewritten is None else self._run_sql(original, rewritten, text, args)
 
-    def _sql_inside(self, original: Original, text: str, args: Args, words: tuple[str, ...]) -> Any:
+    def _sql_inside(self, original: Original, text: str, args: Args) -> Any:
         """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
-        change = changes(text, words)
-        if change is not None:
-            self._refuse_change(change)
         try:
             rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
             rewritten = self._staged.rewrite(rewritten)
         except Untellable as problem:
-            self.unprotected(str(problem))
+            self.unprotected(str(problem), hint=problem.hint)
             return original(text, args)
         return self._run_sql(original, rewritten, text, args)
 
@@ -88,7 +94,7 @@ class Router:
             with self._grouped(rewritten):
                 return self._execute(original, rewritten, text, args)
 
-        return self.run(run, instead=lambda: original(text, args))
+        return self.run(run, instead=None if rewritten.is_script else lambda: original(text, args))
 
     def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         """Run a routed statement.
@@ -145,35 +151,45 @@ class Router:
             old.catalog.table_renamed(old.path, new)
         return result
 
-    def _refuse_change(self, change: Change) -> None:
-        target = self.targets.resolve(change.names, views=True) if change.names else None
-        if target is None and change.names is not None and change.verb.endswith("TABLE"):
+    def _refuse_change(self, text: str) -> None:
+        """A statement that changes the catalog past us takes effect at once."""
+        change = changes(text) if self.in_transaction() else None
+        if change is None:
             return
-        if target is None or target.spliced:
+        target = self.targets.resolve(change.names, views=True) if change.names else None
+        if target is None and change.names is not None and change.object == "TABLE":
+            return
+        if target is None or target.spliced or change.object not in ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE"):
             self.handle.refuse_in_transaction(change.verb, target.path if target else None)
 
     def _refuse_outside(self, node: WriteNode) -> None:
         """A write that stays Spark's takes effect at once."""
-        verb = {"empty": "CREATE TABLE", "insert": "INSERT into a table that twophase does not write,"}
-        statement = verb.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
+        statement = _OUTSIDE.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
         self.handle.refuse_in_transaction(statement, ".".join(node.parts or ()) or None)
 
     def in_transaction(self) -> bool:
-        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
-        return live.any_open() and self.handle.current_transaction() is not None
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement."""
+        return self.targets.in_transaction
 
     def readable_name(self, name: Any) -> Any:
         """The name under which a table that the surrounding transaction staged is read."""
         if not self.in_transaction():
             return name
-        target = self.resolve(name, views=True)
+        parts = self.parts(name)
+        if parts is None:
+            return name
+        try:
+            self._staged.refuse_stale(parts)
+        except Untellable as problem:
+            self.unprotected(str(problem), hint=problem.hint)
+        target = self.targets.resolve(parts, views=True)
         return target.name if target and self.targets.staged_definition(target) is not None else name
 
     def _rewritten(self, text: str, args: Args) -> Rewritten | None:
         try:
             return self.rewriter.rewrite(text, args)
         except Untellable as problem:
-            self.unprotected(str(problem))
+            self.unprotected(str(problem), hint=problem.hint)
             return None
 
     def _constant(self, expression: str, args: Args) -> Any:
@@ -199,20 +215,32 @@ class Router:
         scopes: Mapping[ObjectPath, OverwriteScope] | None = None,
         *,
         options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
-        instead: Callable[[], Any],
+        instead: Callable[[], Any] | None,
     ) -> Any:
-        """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it."""
+        """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it.
+
+        Parameters
+        ----------
+        run : callable
+        scopes, options : mapping, optional
+            What the write intends, by its target.
+        instead : callable or None
+            The statement as Spark would run it. None where what came before the failure has been published: nothing
+            runs twice.
+        """
         try:
             with interruptible(self.handle.tracker), intending(self.spark.sparkContext, scopes or {}, options):
                 return run()
         except AtomicityNotSupportedError as error:
+            if instead is None:
+                error.add_note("It is a statement of a script: those before it have run, and stay.")
+                raise
             self.unprotected(str(error), error)
         return instead()
 
-    def resolve(self, name: Any, *, views: bool = False) -> Target | None:
-        """The target that a name given to the DataFrame API means; None where it is none of ours."""
-        parts = self.reader.parse_name(name) if isinstance(name, str) else None
-        return self.targets.resolve(parts, views=views) if parts else None
+    def parts(self, name: Any) -> tuple[str, ...] | None:
+        """The parts of a name given to the DataFrame API; None where Spark will refuse it."""
+        return self.reader.parse_name(name) if isinstance(name, str) else None
 
     def offers(self, target: Target, purpose: Purpose) -> bool:
         """Whether the catalog can do it; where it cannot, the policy decides.
@@ -230,7 +258,7 @@ class Router:
         """A write goes past us: no harm, unless a transaction is open."""
         self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
 
-    def unprotected(self, problem: str, cause: BaseException | None = None) -> None:
+    def unprotected(self, problem: str, cause: BaseException | None = None, *, hint: str | None = None) -> None:
         """Refuse a statement under ``required``; warn under ``preferred``.
 
         Raises
@@ -244,7 +272,7 @@ class Router:
         else:
             raise AtomicityNotSupportedError(
                 f"The statement cannot be made atomic, and nothing was started: {problem}.",
-                hint="Name its table in plain words, or set spark.twophase.atomicity=preferred.",
+                hint=f"{hint or 'Name its table in plain words'}, or set spark.twophase.atomicity=preferred.",
             )
 
 

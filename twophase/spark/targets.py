@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twophase.errors import DatabaseNotExistError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
 from twophase.spark.jvm_statements import NameReader, TableFacts, WriteNode
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
 SESSION_CATALOG = "spark_catalog"
+#: Database of the global temporary views.
+GLOBAL_VIEWS = "global_temp"
 #: Set to something else by users of another lakehouse: their extension serves all session tables, and we keep out.
 _EXTENSION = "spark.sql.catalog.spark_catalog"
 _LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
@@ -33,7 +36,8 @@ class Target:
     catalog : Catalog
     path : ObjectPath
     spliced : bool
-        Whether the catalog's name is to be put in front; False where the user wrote it.
+        Whether the catalog's name is to be put in front; False where Spark finds the catalog without that: the user
+        wrote it, or said USE.
     """
 
     catalog: Catalog
@@ -79,28 +83,45 @@ class Targets:
         views : bool
             Whether a temporary view of that name goes first (inserts and reads, not CREATE).
         """
-        first = parts[0]
-        if len(parts) > 1 and first in self._handle.catalogs:
-            return Target(self._handle.catalog(first), ObjectPath.of(*parts[1:]), spliced=False)
-        catalog = self.session_catalog
-        path = self._session_path(parts, views) if catalog else None
-        return Target(catalog, path) if catalog and path else None
-
-    def _session_path(self, parts: tuple[str, ...], views: bool) -> ObjectPath | None:
-        """Database and name in the session catalog."""
+        if len(parts) > 1 and parts[0] in self._handle.catalogs:
+            return Target(self._handle.catalog(parts[0]), ObjectPath.of(*parts[1:]), spliced=False)
+        if not all(parts) or (views and self._is_temporary_view(parts)):
+            return None
         if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
-            return ObjectPath.of(*parts[1:])
-        if len(parts) > 2 or not all(parts):
+            return self._in_session(ObjectPath.of(*parts[1:]))
+        current = self.names.current_catalog()
+        if current in self._handle.catalogs:
+            return self._in_current(self._handle.catalog(current), parts)
+        if current != SESSION_CATALOG or len(parts) > 2 or self._is_elsewhere(parts):
             return None
-        if len(parts) == 1 and views and self.names.is_temporary_view(parts[0]):
-            return None
-        if self.names.current_catalog() != SESSION_CATALOG:
-            return None
+        return self._in_session(ObjectPath.of(*(parts if len(parts) == 2 else (self.names.current_database(), *parts))))
+
+    def _in_session(self, path: ObjectPath) -> Target | None:
+        catalog = self.session_catalog
+        return Target(catalog, path) if catalog else None
+
+    def _in_current(self, catalog: Catalog, parts: tuple[str, ...]) -> Target | None:
+        """After ``USE catalog``: Spark itself finds the way to it by the name as it is written."""
+        if len(parts) > 1:
+            return None if self.names.is_catalog(parts[0]) else Target(catalog, ObjectPath.of(*parts), spliced=False)
+        namespace = self.names.current_namespace()
+        return Target(catalog, ObjectPath.of(*namespace, *parts), spliced=False) if namespace else None
+
+    def _is_elsewhere(self, parts: tuple[str, ...]) -> bool:
+        """Whether the first of two parts is no database of the session catalog."""
+        return len(parts) == 2 and (parts[0].lower() == GLOBAL_VIEWS or self.names.is_catalog(parts[0]))
+
+    def _is_temporary_view(self, parts: tuple[str, ...]) -> bool:
         if len(parts) == 1:
-            return ObjectPath.of(self.names.current_database(), parts[0])
-        if parts[0].lower() == "global_temp" or self.names.is_catalog(parts[0]):
-            return None
-        return ObjectPath.of(*parts)
+            return self.names.is_temporary_view(parts[0])
+        return len(parts) == 2 and parts[0].lower() == GLOBAL_VIEWS
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
+        from twophase.spark import live
+
+        return live.any_open() and self._handle.current_transaction() is not None
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -114,11 +135,9 @@ class Targets:
         return self._loaded(target)
 
     def _loaded(self, target: Target) -> TableFacts | None:
-        from twophase.errors import CatalogError
-
         try:
             definition = target.catalog.load_table(target.path)
-        except CatalogError:
+        except (TableNotExistError, DatabaseNotExistError):
             return None
         return TableFacts(definition.provider or "", definition.partition_columns)
 
@@ -138,6 +157,16 @@ class Targets:
     def providers(self, catalog: Catalog) -> Collection[str]:
         """Formats that a catalog writes atomically."""
         return catalog.capabilities.providers
+
+    def is_view(self, parts: tuple[str, ...]) -> bool:
+        """Whether a name that is read means a view, temporary or kept in the session catalog."""
+        if self._is_temporary_view(parts):
+            return True
+        target = self.resolve(parts)
+        if target is None or not target.spliced or self.staged_definition(target) is not None:
+            return False
+        facts = self.existing(target)
+        return facts is not None and facts.provider is None
 
     def can_create(self, target: Target, provider: str | None) -> bool:
         """Whether a new table of this format is ours to make. SerDe tables need Hive support, as in Spark itself."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.readwriter import DataFrameWriterV2
 
 from twophase.model import ObjectPath, OverwriteScope, Purpose
-from twophase.spark.jvm_statements import TableFacts
 from twophase.spark.jvm_writers import WriterFacts, qualified, stored_facts, without_layout, writer_facts
+from twophase.spark.ownership import Owner, Ruling
 from twophase.spark.targets import Target
 
 if TYPE_CHECKING:
@@ -26,42 +26,43 @@ Save = Callable[[str], None]
 
 def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     """``DataFrameWriter.saveAsTable`` with everything but the name told to the writer already."""
-    target = router.resolve(name)
-    if target is None:
-        router.stays_outside(name)
-        save(name)
-        return
     facts = writer_facts(router.spark, writer._jwrite)
-    existing = router.targets.existing(target) if facts.mode in ("Append", "Overwrite") else None
-    if not _saves_to_ours(router, target, facts, existing, writer._df):
+    ruling = _ruling_of_save(router, facts, name, writer._df)
+    target = ruling.ours
+    if target is None:
         router.stays_outside(name)
         save(name)
         return
 
     def run() -> None:
         # A layout that fits was checked above; Spark's check of it does not know a sorted bucket.
-        appends = existing is not None and facts.mode == "Append"
+        appends = target.spliced and ruling.facts is not None and facts.mode == "Append"
         with without_layout(router.spark, writer._jwrite) if appends else nullcontext():
             save(target.name)
 
     router.run(run, options={target.path: facts.options}, instead=lambda: save(name))
 
 
-def _saves_to_ours(router: Router, target: Target, facts: WriterFacts, existing: TableFacts | None, df: Any) -> bool:
-    """Whether a ``saveAsTable`` is taken over."""
-    if not target.spliced:
-        return True
+def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> Ruling:
+    """Whose a ``saveAsTable`` is; it may write a table that is there, or make one."""
+    parts = router.parts(name)
+    ruling = router.ownership.of_existing(parts, views=False) if parts else Ruling(Owner.SPARK)
+    target, existing = ruling.target, ruling.facts
+    if not parts or target is None or not target.spliced:
+        return ruling
     if existing is not None and facts.mode == "Append":
-        return _appends(router, target, facts, existing, df)
-    if existing is not None and existing.provider is None:
-        return False  # a view, which Spark drops
+        return ruling if _appends(router, ruling, facts, df) else Ruling(Owner.SPARK, target, existing)
+    if existing is not None and existing.provider is None and facts.mode == "Overwrite":
+        return Ruling(Owner.SPARK, target, existing)  # a view, which Spark drops
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
-    return router.targets.can_create(target, facts.source) and router.offers(target, purpose)
+    made = router.ownership.of_new(parts, facts.source)
+    return made if made.ours and router.offers(target, purpose) else Ruling(Owner.SPARK, target)
 
 
-def _appends(router: Router, target: Target, facts: WriterFacts, existing: TableFacts, df: Any) -> bool:
+def _appends(router: Router, ruling: Ruling, facts: WriterFacts, df: Any) -> bool:
     """Whether the rows fit the table as Spark's own ``saveAsTable`` demands; it refuses what does not."""
-    if not router.targets.can_write(target, existing) or not router.offers(target, Purpose.INSERT_INTO):
+    target, existing = ruling.ours, ruling.facts
+    if target is None or existing is None or not router.offers(target, Purpose.INSERT_INTO):
         return False
     if router.targets.names.short_name(facts.source) != existing.provider:
         return False
@@ -77,12 +78,13 @@ def _appends(router: Router, target: Target, facts: WriterFacts, existing: Table
 
 def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
     """``DataFrameWriter.insertInto`` with its mode told to the writer already."""
-    target = router.resolve(name, views=True)
-    existing = router.targets.existing(target) if target else None
-    ours = target is not None and existing is not None
-    facts = writer_facts(router.spark, writer._jwrite) if ours else None
-    if target is None or existing is None or facts is None or not _inserts(router, target, facts, existing):
-        router.stays_outside(name)
+    parts = router.parts(name)
+    ruling = router.ownership.of_existing(parts) if parts else Ruling(Owner.SPARK)
+    target, existing = ruling.ours, ruling.facts
+    facts = writer_facts(router.spark, writer._jwrite) if target and existing else None
+    if target is None or existing is None or facts is None or not _inserts(router, target, facts):
+        if ruling.owner is not Owner.NOBODY:
+            router.stays_outside(name)
         insert(name)
         return
     scope = router.targets.carried_scope(existing, {}, {}) if facts.mode == "Overwrite" else None
@@ -98,13 +100,12 @@ def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
     router.run(run, {target.path: scope} if scope else {}, instead=lambda: insert(name))
 
 
-def _inserts(router: Router, target: Target, facts: WriterFacts, existing: TableFacts) -> bool:
+def _inserts(router: Router, target: Target, facts: WriterFacts) -> bool:
     if not target.spliced:
         return True
     purpose = Purpose.INSERT_OVERWRITE if facts.mode == "Overwrite" else Purpose.INSERT_INTO
-    if facts.partition_columns is not None:
-        return False  # Spark refuses partitionBy here
-    return router.targets.can_write(target, existing) and router.offers(target, purpose)
+    # With partitionBy Spark refuses it.
+    return facts.partition_columns is None and router.offers(target, purpose)
 
 
 class RoutedWriter(DataFrameWriterV2):
@@ -173,17 +174,16 @@ class RoutedWriter(DataFrameWriterV2):
 
     def _make(self, method: str, purpose: Purpose) -> None:
         router = self._router
-        target = router.resolve(self._table)
-        is_ours = target is not None and (
-            not target.spliced or (router.targets.can_create(target, self._provider) and router.offers(target, purpose))
-        )
-        self._run(method, target if is_ours else None)
+        parts = router.parts(self._table)
+        target = router.ownership.of_new(parts, self._provider).ours if parts else None
+        self._run(method, target if target and self._offers(target, purpose) else None)
 
     def _write(self, method: str, purpose: Purpose, *args: Any) -> None:
         router = self._router
-        target = router.resolve(self._table, views=True)
-        existing = router.targets.existing(target) if target else None
-        if target is None or existing is None or not self._is_ours(target, existing, purpose):
+        parts = router.parts(self._table)
+        ruling = router.ownership.of_existing(parts) if parts else Ruling(Owner.SPARK)
+        target, existing = ruling.ours, ruling.facts
+        if target is None or existing is None or not self._offers(target, purpose):
             self._run(method, None, *args)
         elif method == "overwritePartitions":
             scope = OverwriteScope(dynamic=bool(existing.partition_columns))
@@ -191,9 +191,8 @@ class RoutedWriter(DataFrameWriterV2):
         else:
             self._run(method, target, *args)
 
-    def _is_ours(self, target: Target, existing: TableFacts, purpose: Purpose) -> bool:
-        router = self._router
-        return not target.spliced or (router.targets.can_write(target, existing) and router.offers(target, purpose))
+    def _offers(self, target: Target, purpose: Purpose) -> bool:
+        return not target.spliced or self._router.offers(target, purpose)
 
     def _run(
         self, method: str, target: Target | None, *args: Any, scopes: dict[ObjectPath, OverwriteScope] | None = None
