@@ -238,6 +238,40 @@ def test_an_append_beside_an_overwrite_of_its_table_stays_an_append(
     assert rows(spark, "SELECT * FROM t") == expected
 
 
+@pytest.mark.parametrize("configured", ["static", "dynamic"])
+@pytest.mark.parametrize("own", ["static", "dynamic"])
+def test_a_tables_own_overwrite_mode_goes_before_the_sessions(spark: SparkSession, own: str, configured: str) -> None:
+    spark.conf.set(MODE, configured)
+    for name, write in (("t", insert_overwrite), ("u", overwrite_into), ("stock", stock_overwrite)):
+        spark.sql(
+            f"CREATE TABLE {name} (id BIGINT, p BIGINT) USING parquet "
+            f"OPTIONS (partitionOVERWRITEmode '{own}') PARTITIONED BY (p)"
+        )
+        spark.sql(f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
+        write(spark, name)
+        assert rows(spark, f"SELECT * FROM {name}") == rows(spark, "SELECT * FROM t")
+    assert rows(spark, "SELECT * FROM t") == ([(9, 1)] if own == "static" else [(2, 2), (9, 1)])
+
+
+def test_a_statements_overwrite_mode_goes_before_the_sessions(spark: SparkSession) -> None:
+    spark.conf.set(MODE, "dynamic")
+    partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    spark.sql("INSERT OVERWRITE t WITH ('partitionOverwriteMode' = 'static') SELECT 9L, 1L")
+    assert rows(spark, "SELECT * FROM t") == [(9, 1)]
+
+
+def insert_overwrite(spark: SparkSession, name: str) -> None:
+    spark.sql(f"INSERT OVERWRITE {name} SELECT 9L, 1L")
+
+
+def overwrite_into(spark: SparkSession, name: str) -> None:
+    spark.range(1).selectExpr("9L", "1L").write.insertInto(name, overwrite=True)
+
+
+def stock_overwrite(spark: SparkSession, name: str) -> None:
+    spark._jsparkSession.sql(f"INSERT OVERWRITE {name} SELECT 9L, 1L")
+
+
 def test_if_not_exists_keeps_a_partition_that_is_there(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
     spark.sql("INSERT OVERWRITE t PARTITION (p = 0) IF NOT EXISTS SELECT 5")

@@ -6,11 +6,11 @@ analysis, no execution. A version that lacks a name fails with a :class:`twophas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twophase.spark.jvm import private_name
+from twophase.spark.jvm import BETWEEN, private_name
 
 #: Plan nodes that hold statements inside, and the accessors that lead to them.
 _INNER: Mapping[str, tuple[str, ...]] = {
@@ -332,10 +332,13 @@ class TableFacts:
     provider : str or None
         Lower case; ``hive`` for a SerDe table; None for a view.
     partition_columns : tuple of str
+    options : callable
+        The table's own options, which only an overwrite asks for. May hold secrets: never log.
     """
 
     provider: str | None
     partition_columns: tuple[str, ...]
+    options: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
 
 
 class NameReader:
@@ -391,7 +394,8 @@ class NameReader:
                 return TableFacts(None, ())
             columns = table.partitionColumnNames()
             provider = (_option(table.provider()) or "hive").lower()
-            return TableFacts(provider, () if columns.isEmpty() else _strings(columns))
+            names = () if columns.isEmpty() else _strings(columns)
+            return TableFacts(provider, names, lambda: _texts(table.storage().properties()))
 
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Whether a partition, given by a value for each column, exists."""
@@ -467,6 +471,14 @@ def _condition(error: Exception) -> str | None:
 def _strings(sequence: Any) -> tuple[str, ...]:
     """A Scala ``Seq[String]`` in one crossing."""
     return tuple(str(sequence.mkString(_SEPARATOR)).split(_SEPARATOR))
+
+
+def _texts(entries: Any) -> dict[str, str]:
+    """A Scala ``Map`` of texts."""
+    if entries.isEmpty():
+        return {}
+    keys, values = (side.mkString(BETWEEN).split(BETWEEN) for side in (entries.keys(), entries.values()))
+    return dict(zip(keys, values, strict=True))
 
 
 def _option(option: Any) -> str | None:

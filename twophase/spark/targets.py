@@ -129,7 +129,8 @@ class Targets:
         """Provider and partition columns of a table, staged in the surrounding transaction or published."""
         staged = self.staged_definition(target)
         if staged is not None:
-            return TableFacts((staged.provider or self.default_provider()).lower(), staged.partition_columns)
+            provider = (staged.provider or self.default_provider()).lower()
+            return TableFacts(provider, staged.partition_columns, lambda: staged.options)
         if target.catalog.name == self._handle.session_catalog:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
@@ -139,7 +140,7 @@ class Targets:
             definition = target.catalog.load_table(target.path)
         except (TableNotExistError, DatabaseNotExistError):
             return None
-        return TableFacts(definition.provider or "", definition.partition_columns)
+        return TableFacts(definition.provider or "", definition.partition_columns, lambda: definition.options)
 
     def staged_definition(self, target: Target) -> TableDefinition | None:
         """The definition of what the surrounding transaction staged for a table."""
@@ -186,15 +187,24 @@ class Targets:
     ) -> OverwriteScope | None:
         """The scope of an overwrite that Spark cannot hand to a V1 write itself; None where it can.
 
-        Tables with a Hive SerDe always replace only the partitions that they write, others as configured: as in Spark
-        itself. In dynamic mode Spark makes *every* overwrite of a v2 table a dynamic one.
+        Tables with a Hive SerDe always replace only the partitions that they write. For others the statement's option
+        counts before the table's own, and that before the session's: as in Spark itself. In a session's dynamic mode
+        Spark makes *every* overwrite of a v2 table a dynamic one.
         """
         named = {column.lower() for column in static}
         is_open = any(column.lower() not in named for column in facts.partition_columns)
-        mode = options.get("partitionoverwritemode") or self.names.setting(_OVERWRITE_MODE)
-        if mode.lower() != "dynamic" and not (facts.provider == "hive" and is_open):
-            return None
-        return OverwriteScope(dict(static), dynamic=is_open)
+        configured = self.names.setting(_OVERWRITE_MODE).lower()
+        is_dynamic = is_open and (facts.provider == "hive" or _overwrite_mode(facts, options, configured) == "dynamic")
+        return OverwriteScope(dict(static), dynamic=is_dynamic) if is_dynamic or configured == "dynamic" else None
+
+
+def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:
+    """How much an overwrite replaces: ``static`` or ``dynamic``."""
+    for given in (options, facts.options()):
+        for key, value in given.items():
+            if key.lower() == "partitionoverwritemode":
+                return value.lower()
+    return configured
 
 
 def purpose_of(node: WriteNode) -> Purpose:
