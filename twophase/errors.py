@@ -8,6 +8,7 @@
     │   ├── TableNotExistError
     │   ├── DatabaseAlreadyExistsError
     │   ├── DatabaseNotExistError
+    │   ├── InvalidNameError                the store holds no name with such characters
     │   └── AtomicityNotSupportedError      the catalog has no two-phase write for this statement
     ├── ConfigurationError                  a wrong option, catalog kind or Spark version
     ├── TransactionAborted                  rolled back: nothing happened, run it again
@@ -102,6 +103,23 @@ class DatabaseAlreadyExistsError(CatalogError):
 
 class DatabaseNotExistError(CatalogError):
     """The database of the table does not exist."""
+
+
+class InvalidNameError(CatalogError):
+    """The store holds no table or database of such a name.
+
+    Parameters
+    ----------
+    message : str
+    name : str
+        The part of the table's or database's name that is not valid.
+    **facts
+        As for every error.
+    """
+
+    def __init__(self, message: str, *, name: str, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.name = name
 
 
 class AtomicityNotSupportedError(CatalogError):

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, InvalidNameError
 from twophase.model import ObjectPath, TableDefinition
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -30,10 +30,19 @@ def check_path(path: ObjectPath, longest: int) -> None:
 
 
 def check_name(name: str, what: str, longest: int, path: object = None) -> None:
-    """Refuse one part of a name."""
+    """Refuse one part of a name.
+
+    Raises
+    ------
+    InvalidNameError
+        For its characters: Spark has an error of its own for that, which a statement's user gets.
+    CatalogError
+        For its length.
+    """
     if not _PLAIN.fullmatch(name):
-        raise CatalogError(
+        raise InvalidNameError(
             f"{name!r} is no valid name of a {what} in the session catalog: use ASCII letters, digits and underscores.",
+            name=name,
             path=path,
         )
     if len(name) > longest:

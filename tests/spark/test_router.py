@@ -304,6 +304,26 @@ def test_a_refused_statement_is_refused_in_sparks_own_words(spark: SparkSession)
     assert f"pos {text.index('missing')}" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["with.dot", "größe", "quote'd", "a b"])
+def test_a_name_that_the_catalog_cannot_hold_is_sparks_own_error(
+    spark: SparkSession, handle: Handle, name: str
+) -> None:
+    before = len(handle.timeline.transactions())
+    with pytest.raises(AnalysisException) as stock:
+        DataFrame(spark._jsparkSession.sql(f"CREATE TABLE `{name}` USING parquet AS SELECT 1 AS a"), spark)
+    for make in (
+        lambda: spark.sql(f"CREATE TABLE `{name}` AS SELECT 1 AS a"),
+        lambda: spark.sql(f"CREATE TABLE hive.default.`{name}` AS SELECT 1 AS a"),
+        lambda: spark.range(1).write.mode("overwrite").saveAsTable(f"`{name}`"),
+        lambda: spark.range(1).writeTo(f"`{name}`").createOrReplace(),
+    ):
+        with pytest.raises(AnalysisException) as caught:
+            make()
+        assert caught.value.getCondition() == "INVALID_SCHEMA_OR_RELATION_NAME"
+        assert str(caught.value).splitlines()[0] == str(stock.value).splitlines()[0]
+    assert len(handle.timeline.transactions()) == before
+
+
 def test_explain_begins_nothing(spark: SparkSession, handle: Handle) -> None:
     before = len(handle.timeline.transactions())
     spark.sql("EXPLAIN CREATE TABLE t AS SELECT 1 AS a").collect()

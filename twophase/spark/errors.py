@@ -25,6 +25,7 @@ from pyspark.errors.exceptions.captured import install_exception_handler
 from twophase.errors import (
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
+    InvalidNameError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
@@ -91,6 +92,8 @@ def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, names
         return jvm.exception("NoSuchNamespaceException", namespace)
     if isinstance(error, DatabaseAlreadyExistsError) and namespace is not None:
         return jvm.exception("NamespaceAlreadyExistsException", namespace)
+    if isinstance(error, InvalidNameError):
+        return jvm.invalid_name(error.name)
     return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
 
 

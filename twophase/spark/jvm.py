@@ -369,6 +369,12 @@ class Jvm:
         """One of ``org.apache.spark.sql.catalyst.analysis``'s exceptions, from an identifier or a namespace."""
         return self.kind(f"org.apache.spark.sql.catalyst.analysis.{kind}")(*arguments)
 
+    def invalid_name(self, name: str) -> Any:
+        """Spark's exception for the name of a table or database with other characters than it allows."""
+        with private_name("QueryCompilationErrors.invalidNameForTableOrDatabaseError", self.spark):
+            errors = self.kind("org.apache.spark.sql.errors.QueryCompilationErrors")
+            return errors.invalidNameForTableOrDatabaseError(name)
+
     def runtime_exception(self, message: str) -> Any:
         """A plain ``RuntimeException``."""
         return self.kind("java.lang.RuntimeException")(message)
