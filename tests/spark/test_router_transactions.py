@@ -75,6 +75,31 @@ def test_a_staged_table_is_read_wherever_it_is_named(spark: SparkSession, query:
 
 
 @pytest.mark.usefixtures("staged")
+def test_a_statement_behind_execute_immediate_reads_it_too(spark: SparkSession) -> None:
+    assert rows(spark, "EXECUTE IMMEDIATE 'SELECT max(a) FROM t'") == [(2,)]
+    spark.sql("INSERT INTO old SELECT 5")
+    assert rows(spark, "BEGIN EXECUTE IMMEDIATE 'SELECT * FROM old WHERE a > ?' USING 1; END") == [(5,)]
+    spark.sql("EXECUTE IMMEDIATE 'INSERT INTO t SELECT sum(a) FROM t'")
+    assert rows(spark, "SELECT max(a) FROM t") == [(3,)]
+
+
+@pytest.mark.parametrize("old", ["old", "hive.default.old"])
+def test_a_script_reads_what_it_wrote_itself_and_has_one_outcome(spark: SparkSession, old: str) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql(
+            f"BEGIN CREATE TABLE made AS SELECT 0 AS a; INSERT INTO {old} SELECT 2; "
+            "INSERT INTO made SELECT a FROM old; "
+            "EXECUTE IMMEDIATE 'INSERT INTO made SELECT a + 10 FROM old'; "
+            f"FROM range(1) INSERT INTO {old} SELECT 3 INSERT INTO made SELECT 3; END"
+        )
+        assert rows(spark, "SELECT * FROM old") == [(1,), (2,), (3,)]
+        assert rows(spark, "SELECT * FROM made") == [(0,), (1,), (2,), (3,), (11,), (12,)]
+        1 / 0  # noqa: B018
+    assert rows(spark, "SELECT * FROM old") == [(1,)]
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.usefixtures("staged")
 def test_the_data_frame_api_reads_it_too(spark: SparkSession) -> None:
     assert spark.table("t").count() == spark.read.table("default.t").count() == 3
     spark.table("t").write.mode("append").saveAsTable("t")
@@ -120,7 +145,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "BEGIN IF 1 = 1 THEN BEGIN ALTER TABLE old RENAME TO older; END; END IF; END",
         "BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION DROP TABLE old; SELECT 1; END",
         "EXECUTE IMMEDIATE 'DROP TABLE old'",
-        "EXECUTE IMMEDIATE 'TRUNCATE TABLE ' || 'old'",
+        "EXECUTE IMMEDIATE 'TRUNCATE TABLE old'",
         "BEGIN EXECUTE IMMEDIATE 'DROP TABLE old'; END",
         "CREATE DATABASE more",
         "CREATE TABLE x LIKE old",

@@ -358,7 +358,7 @@ class NameReader:
             try:
                 return str(self._manager.currentCatalog().name())
             except _refusals() as error:
-                if "CANNOT_LOAD_CATALOG" not in str(error):
+                if not any(words in str(error) for words in ("CANNOT_LOAD_CATALOG", "catalog plugin class")):
                     raise
                 return ""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Their text is kept in the catalog and read again after the transaction.
 _KEPT = re.compile(r"\s*create\s+(or\s+replace\s+)?view\b", re.IGNORECASE)
+#: Database and name of a table, in lower case.
+Key = tuple[str, str]
 _READ_NOTHING = (("SET",), ("RESET",), ("USE",), ("SHOW",), ("DROP",))
 
 
@@ -41,7 +43,7 @@ class StagedReads:
         Untellable
             Where a table that it reads cannot be told.
         """
-        staged = self._staged()
+        staged = self._staged() | self._keys(statement.written)
         if not staged or not _may_read(statement.text) or _KEPT.match(statement.text):
             return statement
         plan = self._reader.parse(statement.text)
@@ -51,7 +53,7 @@ class StagedReads:
         if nodes is None:
             raise Untellable("the table behind an IDENTIFIER(...) that it reads cannot be told from its text")
         for parts in {node.parts for node in nodes}:
-            self.refuse_stale(parts)
+            self._refuse_stale(parts, staged)
         # A node may be reached on two ways, for instance in a script.
         edits = list({(node.start, node.stop, target.name) for node in nodes if (target := self._target(node, staged))})
         return replace(statement, text=splice(statement.text, edits)) if edits else statement
@@ -63,7 +65,9 @@ class StagedReads:
         ------
         Untellable
         """
-        staged = {(p.path.database.lower(), p.path.name.lower()) for p in self._staged()}
+        self._refuse_stale(parts, self._staged())
+
+    def _refuse_stale(self, parts: tuple[str, ...], staged: set[Key]) -> None:
         if not staged or not self._targets.is_view(parts):
             return
         for database, name in sorted(staged & self._reader.tables_behind(quoted(parts))):
@@ -78,18 +82,20 @@ class StagedReads:
             raise Untellable("its parameters stand where the tables that it reads cannot be told any more")
         return statement
 
-    def _staged(self) -> list[TwoPhaseCatalogTable]:
+    def _staged(self) -> set[Key]:
         transaction = self._handle.current_transaction()
-        return (
-            [p for p in transaction.participants if p.catalog is self._targets.session_catalog] if transaction else []
-        )
+        return self._keys(transaction.participants) if transaction else set()
 
-    def _target(self, node: ReadNode, staged: Iterable[TwoPhaseCatalogTable]) -> Target | None:
+    def _keys(self, written: Iterable[Target | TwoPhaseCatalogTable]) -> set[Key]:
+        """Database and name of those tables that the session catalog has too."""
+        catalog = self._targets.session_catalog
+        return {(t.path.database.lower(), t.path.name.lower()) for t in written if t.catalog is catalog}
+
+    def _target(self, node: ReadNode, staged: set[Key]) -> Target | None:
         target = self._targets.resolve(node.parts, views=True)
         if target is None or not target.spliced:
             return None
-        wanted = str(target.path).lower()
-        return target if any(str(p.path).lower() == wanted for p in staged) else None
+        return target if (target.path.database.lower(), target.path.name.lower()) in staged else None
 
 
 def _may_read(text: str) -> bool:

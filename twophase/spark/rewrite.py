@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twophase.model import OverwriteScope, quote
@@ -63,6 +63,8 @@ class Rewritten:
         Each statement in it is a transaction of its own.
     insert : tuple, optional
         For a single INSERT: its target, and what it overwrites.
+    written : frozenset of Target
+        What else may have been written when it runs: by the script that it is, or that it is part of.
     """
 
     text: str
@@ -70,6 +72,7 @@ class Rewritten:
     targets: tuple[Target, ...] = ()
     is_script: bool = False
     insert: tuple[Target, OverwriteScope | None] | None = None
+    written: frozenset[Target] = frozenset()
 
     @property
     def is_group(self) -> bool:
@@ -105,6 +108,8 @@ class Rewriter:
         Told of each write that stays Spark's, before anything runs; may refuse it.
     told : callable, optional
         Told of the text of each statement, those in a script and behind EXECUTE IMMEDIATE among them; may refuse it.
+    reading : callable, optional
+        Rewrites what a statement behind EXECUTE IMMEDIATE reads inside a transaction.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Rewriter:
         evaluate: Evaluate,
         outside: Callable[[WriteNode], None] = lambda _: None,
         told: Callable[[str], None] = lambda _: None,
+        reading: Callable[[Rewritten], Rewritten] = lambda statement: statement,
     ) -> None:
         self._reader = reader
         self._targets = targets
@@ -122,6 +128,7 @@ class Rewriter:
         self._evaluate = evaluate
         self._outside = outside
         self._told = told
+        self._reading = reading
 
     def rewrite(self, text: str, args: Args = None, script: Script | None = None) -> Rewritten | None:
         """The statement to run instead; None where it is none of ours.
@@ -228,7 +235,14 @@ class Rewriter:
     ) -> Rewritten | None:
         """The statement inside an EXECUTE IMMEDIATE, rewritten."""
         inner = self._immediate_text(text, stream, place, args, script is not None)
-        return self.rewrite(inner, script=script) if inner is not None else None
+        if inner is None:
+            return None
+        found = self.rewrite(inner, script=script)
+        if not self._targets.in_transaction:
+            return found
+        statement = found or Rewritten(inner, None)
+        read = self._reading(replace(statement, written=frozenset(script.written if script else ())))
+        return found if read.text == statement.text else read
 
     def _immediate_text(
         self, text: str, stream: Sequence[Token], place: Place, args: Args, is_script: bool
@@ -351,11 +365,12 @@ class _Draft:
         """
         self._refuse_mixed(inside_transaction)
         is_group = len(self._targets) > 1 and self._script is None
-        if not self._edits and not is_group:
+        written = frozenset(self._script.written if self._script else ())
+        if not self._edits and not is_group and not written:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
-        return Rewritten(text, self._args, tuple(self._targets), self._script is not None, insert)
+        return Rewritten(text, self._args, tuple(self._targets), self._script is not None, insert, written)
 
     def _refuse_mixed(self, inside_transaction: bool) -> None:
         """A multi-insert that could be published by halves."""

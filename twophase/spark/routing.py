@@ -57,10 +57,16 @@ class Router:
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
         self.ownership = Ownership(self.targets)
-        self.rewriter = Rewriter(
-            self.reader, self.targets, self.ownership, self._constant, self._refuse_outside, self._refuse_change
-        )
         self._staged = StagedReads(self.reader, self.targets, handle)
+        self.rewriter = Rewriter(
+            self.reader,
+            self.targets,
+            self.ownership,
+            self._constant,
+            outside=self._refuse_outside,
+            told=self._refuse_change,
+            reading=self._staged.rewrite,
+        )
 
     # -- SQL -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +100,9 @@ class Router:
             with self._grouped(rewritten):
                 return self._execute(original, rewritten, text, args)
 
-        return self.run(run, instead=None if rewritten.is_script else lambda: original(text, args))
+        # In a script some statements may be published when one fails, in a transaction some targets may be staged.
+        is_whole = not rewritten.is_script and not (rewritten.is_group and self.in_transaction())
+        return self.run(run, instead=(lambda: original(text, args)) if is_whole else None)
 
     def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         """Run a routed statement.
@@ -225,15 +233,15 @@ class Router:
         scopes, options : mapping, optional
             What the write intends, by its target.
         instead : callable or None
-            The statement as Spark would run it. None where what came before the failure has been published: nothing
-            runs twice.
+            The statement as Spark would run it. None where a part of it may have run before the failure: nothing runs
+            twice.
         """
         try:
             with interruptible(self.handle.tracker), intending(self.spark.sparkContext, scopes or {}, options):
                 return run()
         except AtomicityNotSupportedError as error:
             if instead is None:
-                error.add_note("It is a statement of a script: those before it have run, and stay.")
+                error.add_note("What ran before it, in the same script or statement, stays, and was not run again.")
                 raise
             self.unprotected(str(error), error)
         return instead()

@@ -7,7 +7,7 @@ the script is routed only where every way through the script gives the same answ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,14 +36,18 @@ class Script:
         #: For each table that the script makes: who would write it. None: it cannot be told.
         self._made: dict[str, set[Owner | None]] = {}
         self._serde: set[str] = set()
+        #: All that the script may write through a twophase catalog.
+        self.written: set[Target] = set()
         self.says_use = False
         self.sets_overwrite_mode = False
 
-    def add(self, text: str, stream: Sequence[Token], nodes: Iterable[WriteNode]) -> None:
+    def add(self, text: str, stream: Sequence[Token], nodes: Sequence[WriteNode]) -> None:
         """Take in a text of the script."""
         for node in nodes:
             if node.parts and node.kind in ("create", "replace", "empty"):
                 self._make(node.parts, self._ownership.of_new(node.parts, node.provider).owner, node.provider)
+        resolved = (self._targets.resolve(node.parts, views=node.kind == "insert") for node in nodes if node.parts)
+        self.written.update(target for target in resolved if target)
         for copy in _copies(stream):
             self._make(copy.names, *self._copied(copy))
         for names in _appearing(stream):
