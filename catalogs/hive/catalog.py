@@ -19,6 +19,7 @@ from twophase.catalogs.hive.metastore import (
     HiveTable,
     Metastore,
 )
+from twophase.catalogs.hive.places import Places
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
@@ -331,6 +332,10 @@ class HiveCatalog(Catalog):
         """Where a participant stages: beside the other versions of the table."""
         root = layout.tables_root(self.database_location(path.database))
         return join(root, path.name, layout.version_name(context.transaction_id, context.ordinal))
+
+    def places(self, path: ObjectPath) -> Places:
+        """Tells a table's own directories from those that the user chose with a LOCATION."""
+        return Places(self.files, lambda: self.default_location(path))
 
     def partitions_of(self, table: HiveTable, found: Mapping[tuple[str, ...], str]) -> list[HivePartition]:
         """Partitions from key to location, for the metastore."""

@@ -204,6 +204,12 @@ class Files:
         else:
             filesystem.move(path, new_path)
 
+    def can_move(self, source: str, target: str) -> bool:
+        """Whether a rename goes from one to the other: one filesystem, one device."""
+        if self.is_local(source) and self.is_local(target):
+            return self._device(source) == self._device(target)
+        return self.resolve(source)[0] is self.resolve(target)[0]
+
     def can_link(self, source: str, target: str) -> bool:
         """Whether a hard link from one to the other can be made (both local, one device)."""
         if not (self.is_local(source) and self.is_local(target)):

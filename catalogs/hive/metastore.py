@@ -102,11 +102,22 @@ class HivePartition:
     location : str
         Hadoop path string.
     parameters : mapping of str to str
+    as_table : bool
+        Whether all its files are in the table's own format now, so that a format of its own ends.
+    extra : object
+        What the implementation keeps to write the partition back unchanged (format, parameters); opaque, never stored.
     """
 
     values: Mapping[str, str]
     location: str
     parameters: Mapping[str, str] = field(default_factory=dict)
+    as_table: bool = False
+    extra: Any = field(default=None, compare=False, repr=False)
+
+    def key(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """What identifies it among the partitions of its table, whatever the case of the columns' names."""
+        lowered = {name.lower(): value for name, value in self.values.items()}
+        return tuple(lowered[column.lower()] for column in columns)
 
 
 def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
@@ -292,11 +303,15 @@ class Metastore(ABC):
 
     @abstractmethod
     def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        """Give existing partitions new locations and parameters, all in one step."""
+        """Give existing partitions new locations, all in one step; what they have beside stays, but for statistics."""
 
     @abstractmethod
     def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         """Drop the metadata of partitions; no file is touched. Those that do not exist are passed over."""
+
+    def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
+        """Whether a partition's files are read in another way than the table's, by a SerDe or settings of its own."""
+        return False
 
     # -- the session ---------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalogs.hive import identity, layout, names
+from twophase.catalogs.hive import identity, layout, linking, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
     SERDE_PROVIDER,
@@ -129,6 +129,7 @@ class _Offer:
         self.context = context
         self.found = found
         self.base = context.base
+        self.places = catalog.places(path)
 
     def make(self) -> HiveParticipant:
         kind = self._class()
@@ -207,8 +208,19 @@ class _Offer:
             "target": target,
             "kind": EXTERNAL if self._fixed_location() or self._keeps_external(kind) else MANAGED,
             "hidden": bool(self.wanted.partition_columns or old or (secret and self.found is None)),
-            "version": layout.version_beside(target, self.context.transaction_id, self.context.ordinal),
+            "version": self._version_for_renames(target),
         }
+
+    def _version_for_renames(self, target: str) -> str:
+        """Beside the target; for a table whose other partitions lie in versions, beside those."""
+        if self.found is not None and self.found.kind == MANAGED and self._owned():
+            return self._version()
+        return layout.version_beside(target, self.context.transaction_id, self.context.ordinal)
+
+    def _owned(self) -> bool:
+        """Whether the table is ours to move: recipe ``pointer``, and not at a place that a SET LOCATION named."""
+        assert self.found is not None
+        return self.catalog.recipe != RENAME and self.places.is_tables(str(self.found.location))
 
     def _target_location(self, kind: type[HiveParticipant]) -> str:
         if self._fixed_location():
@@ -242,6 +254,7 @@ class _Offer:
     def _class_over_existing(self, effect: str) -> type[HiveParticipant]:
         assert self.found is not None
         if effect == INSERT and (self._moves_files() or not self._can_link()):
+            self._refuse_base()
             return MoveInsert
         if effect != INSERT and (self.catalog.recipe == RENAME or self._fixed_location() is not None):
             return RenameReplace
@@ -262,7 +275,21 @@ class _Offer:
     def _moves_files(self) -> bool:
         """Whether an insert must leave the table's files where they are."""
         assert self.found is not None
-        return self.found.kind == EXTERNAL or self.catalog.recipe == RENAME
+        return self.found.kind == EXTERNAL or not self._owned() or self._touches_a_users_partition()
+
+    def _touches_a_users_partition(self) -> bool:
+        """Whether the statement may write to a partition that the user gave a LOCATION."""
+        assert self.found is not None
+        if not self.found.partitioned:
+            return False
+        columns, root = self.found.partition_columns, str(self.found.location)
+        scope = self.context.overwrite if self.purpose is Purpose.INSERT_OVERWRITE else None
+        for part in self.catalog.metastore.list_partitions(self.found):
+            key = layout.partition_key(dict(part.values), columns)
+            in_scope = scope is None or linking.in_scope(scope, key, columns, replaced=True)
+            if in_scope and not self.places.is_partitions(part.location, key, columns, root):
+                return True
+        return False
 
     def _can_link(self) -> bool:
         """Whether the files that an insert keeps can get one more name in a new version."""
@@ -277,6 +304,10 @@ class _Offer:
             return
         in_place = self.base["class"] == MoveInsert.__name__
         if in_place or not self.catalog.files.is_local(str(self.base["version"])):
+            self._refuse_base()
+
+    def _refuse_base(self) -> None:
+        if self.base is not None:
             raise AtomicityNotSupportedError(
                 f"{self.path} was already written in this transaction, and its files stay at one location: a second "
                 "statement cannot build on the first.",

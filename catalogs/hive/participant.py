@@ -25,7 +25,8 @@ from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
 from twophase.catalogs.hive.files import Files, join, same
 from twophase.catalogs.hive.identity import STORE
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, Metastore
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
+from twophase.catalogs.hive.places import Key
 from twophase.catalogs.hive.writing import aligned, save, written_as_files
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
@@ -255,6 +256,24 @@ class HiveParticipant(TwoPhaseCatalogTable):
         assert self.before is not None
         return TableDefinition.from_document(self.before["definition"])
 
+    def refuse_own_formats(self, table: HiveTable, partitions: Mapping[Key, HivePartition]) -> None:
+        """Refuse rows in the table's format where the old ones are read in another: one of the two would be misread.
+
+        Raises
+        ------
+        CatalogError
+            A partition has a SerDe, or settings of one, that the table has not.
+        """
+        for key, partition in partitions.items():
+            if self.metastore.has_own_format(table, partition):
+                raise CatalogError(
+                    f"{self.path} was not written: its partition {'/'.join(key)} has a SerDe or SERDEPROPERTIES of its "
+                    "own, and Spark writes in those of the table.",
+                    path=self.path,
+                    transaction_id=self.transaction_id,
+                    hint="Overwrite the partition, or give it the table's SERDEPROPERTIES.",
+                )
+
     def conflict(self, why: str) -> WriteConflictError:
         """The error of a lost race."""
         return WriteConflictError(
@@ -349,7 +368,21 @@ class HiveParticipant(TwoPhaseCatalogTable):
         """Mark what was replaced. The files of an external table are the user's and stay as they are."""
         before = self.before
         if before is not None and before["kind"] == MANAGED and not same(before["location"], self.version):
-            layout.retire(self.files, before["location"], self.transaction_id)
+            self.retire_table(before["location"])
+
+    def retire_table(self, location: str) -> None:
+        """Mark a replaced table's directory; one that a SET LOCATION named is the user's and stays as it is."""
+        if self.hive.places(self.path).is_tables(location):
+            layout.retire(self.files, location, self.transaction_id)
+
+    def retire_partitions(self, replaced: Mapping[Key, str]) -> None:
+        """Mark replaced partitions of a managed table; one at a LOCATION of the user's stays as it is."""
+        assert self.before is not None
+        columns = tuple(self.before_definition.partition_columns)
+        places, root = self.hive.places(self.path), str(self.before["location"])
+        for key, location in replaced.items():
+            if places.is_partitions(location, key, columns, root):
+                layout.retire(self.files, location, self.transaction_id)
 
     def mark_published(self) -> None:
         """Say beside the files that they were published, where nothing in the metastore would tell it for good."""

@@ -41,10 +41,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """All changes of one publish, and the change marks of the directories whose files were taken over."""
+    """All changes of one publish, and the change marks of the directories whose files were taken over.
+
+    ``loses``: something of the old partitions ends with it that no compensation brings back.
+    """
 
     changes: tuple[Change, ...]
     marks: Mapping[str, int | None]
+    loses: bool = False
 
     def of(self, *actions: str) -> list[Change]:
         """The changes of some kinds."""
@@ -57,7 +61,8 @@ class Plan:
 
     def save(self, files: Files, version: str) -> None:
         changes = [[list(change.key), change.action, change.old, change.new] for change in self.changes]
-        files.write_json(join(version, MANIFEST_FILE), {"partitions": changes, "marks": dict(self.marks)})
+        document = {"partitions": changes, "marks": dict(self.marks), "loses": self.loses}
+        files.write_json(join(version, MANIFEST_FILE), document)
 
     @classmethod
     def load(cls, files: Files, version: str) -> Plan | None:
@@ -66,7 +71,7 @@ class Plan:
         if not isinstance(found, dict) or "partitions" not in found:
             return None
         changes = (Change(tuple(key), action, old, new) for key, action, old, new in found["partitions"])
-        return cls(tuple(changes), found["marks"])
+        return cls(tuple(changes), found["marks"], bool(found.get("loses")))
 
 
 def unexpected(plan: Plan, now: Mapping[Key, str], empty: str) -> list[Key]:

@@ -106,13 +106,28 @@ class MoveInsert(HiveParticipant):
 
     def _plan(self, table: HiveTable) -> Moves:
         columns = table.partition_columns
-        places = self._places(table) if table.partitioned else {}
+        listed = {p.key(columns): p for p in self.metastore.list_partitions(table)} if table.partitioned else {}
+        places = {key: part.location for key, part in listed.items()}
         new = self.new_keys(columns) if columns else {}
+        self.refuse_own_formats(table, {key: listed[key] for key in new if key in listed})
         root = str(table.location)
         homes = {name: places.get(key, join(root, name)) for key, name in new.items()}
+        self._check_reachable([root, *homes.values()])
         aside, removes = self._old(table, places, new)
         adds = [(key, homes[name]) for key, name in sorted(new.items()) if table.partitioned and key not in places]
         return Moves(aside, list(self._renames(homes, root)), adds, removes)
+
+    def _check_reachable(self, homes: list[str]) -> None:
+        """Refuse to publish into a directory that a rename cannot reach."""
+        for home in homes:
+            if not self.files.can_move(self.version, home):
+                raise CatalogError(
+                    f"{self.path} was not written: {home} is on another filesystem than {self.version}, and no rename "
+                    "goes from one to the other.",
+                    path=self.path,
+                    transaction_id=self.transaction_id,
+                    hint="Write to that directory by its path, or move the partition.",
+                )
 
     def _places(self, table: HiveTable) -> dict[Key, str]:
         columns = table.partition_columns

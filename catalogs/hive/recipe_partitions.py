@@ -10,7 +10,7 @@ from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.files import join, same
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
 from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable
-from twophase.catalogs.hive.participant import REPLACE
+from twophase.catalogs.hive.participant import INSERT, REPLACE
 from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
 from twophase.catalogs.hive.recipe_pointer import PointerParticipant
 from twophase.errors import CatalogError
@@ -32,7 +32,9 @@ class PointerPartitions(PointerParticipant):
     def prepare(self) -> None:
         table = self.check_unchanged()
         if self.plan is None:
-            self._plan(table)
+            listed = self.listed(table)
+            self._plan(table, listed)
+            self._check_kept(table, self.existing_plan, listed)
         plan = self.existing_plan
         if not plan.only_adds:
             self._add_empty(table, plan)
@@ -70,10 +72,10 @@ class PointerPartitions(PointerParticipant):
             )
         return plan
 
-    def _plan(self, table: HiveTable) -> None:
-        columns = table.partition_columns
+    def _plan(self, table: HiveTable, listed: Mapping[Key, HivePartition]) -> None:
+        columns, registered = table.partition_columns, {key: part.location for key, part in listed.items()}
         new = self._new_partitions(columns)
-        registered, based = self.locations(table), self._base_changes()
+        based = self._base_changes()
         present = {**registered, **{c.key: c.new for c in based.values() if c.action != REMOVE}}
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
@@ -84,7 +86,27 @@ class PointerPartitions(PointerParticipant):
         changes += self._removed(table, new, present, registered)
         changes += self._carried(based, new, changes)
         with self.step("manifest"):
-            Plan(tuple(changes), marks).save(self.files, self.version)
+            lost = self._own_formats(table, changes, listed)
+            Plan(tuple(changes), marks, loses=lost).save(self.files, self.version)
+
+    def _check_kept(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
+        """Refuse what this publish would lose: a LOCATION that the user gave meanwhile, a format of its own."""
+        if self.effect != INSERT:
+            return
+        columns, root, places = table.partition_columns, str(table.location), self.hive.places(self.path)
+        for change in plan.of(SWITCH, REMOVE):
+            if not places.is_partitions(str(change.old), change.key, columns, root):
+                raise self.conflict(f"its partition {'/'.join(change.key)} was given a LOCATION meanwhile")
+        touched = {change.key: listed[change.key] for change in plan.of(SWITCH)}
+        if self.purpose is Purpose.INSERT_INTO:
+            self.refuse_own_formats(table, touched)
+
+    def _own_formats(self, table: HiveTable, changes: list[Change], listed: Mapping[Key, HivePartition]) -> bool:
+        """Whether an overwrite ends a format that a partition has for itself: no compensation brings it back."""
+        if self.purpose is Purpose.INSERT_INTO:
+            return False
+        old = [listed[change.key] for change in changes if change.key in listed]
+        return any(self.metastore.has_own_format(table, part) for part in old)
 
     def _change(self, key: Key, location: str, registered: Mapping[Key, str]) -> Change:
         old = registered.get(key)
@@ -168,20 +190,23 @@ class PointerPartitions(PointerParticipant):
 
     def locations(self, table: HiveTable) -> dict[Key, str]:
         """Where the metastore has the partitions now."""
-        columns = table.partition_columns
-        found = self.metastore.list_partitions(table)
-        return {layout.partition_key(dict(part.values), columns): part.location for part in found}
+        return {key: part.location for key, part in self.listed(table).items()}
+
+    def listed(self, table: HiveTable) -> dict[Key, HivePartition]:
+        """The partitions as the metastore has them now."""
+        return {part.key(table.partition_columns): part for part in self.metastore.list_partitions(table)}
 
     def commit(self) -> None:
         plan, table = self.existing_plan, self.current()
         if table is None:
             raise self.conflict("it was dropped meanwhile")
-        now = self.locations(table)
+        listed = self.listed(table)
+        now = {key: part.location for key, part in listed.items()}
         if not published(plan, now):
             self.check_unchanged()
             self._check_partitions(plan, now)
             with self.step("publish"):
-                self._switch(table, plan)
+                self._switch(table, plan, listed)
         if not plan.changes:
             self.mark_published()
         self.complete(table, plan)
@@ -194,13 +219,18 @@ class PointerPartitions(PointerParticipant):
             if self.files.change_mark(directory) != mark:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
-    def _switch(self, table: HiveTable, plan: Plan) -> None:
+    def _switch(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
         """The publish."""
-        wanted = self._partitions(table, plan.changes)
         if plan.only_adds:
-            self.metastore.add_partitions(table, wanted)
+            self.metastore.add_partitions(table, self._partitions(table, plan.changes))
         else:
-            self.metastore.alter_partitions(table, wanted)
+            self.metastore.alter_partitions(table, [self._switched(listed[c.key], c) for c in plan.changes])
+
+    def _switched(self, now: HivePartition, change: Change) -> HivePartition:
+        """A partition after the publish: a replaced table's is a new one, an inserted one keeps what it is."""
+        if self.effect == REPLACE:
+            return replace(now, location=change.new, as_table=True, extra=None)
+        return replace(now, location=change.new, as_table=self.purpose is not Purpose.INSERT_INTO)
 
     def _pending(self, plan: Plan, now: Mapping[Key, str]) -> list[Change]:
         """Changes still to be made where the metastore cannot make all of them in one step."""
@@ -270,11 +300,9 @@ class PointerPartitions(PointerParticipant):
         plan = self.plan
         if plan is None or self.before is None or self.before["kind"] != MANAGED:
             return
-        for change in plan.of(SWITCH, REMOVE):
-            if change.old is not None:
-                layout.retire(self.files, change.old, self.transaction_id)
+        self.retire_partitions({c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old is not None})
         if self.effect == REPLACE and not same(self.before["location"], self.version):
-            layout.retire(self.files, self.before["location"], self.transaction_id)
+            self.retire_table(self.before["location"])
         self._remove_empty()
 
     def _remove_empty(self) -> None:
@@ -295,25 +323,27 @@ class PointerPartitions(PointerParticipant):
         plan, table = self.plan, self.current()
         if plan is None or table is None or self.effect == REPLACE:
             return False
-        now = self.locations(table)
-        if any(not same(now.get(change.key), change.new) for change in plan.of(SWITCH, ADD)):
+        listed = self.listed(table)
+        now = {key: part.location for key, part in listed.items()}
+        if plan.loses or any(not same(now.get(change.key), change.new) for change in plan.of(SWITCH, ADD)):
             return False
         if any(change.old is None or not self.files.exists(change.old) for change in plan.of(SWITCH, REMOVE)):
             return False
         with self.step("restore"):
-            self._restore(table, plan, now)
+            self._restore(table, plan, listed)
             self.files.remove_file(join(self.version, PUBLISHED_FILE))
         self.tell()
         return True
 
-    def _restore(self, table: HiveTable, plan: Plan, now: Mapping[Key, str]) -> None:
-        missing = {c.key: c.old for c in plan.of(REMOVE) if c.key not in now and c.old}
+    def _restore(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
+        missing = {c.key: c.old for c in plan.of(REMOVE) if c.key not in listed and c.old}
         self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
         back = {c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old and c.key not in missing}
         # New partitions lose their rows together with the others, then their names.
         added = {c.key: self.empty for c in plan.of(ADD)}
         layout.write_stamp(self.files, self.empty, self.stamp_facts())
-        self.metastore.alter_partitions(table, self.hive.partitions_of(table, {**back, **added}))
+        wanted = [replace(listed[key], location=place) for key, place in {**back, **added}.items() if key in listed]
+        self.metastore.alter_partitions(table, wanted)
         self.metastore.drop_partitions(table, self.hive.partitions_of(table, added))
         for change in plan.of(SWITCH, REMOVE):
             if change.old:

@@ -55,7 +55,7 @@ class PointerUntrack(PointerSwitch):
         with self.step("drop_partitions"):
             listed = self.metastore.list_partitions(replace(table, tracked=True))
             old = [part for part in listed if not is_below(part.location, self.version)]
-            self._retire_partitions(old)
+            self._retire_outside(old)
             self.metastore.drop_partitions(table, old)
         if not table.partition_columns:
             return
@@ -68,11 +68,13 @@ class PointerUntrack(PointerSwitch):
             self.metastore.alter_table(replace(table, tracked=True))
         self.tell()
 
-    def _retire_partitions(self, partitions: list[HivePartition]) -> None:
+    def _retire_outside(self, old: list[HivePartition]) -> None:
+        """Partitions that the mark of the old table's own directory does not cover."""
         assert self.before is not None
-        for partition in partitions:
-            if self.before["kind"] == MANAGED and not is_below(partition.location, self.before["location"]):
-                layout.retire(self.files, partition.location, self.transaction_id)
+        root, columns = self.before["location"], tuple(self.before_definition.partition_columns)
+        if self.before["kind"] == MANAGED:
+            outside = [part for part in old if not is_below(part.location, root)]
+            self.retire_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
 
     def compensate(self) -> bool:
         return False
@@ -145,9 +147,10 @@ class PointerSwap(PointerCreateHidden):
     def _retire_partitions(self, aside: HiveTable) -> None:
         if self.before is None or self.before["kind"] != MANAGED or not aside.partitioned:
             return
-        for partition in self.metastore.list_partitions(aside):
-            if not is_below(partition.location, str(aside.location)):
-                layout.retire(self.files, partition.location, self.transaction_id)
+        listed = self.metastore.list_partitions(aside)
+        outside = [part for part in listed if not is_below(part.location, str(aside.location))]
+        columns = aside.partition_columns
+        self.retire_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
 
     def compensate(self) -> bool:
         aside = self.metastore.get_table(self.database, self.hidden("aside"))

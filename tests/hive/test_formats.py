@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.hive.world import World
-from twophase.model import BucketSpec, Level, ObjectPath, Purpose
+from twophase.errors import CatalogError
+from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
 
 TEXT = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
@@ -95,3 +96,57 @@ def test_types_survive(world: World) -> None:
     world.run("n", df)
     assert world.spark.table("n").dtypes == df.dtypes
     assert world.rows("n") == [tuple(df.first())]
+
+
+def piped(world: World) -> None:
+    """A text table with a partition whose rows are read in another way than the table's."""
+    world.run("s", world.sql("SELECT '1|2' AS a, '0' AS b, 'x' AS d"), by=["d"], provider="hive", serde=TEXT)
+    world.sql("ALTER TABLE s PARTITION (d = 'x') SET SERDEPROPERTIES ('field.delim' = '|')")
+
+
+def delimiter(world: World) -> str | None:
+    found = world.sql("DESCRIBE EXTENDED s PARTITION (d = 'x')").where("col_name = 'Storage Properties'").first()[1]
+    return str(found) if "field.delim" in str(found) else None
+
+
+def test_rows_are_not_added_where_the_old_ones_are_read_in_another_way(world: World) -> None:
+    if not world.is_hive:
+        return  # SerDe tables need Hive support
+    piped(world)
+    before, rows = world.rows("s"), world.sql("SELECT '3' AS a, '4' AS b, 'x' AS d")
+    participant = world.offer("s", rows, Purpose.INSERT_INTO)
+    participant.begin()
+    participant.write(rows)
+    with pytest.raises(CatalogError, match="SERDEPROPERTIES"):
+        participant.prepare()
+    participant.abort()
+    assert world.rows("s") == before == [("1", "2\x010", "x")]
+
+    world.run("s", world.sql("SELECT '3' AS a, '4' AS b, 'y' AS d"), Purpose.INSERT_INTO)
+    assert world.rows("s") == [*before, ("3", "4", "y")]
+    assert delimiter(world)
+    world.run("s", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "x"}))
+    assert world.rows("s") == [("3", "4", "x"), ("3", "4", "y")]
+
+
+def test_a_partition_keeps_settings_that_its_files_do_not_depend_on(world: World) -> None:
+    if not world.is_hive:
+        return  # SerDe tables need Hive support
+    world.run("s", world.sql("SELECT 1 AS a, 'x' AS d"), by=["d"], provider="hive", serde=PARQUET)
+    world.sql("ALTER TABLE s PARTITION (d = 'x') SET SERDEPROPERTIES ('field.delim' = '|')")
+    parameters(world, owner="me", numRows="7")
+    world.run("s", world.sql("SELECT 2 AS a, 'x' AS d"), Purpose.INSERT_INTO)
+    assert world.rows("s") == [(1, "x"), (2, "x")]
+    assert delimiter(world)
+    assert (parameters(world).get("owner"), parameters(world).get("numRows")) == ("me", None)
+
+
+def parameters(world: World, **more: str) -> dict[str, str]:
+    """Parameters of the partition, as another engine sees them; or adds to them."""
+    catalog = world.spark._jsparkSession.sessionState().catalog().externalCatalog()
+    store = world.environment.session_metastore
+    partition = catalog.listPartitions("default", "s", store._none()).apply(0)
+    known: dict[str, str] = {**store._dict(partition.parameters()), **more}
+    if more:
+        catalog.alterPartitions("default", "s", store._seq([store._case.copy(partition, parameters=store._map(known))]))
+    return known

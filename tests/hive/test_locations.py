@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.hive.test_housekeeping import clean
 from tests.hive.world import World, files_of
-from twophase.errors import CatalogError
+from twophase.catalogs.hive.files import same
+from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
 
@@ -152,3 +154,101 @@ def test_replace_at_a_new_location(world: World, tmp_path: Path) -> None:
     world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=str(tmp_path / "new"))
     assert (world.rows("t"), kind_of(world, "t")) == ([(1, 2)], "EXTERNAL")
     assert world.spark.read.parquet(str(tmp_path / "new")).count() == 1
+
+
+# -- partitions at a LOCATION of the user's ----------------------------------------------------------------------------
+
+
+def landed(world: World, place: Path, table: str = "cl") -> None:
+    """A managed table with a partition of its own and one that the user has put somewhere else."""
+    world.sql(f"CREATE TABLE {table} (id BIGINT, d STRING) USING parquet PARTITIONED BY (d)")
+    world.sql(f"INSERT INTO {table} VALUES (2, 'b')")
+    world.sql(f"ALTER TABLE {table} ADD PARTITION (d = 'a') LOCATION '{place}'")
+    world.sql(f"INSERT INTO {table} VALUES (1, 'a')")
+
+
+def place_of(world: World, values: dict[str, str], table: str = "cl") -> str:
+    found = world.catalog.find(ObjectPath.of("default", table))
+    assert found is not None
+    return next(p.location for p in world.catalog.metastore.list_partitions(found) if p.values == values)
+
+
+def marks_in(place: Path) -> set[str]:
+    return {name for name in files_of(place) if "twophase" in name}
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_a_partition_at_a_location_stays_there_through_inserts_and_clean(
+    world: World, tmp_path: Path, place: str
+) -> None:
+    home = world.warehouse / "landing" / "a" if place == "inside" else tmp_path / "landing" / "a"
+    landed(world, home)
+    inserted = world.run("cl", world.sql("SELECT 9L AS id, 'a' AS d"), Purpose.INSERT_INTO)
+    both = world.run("cl", world.sql("SELECT id, if(id = 3, 'a', 'b') AS d FROM range(3, 5)"), Purpose.INSERT_INTO)
+
+    assert world.rows("cl") == [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (9, "a")]
+    assert same(place_of(world, {"d": "a"}), str(home))
+    assert (inserted.level, both.level) == (Level.ATOMIC, Level.UNDONE)
+    assert len([name for name in files_of(home) if name.endswith(".parquet")]) == 3
+    clean(world)
+    assert marks_in(home) == set()
+    assert len(world.rows("cl")) == 5
+
+
+def test_an_overwrite_of_a_partition_at_a_location_leaves_it_there(world: World, tmp_path: Path) -> None:
+    landed(world, tmp_path / "a")
+    rows = world.sql("SELECT 9L AS id, 'a' AS d")
+    participant = world.run("cl", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "a"}))
+    assert (world.rows("cl"), participant.level) == ([(2, "b"), (9, "a")], Level.UNDONE)
+    assert same(place_of(world, {"d": "a"}), str(tmp_path / "a"))
+
+
+def test_an_overwrite_beside_a_partition_at_a_location_is_one_step(world: World, tmp_path: Path) -> None:
+    landed(world, tmp_path / "a")
+    rows = world.sql("SELECT 9L AS id, 'b' AS d")
+    participant = world.run("cl", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "b"}))
+    assert (world.rows("cl"), participant.level) == ([(1, "a"), (9, "b")], Level.ATOMIC)
+
+
+@pytest.mark.parametrize("rows", ["id, 'a' AS d", "'x' AS s, id, 'a' AS d", "id, 'a' AS e"])
+def test_a_replace_leaves_a_partitions_directory_of_the_users_alone(world: World, tmp_path: Path, rows: str) -> None:
+    landed(world, tmp_path / "a")
+    held = files_of(tmp_path / "a")
+    world.run("cl", world.sql(f"SELECT {rows} FROM range(1)"), Purpose.REPLACE_TABLE_AS, by=[rows[-1]])
+    assert len(world.rows("cl")) == 1
+    assert files_of(tmp_path / "a") == held
+
+
+def test_a_location_that_comes_between_offer_and_publish_is_a_conflict(world: World, tmp_path: Path) -> None:
+    landed(world, tmp_path / "a")
+    world.sql("ALTER TABLE cl DROP PARTITION (d = 'a')")
+    rows = world.sql("SELECT 9L AS id, 'a' AS d")
+    participant = world.offer("cl", rows, Purpose.INSERT_INTO)
+    participant.begin()
+    participant.write(rows)
+    world.sql(f"ALTER TABLE cl ADD PARTITION (d = 'a') LOCATION '{tmp_path / 'a'}'")
+    with pytest.raises(WriteConflictError, match="LOCATION"):
+        participant.prepare()
+    participant.abort()
+    assert marks_in(tmp_path / "a") == set()
+
+
+def test_a_second_insert_that_reaches_a_partition_at_a_location_is_refused(world: World, tmp_path: Path) -> None:
+    landed(world, tmp_path / "a")
+    rows = world.sql("SELECT 9L AS id, 'b' AS d")
+    first = world.stage("cl", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "b"}))
+    with pytest.raises(AtomicityNotSupportedError, match="already written"):
+        world.offer("cl", rows, Purpose.INSERT_INTO, base=first)
+    first.abort()
+
+
+def test_a_managed_table_that_was_given_a_location_stays_there(world: World, tmp_path: Path) -> None:
+    world.sql("CREATE TABLE m (id BIGINT) USING parquet")
+    world.sql(f"ALTER TABLE m SET LOCATION '{tmp_path / 'there'}'")
+    world.sql("INSERT INTO m VALUES (1)")
+    participant = world.run("m", world.sql("SELECT 2L AS id"), Purpose.INSERT_INTO)
+    assert (world.rows("m"), participant.level) == ([(1,), (2,)], Level.ATOMIC)
+    assert len([name for name in files_of(tmp_path / "there") if name.endswith(".parquet")]) == 2
+    world.run("m", world.sql("SELECT 3L AS id"), Purpose.REPLACE_TABLE_AS)
+    assert world.rows("m") == [(3,)]
+    assert marks_in(tmp_path / "there") == set()

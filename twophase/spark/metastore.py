@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from twophase.catalogs.hive import identity as identities
@@ -35,6 +36,13 @@ from twophase.spark import jvm_metastore, types
 from twophase.spark.jvm import BETWEEN, Jvm
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
+#: SerDes whose files say themselves how they are read.
+_SELF_DESCRIBING = ("parquet", "orc", "avro")
+#: Parameters of a partition that tell about its files, as Spark and Hive call them.
+_PARTITION_STATISTICS = (
+    *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
+    *("numFiles", "numRows", "rawDataSize", "totalSize"),
+)
 _SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
 
@@ -289,7 +297,7 @@ class SessionMetastore(Metastore):
 
     def _partition(self, found: Any, columns: Mapping[str, str]) -> HivePartition:
         values = {columns.get(key.lower(), key): value for key, value in self._dict(found.spec()).items()}
-        return HivePartition(values, self._location(found.storage().locationUri().get()))
+        return HivePartition(values, self._location(found.storage().locationUri().get()), extra=found)
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
@@ -305,26 +313,41 @@ class SessionMetastore(Metastore):
             # ignore missing ones, no purge, keep the files
             self._catalog.dropPartitions(table.database, table.name, specs, True, False, True)
 
+    def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
+        if table.provider != "hive" or partition.extra is None:
+            return False  # Spark reads every partition of its own formats as the table says
+        own, common = (found.storage() for found in (partition.extra, table.extra["spark"]))
+        serde = str(own.serde().toString())
+        if serde != common.serde().toString() or not own.inputFormat().equals(common.inputFormat()):
+            return True
+        if any(name in serde.lower() for name in _SELF_DESCRIBING):
+            return False
+        one, other = (self._dict(storage.properties()) for storage in (own, common))
+        return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
+
     def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
-        storage = self._catalog.getTable(table.database, table.name).storage()
-        now = time.time_ns() // 1_000_000
-        fields = {name: storage.productElement(i) for i, name in enumerate(self._storage_names(storage))}
+        common = None if all(_keeps_format(p) for p in partitions) else self._storage_of(table)
+        return self._seq([self._to_partition(partition, common) for partition in partitions])
 
-        def make(partition: HivePartition) -> Any:
-            located = {**fields, "locationUri": self._option(self._uri(partition.location))}
-            return self._jvm.kind(_CATALOG + "CatalogTablePartition")(
-                self._map(partition.values),
-                storage.copy(*located.values()),
-                self._map(partition.parameters),
-                now,
-                -1,
-                self._none(),
-            )
+    def _storage_of(self, table: HiveTable) -> Any:
+        return self._catalog.getTable(table.database, table.name).storage()
 
-        return self._seq([make(partition) for partition in partitions])
+    def _to_partition(self, partition: HivePartition, common: Any) -> Any:
+        """A partition for Spark's catalog, without statistics: those that it had are of other files."""
+        found = partition.extra
+        storage = found.storage() if _keeps_format(partition) else common
+        return self._jvm.kind(_CATALOG + "CatalogTablePartition")(
+            self._map(partition.values),
+            self._case.copy(storage, locationUri=self._option(self._uri(partition.location))),
+            self._map(partition.parameters) if found is None else found.parameters().removedAll(self._statistics),
+            time.time_ns() // 1_000_000 if found is None else found.createTime(),
+            -1,
+            self._none(),
+        )
 
-    def _storage_names(self, storage: Any) -> list[str]:
-        return _strings(storage.productElementNames().toSeq())
+    @cached_property
+    def _statistics(self) -> Any:
+        return self._seq(_PARTITION_STATISTICS)
 
     # -- the session ---------------------------------------------------------------------------------------------
 
@@ -454,6 +477,10 @@ class SessionMetastore(Metastore):
         # Two strings instead of an iterator: walking one over Py4J costs several calls for each entry.
         keys, values = (side.mkString(BETWEEN) for side in (scala_map.keys(), scala_map.values()))
         return dict(zip(keys.split(BETWEEN), values.split(BETWEEN), strict=True))
+
+
+def _keeps_format(partition: HivePartition) -> bool:
+    return partition.extra is not None and not partition.as_table
 
 
 def _first(schema: Any, width: int) -> Any:

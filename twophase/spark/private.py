@@ -69,7 +69,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("properties", "comment", "tracksPartitionsInCatalog", "copy", "productElementNames"),
     ),
     _CATALYST + "catalog.CatalogTableType": ("MANAGED", "EXTERNAL", "VIEW"),
-    _CATALYST + "catalog.CatalogTablePartition": ("spec", "storage"),
+    _CATALYST + "catalog.CatalogTablePartition": ("spec", "storage", "parameters", "createTime"),
     _CATALYST + "catalog.CatalogStorageFormat": (
         *("empty", "locationUri", "properties", "serde", "inputFormat", "outputFormat"),
     ),
