@@ -315,8 +315,16 @@ class Metastore(ABC):
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str) -> None:
-        """Called after a publish: make the session look at the table anew."""
+    def changed(self, database: str, name: str, *, written: bool = False) -> None:
+        """Called after a publish: make the session look at the table anew.
+
+        Parameters
+        ----------
+        database, name : str
+        written : bool
+            Whether it is the same table with other rows: what was made of it before should show them, and its
+            statistics are of other rows.
+        """
 
     @property
     def read_by_session(self) -> bool:

@@ -53,6 +53,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
     recipe: ClassVar[str]
 
     _live: TableDefinition | None = None
+    _told = False
 
     def __init__(
         self, catalog: HiveCatalog, document: Mapping[str, Any], definition: TableDefinition | None = None
@@ -362,7 +363,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self.retire()
         with self.step("drop_hidden"):
             self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
-        self.tell()
+        if self.effect != INSERT or not self._told:
+            self.metastore.changed(self.database, self.path.name, written=True)
 
     def retire(self) -> None:
         """Mark what was replaced. The files of an external table are the user's and stay as they are."""
@@ -393,7 +395,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def tell(self) -> None:
         """Make the session see the new state."""
-        self.metastore.changed(self.database, self.path.name)
+        self._told = True
+        self.metastore.changed(self.database, self.path.name, written=self.effect == INSERT)
 
     def left_behind(self) -> list[str]:
         return [directory for directory in (self.version, self.empty) if self.files.exists(directory)]

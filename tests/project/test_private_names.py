@@ -21,7 +21,15 @@ PUBLIC = re.compile(
 )
 LISTED = {*private.NAMES, *private.FORMERLY.values(), *private.SINCE}
 #: Beside the list itself, only these speak to what Spark keeps to itself.
-USERS = {"jvm.py", "jvm_metastore.py", "jvm_statements.py", "jvm_writers.py", "metastore.py", "listener.py"}
+USERS = {
+    "jvm.py",
+    "jvm_caches.py",
+    "jvm_metastore.py",
+    "jvm_statements.py",
+    "jvm_writers.py",
+    "metastore.py",
+    "listener.py",
+}
 
 
 def classes(file: Path) -> Iterator[tuple[int, str]]:

@@ -268,7 +268,7 @@ class Jvm:
     def session_table(self, database: str, name: str) -> Any:
         """``CatalogTable`` of a table of Spark's own session catalog."""
         with private_name("SessionCatalog.getTableMetadata", self.spark):
-            return self._session_catalog().getTableMetadata(self.table_identifier(database, name))
+            return self.session_catalog().getTableMetadata(self.table_identifier(database, name))
 
     def table_identifier(self, database: str, name: str) -> Any:
         """A v1 ``TableIdentifier``."""
@@ -340,27 +340,29 @@ class Jvm:
     def forget_relation(self, database: str, name: str) -> None:
         """Make the session look at a session table anew."""
         with private_name("SessionCatalog.refreshTable", self.spark):
-            self._session_catalog().refreshTable(self.table_identifier(database, name))
+            self.session_catalog().refreshTable(self.table_identifier(database, name))
 
     def nothing_cached(self) -> bool:
         """Whether no query of the application is cached (then there is nothing to invalidate)."""
         with private_name("CacheManager.isEmpty", self.spark):
-            return bool(self._cache_manager().isEmpty())
+            return bool(self.cache_manager().isEmpty())
 
     def uncache(self, parts: Sequence[str]) -> None:
         """Drop every cached query that reads a table, by the table's full name."""
         names = self.seq(parts)
         with private_name("CacheManager.uncacheTableOrView", self.spark):
-            manager = self._cache_manager()
+            manager = self.cache_manager()
             try:
                 manager.uncacheTableOrView(self.session, names, True)
             except _py4j_error():
                 manager.uncacheTableOrView(self.session, names, True, False)
 
-    def _session_catalog(self) -> Any:
+    def session_catalog(self) -> Any:
+        """Spark's own catalog of the session."""
         return self._once(("SessionCatalog",), lambda: self.session.sessionState().catalog())
 
-    def _cache_manager(self) -> Any:
+    def cache_manager(self) -> Any:
+        """What keeps the cached queries of the application."""
         return self._once(("CacheManager",), lambda: self.session.sharedState().cacheManager())
 
     # -- exceptions ----------------------------------------------------------------------------------------------

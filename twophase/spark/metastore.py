@@ -34,6 +34,7 @@ from twophase.errors import (
 from twophase.model import BucketSpec
 from twophase.spark import jvm_metastore, types
 from twophase.spark.jvm import BETWEEN, Jvm
+from twophase.spark.jvm_caches import TableCaches
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: SerDes whose files say themselves how they are read.
@@ -61,6 +62,7 @@ class SessionMetastore(Metastore):
         self._version = str(spark.version)
         self._catalog = jvm_metastore.external_catalog(spark)
         self._hive = jvm_metastore.hive_client(spark)
+        self._caches = TableCaches(self._jvm)
         self._case = jvm_metastore.CaseClasses(self._jvm)
 
     @property
@@ -351,10 +353,11 @@ class SessionMetastore(Metastore):
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str) -> None:
-        self._jvm.forget_relation(database, name)
-        if not self._jvm.nothing_cached() and self._catalog.tableExists(database, name):
-            self._spark._jsparkSession.catalog().refreshTable(f"spark_catalog.`{database}`.`{name}`")
+    def changed(self, database: str, name: str, *, written: bool = False) -> None:
+        if written:
+            self._caches.follow(database, name, statistics=True)
+        else:
+            self._jvm.forget_relation(database, name)
 
     # -- to Spark and back ---------------------------------------------------------------------------------------
 

@@ -35,8 +35,13 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "errors.QueryCompilationErrors": ("invalidNameForTableOrDatabaseError",),
     _SQL + "internal.VariableSubstitution": ("substitute",),
     _SQL + "internal.HiveSerDe": ("sourceToSerDe",),
-    _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView"),
+    _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView", "recacheByPlan"),
     _SQL + "execution.CommandExecutionMode": ("SKIP",),
+    _SQL + "execution.command.CommandUtils": ("updateTableStats",),
+    _SQL + "execution.datasources.LogicalRelation": ("relation", ".relation"),
+    _SQL + "execution.datasources.HadoopFsRelation": (
+        *("location", "options", "schema", "fileFormat", ".location", ".options"),
+    ),
     _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
     _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
     "org.apache.spark.SparkContext": ("listenerBus",),
@@ -53,9 +58,10 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _SQL + "connector.catalog.CatalogV2Util": ("structTypeToV2Columns", "v2ColumnsToStructType"),
     _SQL + "connector.catalog.V1Table": (),
     _CATALYST + "TableIdentifier": (),
+    _CATALYST + "QualifiedTableName": (),
     _CATALYST + "catalog.SessionCatalog": (
         *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
-        *("listPartitionNames", "getDefaultDBPath", "createDatabase"),
+        *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (
         *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from twophase.catalog import Catalog
 from twophase.errors import TwoPhaseError
 from twophase.model import ObjectPath, quote
+from twophase.spark.jvm_caches import TableCaches
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -56,28 +57,33 @@ class Refresher:
     def refresh(self, catalog: Catalog, path: ObjectPath, cached: Iterable[tuple[str, Any]]) -> None:
         """Forget, then cache again what was cached. A publish never fails because of this."""
         try:
-            self._forget(catalog, path)
+            if self._follows(catalog, path):
+                return
             for name, level in cached:
                 self._handle.spark.catalog.cacheTable(name, level)
         except Exception:
             log.warning("Spark's caches of %s.%s could not be refreshed.", catalog.name, path, exc_info=True)
 
-    def _forget(self, catalog: Catalog, path: ObjectPath) -> None:
+    def _follows(self, catalog: Catalog, path: ObjectPath) -> bool:
+        """Whether the catalog has led what was made of the table before to its new rows; else it is forgotten."""
         names = self._names(catalog, path)
-        if not self._jvm.nothing_cached():
+        session_name = next((parts[1:] for parts in names if parts[0] == _SESSION), None)
+        follows = session_name is not None and TableCaches(self._jvm).keeps(*session_name)
+        if not follows and not self._jvm.nothing_cached():
             for parts in names:
                 self._jvm.uncache(parts)
-        for parts in names:
-            if parts[0] == _SESSION:
-                self._forget_relation(*parts[1:])
+        if session_name is not None:
+            self._tell_sisters(*session_name)
+            if not follows:
+                self._jvm.forget_relation(*session_name)
+        return follows
 
-    def _forget_relation(self, database: str, name: str) -> None:
+    def _tell_sisters(self, database: str, name: str) -> None:
         from twophase.spark.session import handles
 
-        # The handle that publishes may be on its way in or out.
-        for handle in {self._handle, *handles()}:
-            if handle.spark.sparkContext is self._handle.spark.sparkContext:
-                handle.jvm.forget_relation(database, name)
+        for handle in handles():
+            if handle is not self._handle and handle.spark.sparkContext is self._handle.spark.sparkContext:
+                TableCaches(handle.jvm).follow(database, name)
 
     def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
         """The table's full names: in its own catalog, and in the session's where it is one of those tables."""

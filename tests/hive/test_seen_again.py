@@ -1,0 +1,179 @@
+"""After a write, what was made of a table before answers as in stock Spark: DataFrames, views, caches, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+
+AUTO_UPDATE = "spark.sql.statistics.size.autoUpdate.enabled"
+PARQUET = "CREATE TABLE t (id BIGINT) USING parquet"
+CONVERTED = "CREATE TABLE t (id BIGINT) STORED AS PARQUET"
+PARTITIONED = "CREATE TABLE t (id BIGINT, d BIGINT) USING parquet PARTITIONED BY (d)"
+SERDE = "CREATE TABLE t (id BIGINT) STORED AS TEXTFILE"
+FILES = pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED], ids=["parquet", "converted", "partitioned"])
+
+Run = Callable[[SparkSession, str], object]
+
+
+def ours(spark: SparkSession, text: str) -> None:
+    spark.sql(text)
+
+
+def stock(spark: SparkSession, text: str) -> None:
+    spark._jsparkSession.sql(text)
+
+
+BOTH = pytest.mark.parametrize("run", [ours, stock])
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp("seen"), hive=True)
+    twophase.attach(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(attached: SparkSession) -> Iterator[SparkSession]:
+    yield attached
+    attached.catalog.clearCache()
+    attached.conf.unset(AUTO_UPDATE)
+    attached.sql("DROP TABLE IF EXISTS t")
+
+
+def filled(spark: SparkSession, made: str, run: Run = ours) -> str:
+    """Make the table with one row; the statement that adds one more."""
+    run(spark, made)
+    one = "INSERT INTO t VALUES (1, 1)" if "PARTITIONED" in made else "INSERT INTO t VALUES (1)"
+    run(spark, one)
+    return one
+
+
+def is_cached(frame: DataFrame) -> bool:
+    return "InMemoryTableScan" in str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+@FILES
+def test_a_frame_and_a_view_made_before_show_the_new_rows(spark: SparkSession, made: str) -> None:
+    insert = filled(spark, made)
+    frame = spark.table("t").where("id > 0")
+    frame.createOrReplaceTempView("seen")
+    for expected in (1, 2, 3):
+        assert frame.count() == spark.table("seen").count() == spark.table("t").count() == expected
+        spark.sql(insert)
+    spark.sql(insert.replace("INTO", "OVERWRITE"))
+    assert frame.count() == spark.table("seen").count() == spark.table("t").count() == 1
+
+
+@BOTH
+@FILES
+def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession, made: str, run: Run) -> None:
+    insert = filled(spark, made, run)
+    table, query = spark.table("t"), spark.table("t").where("id > 0")
+    table.persist(StorageLevel.MEMORY_ONLY)
+    query.cache()
+    assert (table.count(), query.count()) == (1, 1)
+    for expected in (2, 3):
+        run(spark, insert)
+        again = spark.table("t").where("id > 0")
+        assert spark.catalog.isCached("t")
+        assert is_cached(again)
+        assert (table.count(), query.count(), spark.table("t").count(), again.count()) == (expected,) * 4
+        assert spark.table("t").storageLevel == StorageLevel.MEMORY_ONLY
+
+
+@pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED, SERDE])
+def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str) -> None:
+    insert = filled(spark, made)
+    spark.sql("CACHE TABLE t")
+    spark.sql(insert)
+    assert (spark.catalog.isCached("t"), spark.table("t").count()) == (True, 2)
+    spark.catalog.uncacheTable("t")
+    assert not spark.catalog.isCached("t")
+
+
+def test_a_transaction_leads_what_was_made_before_too(spark: SparkSession) -> None:
+    insert = filled(spark, PARQUET)
+    frame = spark.table("t").cache()
+    assert frame.count() == 1
+    with twophase.transaction(spark):
+        spark.sql(insert)
+        spark.sql(insert)
+    assert (frame.count(), spark.catalog.isCached("t")) == (3, True)
+
+
+def test_a_frame_of_another_attached_session_follows(spark: SparkSession) -> None:
+    insert = filled(spark, PARQUET)
+    other = spark.newSession()
+    handle = twophase.attach(other)
+    frame = other.table("t")
+    assert frame.count() == 1
+    spark.sql(insert)
+    assert (frame.count(), other.table("t").count()) == (2, 2)
+    handle.detach()
+
+
+@pytest.mark.parametrize("case", ["serde", "refreshed", "replaced"])
+def test_what_cannot_follow_keeps_the_old_rows(spark: SparkSession, case: str) -> None:
+    insert = filled(spark, SERDE if case == "serde" else PARQUET)
+    frame = spark.table("t")
+    assert frame.count() == 1
+    if case == "refreshed":
+        spark.sql("REFRESH TABLE t")
+    spark.sql("CREATE OR REPLACE TABLE t AS SELECT 'x' AS s FROM range(5)" if case == "replaced" else insert)
+    assert frame.count() == 1
+    assert spark.table("t").count() == (5 if case == "replaced" else 2)
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+def statistics(spark: SparkSession, partition: str = "") -> str:
+    found = spark.sql(f"DESCRIBE EXTENDED t {partition}")
+    name = "Partition Statistics" if partition else "Statistics"
+    return " ".join(row[1] for row in found.where(f"col_name = '{name}'").collect())
+
+
+@pytest.mark.parametrize("auto", ["false", "true"])
+@pytest.mark.parametrize("made", [PARQUET, SERDE, PARTITIONED], ids=["parquet", "serde", "partitioned"])
+def test_statistics_are_of_the_rows_that_are_there(spark: SparkSession, made: str, auto: str) -> None:
+    spark.conf.set(AUTO_UPDATE, auto)
+    insert = filled(spark, made)
+    spark.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")
+    assert "1 rows" in statistics(spark)
+    spark.sql(insert.partition("VALUES")[0] + f"SELECT id {', 1' if made == PARTITIONED else ''} FROM range(5000)")
+    now = statistics(spark)
+    assert "1 rows" not in now
+    assert int((now or "99999 bytes").partition(" ")[0]) > 5000
+    assert auto == "false" or now
+    assert int(spark._jsparkSession.table("t").queryExecution().analyzed().stats().sizeInBytes()) > 5000
+
+
+def test_a_partitions_statistics_are_not_those_of_its_old_files(spark: SparkSession) -> None:
+    filled(spark, PARTITIONED)
+    spark.sql("ANALYZE TABLE t PARTITION (d) COMPUTE STATISTICS")
+    assert "1 rows" in statistics(spark, "PARTITION (d = 1)")
+    spark.sql("INSERT INTO t SELECT id, 1 FROM range(5000)")
+    now = statistics(spark, "PARTITION (d = 1)")
+    assert "rows" not in now
+    assert int((now or "99999 bytes").partition(" ")[0]) > 5000
+
+
+def test_a_table_that_grew_is_not_broadcast(spark: SparkSession) -> None:
+    filled(spark, PARQUET)
+    spark.sql("ANALYZE TABLE t COMPUTE STATISTICS")
+    spark.sql("INSERT INTO t SELECT id FROM range(300000)")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "100k")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    joined = spark.range(10_000_000).join(spark.table("t"), "id")
+    plan = str(joined._jdf.queryExecution().executedPlan().toString())
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.unset("spark.sql.adaptive.enabled")
+    assert "BroadcastHashJoin" not in plan
