@@ -18,6 +18,7 @@ from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.jvm import INTENT_PROPERTY
 from twophase.spark.router import router_of
 from twophase.spark.session import Handle
+from twophase.spark.writer import SessionTableWriter
 
 pytestmark = pytest.mark.spark40
 
@@ -149,7 +150,8 @@ def test_a_failing_multi_insert_writes_nothing_however_its_tables_are_named(
     assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
 
 
-def test_a_failing_multi_insert_writes_nothing_after_use(spark: SparkSession, in_hive: None) -> None:
+@pytest.mark.usefixtures("in_hive")
+def test_a_failing_multi_insert_writes_nothing_after_use(spark: SparkSession) -> None:
     for name in ("a", "b"):
         spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")
     with pytest.raises(SparkRuntimeException):
@@ -175,7 +177,8 @@ def test_a_multi_insert_inside_a_script_is_refused_before_it_runs(spark: SparkSe
     assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
 
 
-def test_after_use_a_dynamic_overwrite_replaces_its_partitions(spark: SparkSession, in_hive: None) -> None:
+@pytest.mark.usefixtures("in_hive")
+def test_after_use_a_dynamic_overwrite_replaces_its_partitions(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
     spark.conf.set(MODE, "dynamic")
     spark.sql("INSERT OVERWRITE t SELECT 9L, 1L")
@@ -186,7 +189,17 @@ def test_after_use_a_dynamic_overwrite_replaces_its_partitions(spark: SparkSessi
     assert rows(spark, "SELECT * FROM default.t") == [(7, 0), (9, 1)]
 
 
-def test_after_use_every_door_joins_the_transaction(spark: SparkSession, in_hive: None) -> None:
+@pytest.mark.usefixtures("in_hive")
+def test_after_use_the_staging_of_a_serde_table_finds_its_place(spark: SparkSession) -> None:
+    """Only Hive support has SerDe tables; their staging is Spark's own insert into a table of the session catalog."""
+    spark.sql("CREATE TABLE t (a INT, b STRING) USING parquet")
+    SessionTableWriter(spark).insert(spark.sql("SELECT 1 AS x, 'y' AS x"), "default", "t")
+    assert rows(spark, "SELECT * FROM t") == [(1, "y")]
+    assert not [view for view in spark.catalog.listTables() if view.isTemporary]
+
+
+@pytest.mark.usefixtures("in_hive")
+def test_after_use_every_door_joins_the_transaction(spark: SparkSession) -> None:
     with twophase.transaction(spark):
         spark.range(2).write.saveAsTable("t")
         spark.range(2, 3).write.mode("append").saveAsTable("t")

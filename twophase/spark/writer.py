@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from twophase.catalogs.hive.metastore import TableWriter
 from twophase.model import quote
+from twophase.spark.jvm_statements import NameReader
+from twophase.spark.targets import SESSION_CATALOG
 
 _STRICT_MODE = "hive.exec.dynamic.partition.mode"
 
@@ -25,9 +28,22 @@ class SessionTableWriter(TableWriter):
 
     def insert(self, df: Any, database: str, name: str) -> None:
         # The JVM's writer: the Python one may be routed to twophase.
-        target = ".".join(quote(part) for part in ("spark_catalog", database, name))
+        target = ".".join(quote(part) for part in (SESSION_CATALOG, database, name))
         with self._dynamic_partitions():
-            df._jdf.write().mode("append").insertInto(target)
+            if NameReader(self._spark).current_catalog() == SESSION_CATALOG:
+                df._jdf.write().mode("append").insertInto(target)
+            else:
+                self._insert_by_text(df, target)
+
+    def _insert_by_text(self, df: Any, target: str) -> None:
+        """After ``USE catalog`` Spark's ``insertInto`` finds no v1 table of the session catalog; its SQL does."""
+        rows = f"__twophase_rows_{secrets.token_hex(12)}"
+        names = [f"c{index}" for index in range(len(df.columns))]
+        df.toDF(*names)._jdf.createTempView(rows)
+        try:
+            self._spark._jsparkSession.sql(f"INSERT INTO {target} SELECT * FROM {rows}")
+        finally:
+            self._spark.catalog.dropTempView(rows)
 
     @contextmanager
     def _dynamic_partitions(self) -> Iterator[None]:
