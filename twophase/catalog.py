@@ -119,6 +119,9 @@ class Environment:
     table_writer : object or None
         Writes a DataFrame the way Spark's own ``INSERT`` would, for formats that ``DataFrameWriter.save``
         cannot write (bucketed tables, Hive SerDes); see :class:`twophase.catalogs.hive.metastore.TableWriter`.
+    partition_runner : object or None
+        Runs a function over each partition of a DataFrame on the executors, in Arrow batches; see
+        :class:`twophase.spark.partitions.SparkPartitions`.
     warehouse : str
         Root directory of the default database, as a URI or an absolute path.
     retention : float
@@ -129,6 +132,7 @@ class Environment:
 
     session_metastore: Any = None
     table_writer: Any = None
+    partition_runner: Any = None
     warehouse: str = ""
     retention: float = 86_400.0
     conf: Mapping[str, str] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from twophase.catalog import Environment
 from twophase.spark.jvm import Jvm
+from twophase.spark.partitions import SparkPartitions
 
 
 class SessionConfiguration(Mapping[str, str]):
@@ -48,6 +49,7 @@ class SessionEnvironment(Environment):
         self.retention = retention
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm.spark)
+        self.partition_runner = SparkPartitions()
 
     @cached_property
     def session_metastore(self) -> Any:

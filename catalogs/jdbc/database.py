@@ -1,0 +1,311 @@
+"""What differs between databases: connections, names, types, bulk loading, and how a publish is one step.
+
+Each database that is held to every promise has a class of its own beside this module. The driver and the executors
+both make one from the same :class:`~twophase.catalogs.jdbc.options.Settings`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import NullPool
+
+from twophase.catalogs.jdbc.options import Settings
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+
+#: Without it SQLAlchemy hands an empty tuple to the driver, and a percent sign in a name would be a parameter.
+_PLAIN = {"no_parameters": True}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as the database has it.
+
+    Attributes
+    ----------
+    name : str
+    type : str
+        In the database's own words.
+    arrow : pyarrow.DataType
+        What it is to Spark.
+    nullable : bool
+    comment : str or None
+    generated : bool
+        The database makes its values itself and takes none.
+    """
+
+    name: str
+    type: str
+    arrow: pa.DataType
+    nullable: bool = True
+    comment: str | None = None
+    generated: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A place of rows: a schema (None for SQLite) and a name."""
+
+    database: str
+    name: str
+
+
+class Database(ABC):
+    """One kind of database, with the settings to reach it.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    #: As users call it.
+    title: ClassVar[str]
+    longest_name: ClassVar[int]
+    #: DDL takes part in transactions: a publish is one database transaction.
+    ddl_in_transaction: ClassVar[bool] = True
+    #: Columns have comments of their own.
+    column_comments: ClassVar[bool] = True
+    #: Longest comment of a table; None without a limit.
+    longest_comment: ClassVar[int | None] = None
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.dialect = settings.parsed.get_dialect()()
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
+        """An engine whose connections are set up for this catalog.
+
+        Parameters
+        ----------
+        database : str
+            Where it is used; only SQLite has an engine for each.
+        pooled : bool
+            Whether connections stay open; an executor's do not.
+        label : str
+            What the server shows of the connection, where it shows anything.
+        """
+        pool: dict[str, Any] = {"pool_pre_ping": True, "pool_size": self.settings.pool_size, "max_overflow": 10}
+        if not pooled:
+            pool = {"poolclass": NullPool}
+        engine = sa.create_engine(
+            self.url(database), hide_parameters=True, connect_args=self.connect_arguments(label), **pool
+        )
+        self.configure(engine)
+        return engine
+
+    def url(self, database: str) -> URL:
+        """The URL of a database; the same for all but for SQLite."""
+        return self.settings.parsed
+
+    def engine_key(self, database: str) -> str:
+        """Databases with the same key share an engine, and so can share a transaction."""
+        return ""
+
+    @abstractmethod
+    def connect_arguments(self, label: str) -> dict[str, Any]:
+        """Arguments of the driver's ``connect``."""
+
+    def configure(self, engine: sa.Engine) -> None:
+        """Listen to the engine's events."""
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def quote(self, name: str) -> str:
+        """A name in the database's own quotes."""
+        quoted = self.dialect.identifier_preparer.quote_identifier(name)
+        # SQLAlchemy doubles percent signs for drivers that look for parameters; our statements have none.
+        return quoted.replace("%%", "%") if self.dialect.identifier_preparer._double_percents else quoted
+
+    def name(self, table: Table) -> str:
+        """A table's full name, quoted."""
+        return f"{self.quote(table.database)}.{self.quote(table.name)}"
+
+    def schema(self, database: str) -> str | None:
+        """SQLAlchemy's ``schema`` for a database."""
+        return database
+
+    def construct(self, table: Table, *columns: str) -> sa.TableClause:
+        """SQLAlchemy's lightweight table."""
+        quoted = sa.sql.quoted_name
+        schema = self.schema(table.database)
+        return sa.table(
+            quoted(table.name, True),
+            *(sa.column(quoted(name, True)) for name in columns),
+            schema=None if schema is None else quoted(schema, True),
+        )
+
+    def measure(self, name: str) -> int:
+        """Length of a name, in the unit of :attr:`longest_name`."""
+        return len(name)
+
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        """The one spelling of a path."""
+        return path
+
+    def check_name(self, name: str, what: str, path: object) -> None:
+        """Refuse a name that this database would cut or cannot hold.
+
+        Raises
+        ------
+        CatalogError
+        """
+        if "\0" in name or not name:
+            raise CatalogError(f"{name!r} is no name of a {what} in {self.title}.", path=path)
+        if self.measure(name) > self.longest_name:
+            raise CatalogError(
+                f"The name of the {what} {name[:40]!r}... is {self.measure(name)} long; {self.title} holds "
+                f"{self.longest_name}.",
+                path=path,
+                hint="Choose a shorter one: it would be cut silently.",
+            )
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def run(connection: sa.Connection, sql: str) -> Any:
+        """Run a statement whose text is complete: names are quoted in it, and no value of a user's stands in it."""
+        return connection.exec_driver_sql(sql, execution_options=_PLAIN)
+
+    def text(self, value: str) -> str:
+        """A text as a literal of the database's SQL."""
+        return "'" + value.replace("'", "''") + "'"
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        """Names of the user's databases, sorted."""
+
+    @abstractmethod
+    def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        """Create a database."""
+
+    @abstractmethod
+    def drop_database(self, connection: sa.Connection, database: str) -> None:
+        """Drop a database with all in it."""
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+        """``table``, ``view``, or None where nothing has this name."""
+        return self.list_relations(connection, table.database).get(table.name)
+
+    @abstractmethod
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        """Names of all tables and views with their kind, hidden ones too."""
+
+    @abstractmethod
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        """The columns, in order."""
+
+    @abstractmethod
+    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+        """The table's comment."""
+
+    @abstractmethod
+    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+        """Give the table a comment."""
+
+    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+        """Give a column a comment, where columns have any."""
+
+    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+        """What changes when the table is dropped and made anew, where the database tells."""
+        return None
+
+    @abstractmethod
+    def column_type(self, field: pa.Field) -> str | None:
+        """The type for a new column, None where there is none."""
+
+    def create(
+        self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
+    ) -> None:
+        """Create a table from names and what stands after each name."""
+        body = ", ".join(f"{self.quote(name)} {kind}" for name, kind in columns)
+        self.run(connection, f"CREATE TABLE {self.name(table)} ({body}){suffix}")
+
+    @abstractmethod
+    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+        """Create an empty table with the types of some columns of another one, and nothing else of it."""
+
+    def drop(self, connection: sa.Connection, table: Table) -> None:
+        """Drop a table. Idempotent."""
+        self.run(connection, f"DROP TABLE IF EXISTS {self.name(table)}")
+
+    @abstractmethod
+    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+        """Rename a table, to another database too where that is possible."""
+
+    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+        """Why rows of this table cannot be written in a transaction; None where they can."""
+        return None
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    def guard(self, connection: sa.Connection, name: str) -> None:
+        """Take the lock of one participant's publish until the transaction's or connection's end."""
+
+    @contextmanager
+    def exclusive(self, engine: sa.Engine, names: Sequence[str]) -> Iterator[sa.Connection]:
+        """A transaction in which the locks of these names are held, and until its commit has ended."""
+        with engine.begin() as connection:
+            for name in names:
+                self.guard(connection, name)
+            yield connection
+
+    def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
+        """Keep others from writing the target until the transaction's end, where its effect needs that."""
+
+    def stop_writers(self, connection: sa.Connection, label: str) -> None:
+        """End connections of tasks that nobody waits for any more, where the database can."""
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load(
+        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        """Append batches to a table inside the connection's transaction, as fast as is safe; the number of rows.
+
+        Memory is bounded by the batch.
+        """
+
+    def select_expression(self, column: Column) -> str:
+        """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""
+        return self.quote(column.name)
+
+    def stream(self, connection: sa.Connection, sql: str, values: Mapping[str, Any], size: int) -> Iterator[list[Any]]:
+        """The rows of a query in blocks; memory is bounded by the block."""
+        streaming = connection.execution_options(stream_results=True, max_row_buffer=size)
+        with streaming.execute(sa.text(sql), values) as result:
+            yield from (list(block) for block in result.partitions(size))
+
+    def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """Values as the driver gives them, as Arrow."""
+        return pa.array(values, kind)
+
+
+def open_database(settings: Settings) -> Database:
+    """The class for the URL's database."""
+    backend = settings.parsed.get_backend_name()
+    if backend == "postgresql":
+        from twophase.catalogs.jdbc.postgresql import PostgreSQL
+
+        return PostgreSQL(settings)
+    if backend == "sqlite":
+        from twophase.catalogs.jdbc.sqlite import SQLite
+
+        return SQLite(settings)
+    from twophase.catalogs.jdbc.mysql import MySQL
+
+    return MySQL(settings)

@@ -1,0 +1,193 @@
+"""Definitions as columns and comments of a database, and back; bad input is told in words before any work.
+
+A database keeps no properties. They stand, as JSON, at the end of the table's comment; comments of columns too, where
+the database has none of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalogs.jdbc import options
+from twophase.catalogs.jdbc.database import Column, Database
+from twophase.errors import CatalogError, ConfigurationError
+from twophase.model import ObjectPath, TableDefinition
+
+_MARK = "\n[twophase] "
+_SPARK_FIELD = b"SPARK:field"
+_COMMENT = b"comment"
+#: Where Spark keeps the length of a CHAR or VARCHAR that it treats as a string.
+_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a table's comment says.
+
+    Attributes
+    ----------
+    comment : str or None
+    properties : mapping of str to str
+    columns : mapping of str to str
+        Comments of columns.
+    """
+
+    comment: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str | None) -> Note:
+        """From a table's comment, also from one that twophase did not write."""
+        comment, mark, facts = (text or "").rpartition(_MARK)
+        if not mark:
+            return cls(text or None)
+        try:
+            found = json.loads(facts)
+            return cls(comment or None, dict(found.get("properties", {})), dict(found.get("columns", {})))
+        except (ValueError, AttributeError):
+            return cls(text)
+
+    def write(self) -> str | None:
+        """As a table's comment."""
+        facts = {"properties": dict(self.properties), "columns": dict(self.columns)}
+        kept = {key: value for key, value in facts.items() if value}
+        if not kept:
+            return self.comment
+        return (self.comment or "") + _MARK + json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def note_of(definition: TableDefinition, database: Database) -> Note:
+    """The note of a new table."""
+    columns = {} if database.column_comments else {f.name: c for f in definition.schema if (c := column_comment(f))}
+    return Note(definition.comment, dict(definition.properties), columns)
+
+
+def column_comment(column: pa.Field) -> str | None:
+    """The comment of a column of a definition."""
+    found = (column.metadata or {}).get(_COMMENT)
+    return None if found is None else found.decode()
+
+
+def to_definition(columns: Sequence[Column], comment: str | None) -> TableDefinition:
+    """The definition of a table of the database; columns that the database makes itself take no values."""
+    note = Note.read(comment)
+    fields = []
+    for column in columns:
+        said = column.comment or note.columns.get(column.name)
+        metadata = {_COMMENT: said.encode()} if said else None
+        fields.append(pa.field(column.name, column.arrow, column.nullable or column.generated, metadata))
+    return TableDefinition(pa.schema(fields), comment=note.comment, properties=dict(note.properties))
+
+
+def check(path: ObjectPath, definition: TableDefinition, database: Database) -> None:
+    """Refuse what this database cannot hold, before anything happens.
+
+    Raises
+    ------
+    CatalogError
+        A layout, an option, a column's name or type.
+    """
+    _check_layout(path, definition, database)
+    _check_columns(path, definition.schema.names, database)
+    columns_of(path, definition, database)
+    text = note_of(definition, database).write()
+    longest = database.longest_comment
+    if longest is not None and text is not None and len(text) > longest:
+        raise CatalogError(
+            f"Comment and properties of {path} take {len(text)} characters; {database.title} holds {longest}.",
+            path=path,
+        )
+
+
+def _check_layout(path: ObjectPath, definition: TableDefinition, database: Database) -> None:
+    problem = None
+    if definition.partitioning:
+        problem = f"a table of {database.title} is not partitioned by PARTITIONED BY"
+    elif definition.bucketing:
+        problem = f"a table of {database.title} has no buckets"
+    elif definition.location or definition.external:
+        problem = f"a table of {database.title} has no LOCATION"
+    if problem:
+        raise CatalogError(f"{path} cannot be made: {problem}.", path=path)
+    for name in definition.options:
+        if name not in options.TABLE_OPTIONS:
+            known = options.nearest(name, options.TABLE_OPTIONS)
+            raise CatalogError(f"There is no option {name} for {path}.", path=path, hint=known)
+
+
+def _check_columns(path: ObjectPath, names: Sequence[str], database: Database) -> None:
+    if not names:
+        raise CatalogError(f"Table {path} would have no column.", path=path)
+    if any(not name.strip() for name in names):
+        raise CatalogError(f"A column of {path} has an empty name: give it an alias.", path=path)
+    for name in names:
+        database.check_name(name, "column", path)
+    folded = Counter(name.lower() for name in names)
+    twice = sorted(name for name, count in folded.items() if count > 1)
+    if twice:
+        raise CatalogError(f"{path} would have the column {twice[0]!r} twice.", path=path)
+
+
+def columns_of(path: ObjectPath, definition: TableDefinition, database: Database) -> list[tuple[str, str]]:
+    """Names and types of the columns of a new table.
+
+    Raises
+    ------
+    CatalogError
+        A type that this database has no column for; it names the column and Spark's type.
+    """
+    chosen = {**database.settings.column_types, **_own_types(path, definition)}
+    by_name = {name.lower(): kind for name, kind in chosen.items()}
+    return [(f.name, by_name.get(f.name.lower()) or _type_of(path, f, database)) for f in definition.schema]
+
+
+def _own_types(path: ObjectPath, definition: TableDefinition) -> dict[str, str]:
+    try:
+        return options.column_types(definition.options.get("column_types", ""), "The option column_types")
+    except ConfigurationError as error:
+        raise CatalogError(error.message, path=path, hint=error.hint) from None
+
+
+def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
+    said = _spark_type(column)
+    if isinstance(said, str):
+        if said.startswith(("char(", "varchar(")) and database.title != "SQLite":
+            return said
+        # Both are numbers to Arrow, and would come back as such.
+        found = None if said.startswith(("interval", "geo", "variant")) else database.column_type(column)
+    else:
+        found = database.column_type(column)
+    if found is None:
+        shown = said if isinstance(said, str) else str(column.type)
+        raise CatalogError(
+            f"Column {column.name!r} of {path} has the type {shown}, which {database.title} has no column for.",
+            path=path,
+            hint="Cast it in the query (a map, struct or array with to_json), or drop it.",
+        )
+    return found
+
+
+def _spark_type(column: pa.Field) -> Any:
+    """Spark's own word for the type, where the field remembers it."""
+    told = (column.metadata or {}).get(_SPARK_FIELD)
+    if told is None:
+        return None
+    described = json.loads(told)
+    return described.get("metadata", {}).get(_CHAR_VARCHAR) or described["type"]
+
+
+def column_clauses(path: ObjectPath, definition: TableDefinition, database: Database) -> list[tuple[str, str]]:
+    """Names of the columns, and what stands after each in ``CREATE TABLE``."""
+    clauses = []
+    for (name, kind), column in zip(columns_of(path, definition, database), definition.schema, strict=True):
+        # NULL is said: a MariaDB of old habits makes the first TIMESTAMP column NOT NULL otherwise.
+        clause = f"{kind} {'NULL' if column.nullable else 'NOT NULL'}"
+        clauses.append((name, clause))
+    return clauses

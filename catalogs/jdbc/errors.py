@@ -1,0 +1,92 @@
+"""What a database says, as errors of ours: in words, with what to do next, and without any secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from twophase.catalogs.jdbc.options import Settings
+from twophase.errors import CatalogError, TwoPhaseError
+
+#: A pattern in a database's message or code, and what to do about it. The first that fits counts.
+_HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"password authentication failed|no password supplied|\b1045\b|\b28P01\b|denied for user .*using password",
+        "Check the options user and password (or password_env, password_file).",
+    ),
+    (
+        r"no encryption|SSL off|require_secure_transport|\b3159\b|insecure transport|hostssl",
+        "The server wants TLS: add ?sslmode=require (PostgreSQL) or ?ssl_ca=FILE (MariaDB, MySQL) to the url.",
+    ),
+    (
+        r"no pg_hba.conf entry",
+        "The server does not admit this user from this machine: see its pg_hba.conf.",
+    ),
+    (
+        r"could not translate host|failed to resolve host|name or service not known|nodename nor servname|getaddrinfo",
+        "Check the host name in the url.",
+    ),
+    (
+        r"connection refused|can't connect|could not connect|timed? ?out.*connect|connection timeout|\b2003\b",
+        "Check host and port in the url, and that the server runs.",
+    ),
+    (
+        r"permission denied|must be owner|command denied|access denied|\b1142\b|\b1044\b|\b1227\b|\b42501\b|readonly",
+        "The role needs CREATE on the schema, and to own the tables that it replaces; or set staging_schema to a "
+        "schema where it may create tables.",
+    ),
+    (
+        r"no space left|disk.*full|is full|disk quota|\b53100\b|\b1114\b|\b1021\b|database or disk is full",
+        "Make room on the database's disk, and run the statement again.",
+    ),
+    (
+        r"lock timeout|lock wait timeout|\b55P03\b|\b1205\b|database is locked|table is locked",
+        "Another session holds the table: run the statement again when it has ended, or raise the option lock_timeout.",
+    ),
+    (r"unknown database|does not exist.*database|database .* does not exist", "Check the database in the url."),
+)
+_HINTS_COMPILED = tuple((re.compile(pattern, re.IGNORECASE), hint) for pattern, hint in _HINTS)
+
+
+def reason(error: BaseException, settings: Settings) -> str:
+    """What a database said, in one line and without secrets."""
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    arguments: tuple[object, ...] = getattr(origin, "args", ())
+    if len(arguments) > 1 and isinstance(arguments[0], int):  # MariaDB's drivers: number and text
+        text = f"{arguments[1]} ({arguments[0]})"
+    else:
+        text = str(origin).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = "; ".join(lines[:2]) or type(origin).__name__
+    for secret in settings.secrets:
+        said = said.replace(secret, "***")
+    return said.rstrip(".")
+
+
+def failed(
+    error: BaseException, settings: Settings, *, path: object = None, transaction_id: str | None = None
+) -> CatalogError:
+    """The error of ours for what a database said."""
+    said = reason(error, settings)
+    hint = next((hint for pattern, hint in _HINTS_COMPILED if pattern.search(said)), None)
+    return CatalogError(
+        f"{settings.display_url} answered: {said}.", path=path, transaction_id=transaction_id, hint=hint
+    )
+
+
+@contextmanager
+def speaking(settings: Settings, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
+    """Turn a database's errors into ours; the driver's own error is not chained, it may show the statement."""
+    try:
+        yield
+    except TwoPhaseError:
+        raise
+    except (SQLAlchemyError, OSError) as error:
+        raise failed(error, settings, path=path, transaction_id=transaction_id) from None
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
+            raise
+        raise failed(error, settings, path=path, transaction_id=transaction_id) from None

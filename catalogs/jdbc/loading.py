@@ -1,0 +1,171 @@
+"""Writing one partition's rows, on an executor: exactly once, whatever is retried, doubled or late.
+
+The rows and a row in the ledger are one database transaction. The ledger's key is the partition: a second attempt, or
+a speculative twin, finds it taken and rolls its rows back; a straggler finds no ledger any more, and rolls back, too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from twophase.catalogs.jdbc import errors
+from twophase.catalogs.jdbc.database import Database, Table, open_database
+from twophase.catalogs.jdbc.options import Settings
+from twophase.errors import CatalogError
+from twophase.failpoints import declare, step
+
+declare("jdbc.part", "jdbc.part_commit")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of a statement go. It travels to the executors.
+
+    Attributes
+    ----------
+    staging, ledger : Table
+    columns : tuple of str
+        Names of the staging table's columns, in the order of the rows'.
+    path, transaction_id : str
+        For messages.
+    label : str
+        What the server shows of the connection.
+    """
+
+    staging: Table
+    ledger: Table
+    columns: tuple[str, ...]
+    path: str
+    transaction_id: str
+    label: str
+
+
+class Loader:
+    """Writes partitions; a plain value that is pickled to the executors.
+
+    Parameters
+    ----------
+    settings : Settings
+    target : Target
+    """
+
+    def __init__(self, settings: Settings, target: Target) -> None:
+        self.settings = settings
+        self.target = target
+
+    def __call__(self, part: int, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write one partition.
+
+        Parameters
+        ----------
+        part : int
+            The partition's number, the same for each attempt.
+        batches : iterable of pyarrow.RecordBatch
+
+        Returns
+        -------
+        int
+            Rows of the partition, whichever attempt wrote them.
+
+        Raises
+        ------
+        CatalogError
+            The database refused them; none of them is there.
+        """
+        target = self.target
+        with (
+            errors.speaking(self.settings, path=target.path, transaction_id=target.transaction_id),
+            step("jdbc.part"),
+            self._arranged(open_database(self.settings), batches) as (database, ready),
+        ):
+            return self._load(database, part, ready)
+
+    @contextmanager
+    def _arranged(
+        self, database: Database, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[Database, Iterable[pa.RecordBatch]]]:
+        """SQLite has one writer: a partition is computed before its turn, not while all others wait."""
+        if database.title != "SQLite":
+            yield database, batches
+            return
+        with tempfile.TemporaryDirectory(prefix="twophase-") as directory, spooled(Path(directory), batches) as ready:
+            yield database, ready
+
+    def _load(self, database: Database, part: int, batches: Iterable[pa.RecordBatch]) -> int:
+        target = self.target
+        engine = database.engine(target.staging.database, pooled=False, label=target.label)
+        try:
+            with engine.connect() as connection:
+                with connection.begin():
+                    done = self._written(database, connection, part)
+                    if done is None:
+                        rows = database.load(connection, target.staging, self._named(batches), self._renamed(batches))
+                        self._enter(database, connection, part, rows)
+                        with step("jdbc.part_commit"):
+                            connection.commit()
+                        return rows
+                return done
+        except _TakenError:
+            with engine.connect() as connection, connection.begin():
+                done = self._written(database, connection, part)
+            if done is None:
+                raise CatalogError(
+                    f"Partition {part} was written by nobody, although its place in the ledger is taken.",
+                    path=target.path,
+                    transaction_id=target.transaction_id,
+                ) from None
+            return done
+        finally:
+            engine.dispose()
+
+    def _named(self, _: Iterable[pa.RecordBatch]) -> pa.Schema:
+        return pa.schema([(name, pa.null()) for name in self.target.columns])
+
+    def _renamed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Columns belong to those of the table by their position; an error then names the table's."""
+        names = list(self.target.columns)
+        for batch in batches:
+            yield batch.rename_columns(names)
+
+    def _ledger(self, database: Database) -> sa.TableClause:
+        return database.construct(self.target.ledger, "part", "row_count", "stamp")
+
+    def _written(self, database: Database, connection: sa.Connection, part: int) -> int | None:
+        ledger = self._ledger(database)
+        found: int | None = connection.scalar(sa.select(ledger.c.row_count).where(ledger.c.part == part))
+        return found
+
+    def _enter(self, database: Database, connection: sa.Connection, part: int, rows: int) -> None:
+        try:
+            connection.execute(sa.insert(self._ledger(database)).values(part=part, row_count=rows))
+        except IntegrityError:
+            raise _TakenError from None
+
+
+class _TakenError(Exception):
+    """Another attempt has written the partition; ours is rolled back."""
+
+
+@contextmanager
+def spooled(directory: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Batches by way of a file: all are computed, and memory holds one."""
+    file = directory / "rows.arrow"
+    writer = None
+    for batch in batches:
+        if writer is None:
+            writer = pa.ipc.new_stream(str(file), batch.schema)
+        writer.write_batch(batch)
+    if writer is None:
+        yield []
+        return
+    writer.close()
+    with closing(pa.OSFile(str(file))) as source:
+        yield pa.ipc.open_stream(source)

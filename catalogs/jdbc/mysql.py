@@ -1,0 +1,335 @@
+"""MariaDB and MySQL: each DDL statement commits, and one RENAME TABLE of many tables is one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.errors import CatalogError
+
+_is = pa.types
+
+_SYSTEM = {"information_schema", "mysql", "performance_schema", "sys"}
+#: Bytes of one INSERT statement: well below the smallest ``max_allowed_packet`` that a server has by default.
+_STATEMENT_BYTES = 1_000_000
+
+_COLUMNS = """
+SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE = 'YES', COLUMN_COMMENT, NUMERIC_PRECISION, NUMERIC_SCALE,
+       EXTRA LIKE '%GENERATED' OR EXTRA LIKE '%VIRTUAL%' OR EXTRA LIKE '%STORED%'
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name ORDER BY ORDINAL_POSITION
+"""
+
+_COLUMN = """
+SELECT IS_NULLABLE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_NAME = :column
+"""
+
+_INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {  # signed, unsigned
+    "tinyint": (pa.int8(), pa.int16()),
+    "smallint": (pa.int16(), pa.int32()),
+    "mediumint": (pa.int32(), pa.int32()),
+    "int": (pa.int32(), pa.int64()),
+    "bigint": (pa.int64(), pa.decimal128(20, 0)),
+}
+_KINDS: dict[str, pa.DataType] = {
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "year": pa.int16(),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), pa.binary()),
+}
+
+
+class MySQL(Database):
+    """MariaDB 10.6 and later, MySQL 8."""
+
+    title = "MariaDB/MySQL"
+    longest_name = 64
+    longest_comment = 2048
+    ddl_in_transaction = False
+
+    def check_name(self, name: str, what: str, path: object) -> None:
+        super().check_name(name, what, path)
+        if name.endswith(" ") or any(ord(character) > 0xFFFF for character in name):
+            raise CatalogError(
+                f"{name!r} is no name of a {what} in {self.title}: no space at its end, no character beyond U+FFFF.",
+                path=path,
+            )
+
+    def connect_arguments(self, label: str) -> dict[str, Any]:
+        seconds = self.settings.lock_timeout
+        return {
+            "connect_timeout": self.settings.connect_timeout,
+            "charset": "utf8mb4",
+            # Strict: a value that does not fit is an error. Backslashes escape. Times are those of UTC.
+            "init_command": (
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO', "
+                f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
+            ),
+        }
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        rows = connection.execute(sa.text("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA"))
+        return sorted(name for (name,) in rows if name.lower() not in _SYSTEM)
+
+    def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        self.run(connection, f"CREATE DATABASE {self.quote(database)} CHARACTER SET utf8mb4")
+
+    def drop_database(self, connection: sa.Connection, database: str) -> None:
+        self.run(connection, f"DROP DATABASE {self.quote(database)}")
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def text(self, value: str) -> str:
+        return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        rows = connection.execute(
+            sa.text(
+                "SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' END "
+                "FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema"
+            ),
+            {"schema": database},
+        )
+        return {str(name): str(kind) for name, kind in rows}
+
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        rows = connection.execute(sa.text(_COLUMNS), {"schema": table.database, "name": table.name})
+        return [
+            Column(name, sql, _arrow(sql, kind, precision, scale), bool(nullable), comment or None, bool(generated))
+            for name, sql, kind, nullable, comment, precision, scale, generated in rows
+        ]
+
+    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+        return self._fact(connection, table, "TABLE_COMMENT") or None
+
+    def _fact(self, connection: sa.Connection, table: Table, fact: str) -> Any:
+        return connection.scalar(
+            sa.text(
+                f"SELECT {fact} FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name"
+            ),
+            {"schema": table.database, "name": table.name},
+        )
+
+    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+        self.run(connection, f"ALTER TABLE {self.name(table)} COMMENT = {self.text(comment or '')}")
+
+    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+        (found,) = [c for c in self.columns(connection, table) if c.name == column]
+        kind = self.redefined(connection, table, column, found.type, comment=comment or "")
+        self.run(connection, f"ALTER TABLE {self.name(table)} MODIFY COLUMN {self.quote(column)} {kind}")
+
+    def redefined(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        column: str,
+        kind: str,
+        *,
+        null: str | None = None,
+        comment: str | None = None,
+    ) -> str:
+        """A column as MODIFY COLUMN wants it: all of what it is, or it would be lost."""
+        facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
+        nullable, default, extra, said = facts.one()
+        words = [kind, null or ("NULL" if nullable == "YES" else "NOT NULL")]
+        if default is not None and not (self.is_mariadb(connection) and default == "NULL"):
+            words.append(f"DEFAULT {self.default(connection, default, extra)}")
+        # Generated columns and the like stand in EXTRA, too; those are refused by the server.
+        words += [word for word in ("auto_increment", "on update current_timestamp") if word in extra.lower()]
+        return " ".join([*words, f"COMMENT {self.text(said if comment is None else comment)}"])
+
+    @staticmethod
+    def is_mariadb(connection: sa.Connection) -> bool:
+        """Whether it is MariaDB, which writes defaults as SQL; MySQL writes a constant without its quotes."""
+        return bool(getattr(connection.dialect, "is_mariadb", False))
+
+    def default(self, connection: sa.Connection, default: str, extra: str) -> str:
+        """A default of ``information_schema`` as SQL."""
+        if self.is_mariadb(connection) or default.upper().startswith("CURRENT_TIMESTAMP"):
+            return default
+        return f"({default})" if "DEFAULT_GENERATED" in extra else self.text(default)
+
+    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+        found = self._fact(connection, table, "CREATE_TIME")
+        return None if found is None else str(found)
+
+    def column_type(self, field: pa.Field) -> str | None:
+        for test, name in _TYPES:
+            if test(field.type):
+                return name(field.type) if callable(name) else name
+        return None
+
+    def create(
+        self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
+    ) -> None:
+        super().create(connection, table, columns, f" ENGINE=InnoDB CHARACTER SET utf8mb4{suffix}")
+
+    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+        types = {column.name: column.type for column in self.columns(connection, source)}
+        self.create(connection, table, [(name, f"{types[name]} NULL") for name in columns])
+
+    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+        self.rename_all(connection, [(table, new)])
+
+    def rename_all(self, connection: sa.Connection, pairs: Sequence[tuple[Table, Table]]) -> None:
+        """Rename several tables in one step, from left to right."""
+        steps = ", ".join(f"{self.name(old)} TO {self.name(new)}" for old, new in pairs)
+        self.run(connection, f"RENAME TABLE {steps}")
+
+    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+        engine = self._fact(connection, table, "ENGINE")
+        return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    def guard(self, connection: sa.Connection, name: str) -> None:
+        """A named lock, which lives as long as the server sees the connection."""
+        taken = connection.scalar(
+            sa.text("SELECT GET_LOCK(:name, :seconds)"), {"name": name[:64], "seconds": self.settings.lock_timeout}
+        )
+        if taken != 1:
+            raise TimeoutError(f"lock wait timeout: another session publishes or examines {name}")
+
+    @contextmanager
+    def exclusive(self, engine: sa.Engine, names: Sequence[str]) -> Iterator[sa.Connection]:
+        with engine.connect() as connection:
+            try:
+                with connection.begin():
+                    for name in names:
+                        self.guard(connection, name)
+                with connection.begin():
+                    yield connection
+            finally:
+                with suppress(SQLAlchemyError):  # A connection that is lost holds no lock.
+                    for name in names:
+                        self.unguard(connection, name)
+
+    def unguard(self, connection: sa.Connection, name: str) -> None:
+        """Give :meth:`guard`'s lock back."""
+        connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), {"name": name[:64]})
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def load(
+        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        names = ", ".join(self.quote(name) for name in schema.names)
+        head = f"INSERT INTO {self.name(table)} ({names}) VALUES "
+        rows = 0
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor:
+            for batch in batches:
+                rows += batch.num_rows
+                for values in statements(batch, self.title):
+                    cursor.execute(head + values)
+        return rows
+
+    def select_expression(self, column: Column) -> str:
+        name = self.quote(column.name)
+        if column.type.startswith("float"):
+            return f"CAST({name} AS DOUBLE)"  # printed with six digits otherwise
+        if column.type.startswith("bit"):
+            return f"CAST({name} + 0 AS CHAR)"
+        return f"CAST({name} AS CHAR)" if column.type.startswith("time") and _is.is_string(column.arrow) else name
+
+    def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        if _is.is_boolean(kind):
+            return pa.array([None if value is None else bool(value) for value in values], kind)
+        if _is.is_decimal(kind) and kind.scale == 0:
+            return pa.array([None if value is None else int(value) for value in values]).cast(kind)
+        return pa.array(values, kind)
+
+
+def _arrow(sql: str, kind: str, precision: int | None, scale: int | None) -> pa.DataType:
+    if sql == "tinyint(1)":
+        return pa.bool_()
+    if kind in _INTEGERS:
+        return _INTEGERS[kind]["unsigned" in sql]
+    if kind == "decimal":
+        precision, scale = int(precision or 10), int(scale or 0)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.string()
+    return _KINDS.get(kind, pa.string())
+
+
+_TYPES: tuple[tuple[Any, Any], ...] = (
+    (_is.is_boolean, "tinyint(1)"),
+    (_is.is_int8, "tinyint"),
+    (lambda k: _is.is_int16(k) or _is.is_uint8(k), "smallint"),
+    (lambda k: _is.is_int32(k) or _is.is_uint16(k), "int"),
+    (lambda k: _is.is_int64(k) or _is.is_uint32(k), "bigint"),
+    (_is.is_uint64, "decimal(20,0)"),
+    (lambda k: _is.is_float16(k) or _is.is_float32(k), "float"),
+    (_is.is_float64, "double"),
+    (
+        lambda k: _is.is_decimal(k) and 0 <= k.scale <= min(k.precision, 30),
+        lambda k: f"decimal({k.precision},{k.scale})",
+    ),
+    (lambda k: _is.is_string(k) or _is.is_large_string(k), "longtext"),
+    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "longblob"),
+    (_is.is_date, "date"),
+    (lambda k: _is.is_timestamp(k) and k.tz is not None, "timestamp(6)"),
+    (_is.is_timestamp, "datetime(6)"),
+    (_is.is_time, "time(6)"),
+)
+
+
+# -- INSERT ------------------------------------------------------------------------------------------------------------
+
+
+def statements(batch: pa.RecordBatch, title: str) -> Iterator[str]:
+    """The ``(...),(...)`` of INSERT statements for a batch, each of a bounded size."""
+    if not batch.num_rows:
+        return
+    literals = [_literals(field, column, title) for field, column in rendering.plain(batch)]
+    rows = pc.binary_join_element_wise(*literals, ",").to_pylist()
+    part: list[str] = []
+    size = 0
+    for row in rows:
+        if part and size + len(row) > _STATEMENT_BYTES:
+            yield "(" + "),(".join(part) + ")"
+            part, size = [], 0
+        part.append(row)
+        size += len(row) + 3
+    yield "(" + "),(".join(part) + ")"
+
+
+def _literals(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
+    """The values of a column as SQL literals."""
+    kind = column.type
+    rendering.refuse_not_finite(field, column, title, infinities=True)
+    if _is.is_boolean(kind):
+        texts = column.cast(pa.int8()).cast(pa.string())
+    elif _is.is_string(kind) or _is.is_large_string(kind):
+        texts = _quoted(_escaped(column.cast(pa.string())))
+    elif _is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind):
+        texts = rendering.by_value(column, lambda value: f"X'{rendering.as_bytes(value).hex()}'")
+    elif _is.is_temporal(kind):
+        moments = rendering.utc(column) if _is.is_timestamp(kind) else column
+        texts = _quoted(moments.cast(pa.string()))
+    else:
+        texts = column.cast(pa.string())
+    return pc.fill_null(texts, "NULL")
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    # The session's sql_mode is ours: the backslash escapes, and nothing but it and the quote needs escaping.
+    for plain, escaped in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
+        column = pc.replace_substring(column, plain, escaped)
+    return column
+
+
+def _quoted(column: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise("'", column, "'", "")

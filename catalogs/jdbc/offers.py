@@ -1,0 +1,121 @@
+"""What a statement becomes: create, replace, append or overwrite; bad input is told before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from twophase.catalogs.jdbc import definitions
+from twophase.catalogs.jdbc.database import Table
+from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+
+if TYPE_CHECKING:
+    from twophase.catalogs.jdbc.catalog import JdbcCatalog
+
+CREATE, REPLACE, APPEND, OVERWRITE = "create", "replace", "append", "overwrite"
+_SWAPS = (CREATE, REPLACE)
+Document = dict[str, Any]
+
+
+def offer(
+    catalog: JdbcCatalog,
+    path: ObjectPath,
+    definition: TableDefinition,
+    purpose: Purpose,
+    context: WriteContext,
+    since: float,
+) -> Document:
+    """The document of a participant that has staged nothing yet.
+
+    Raises
+    ------
+    TableAlreadyExistsError, TableNotExistError, DatabaseNotExistError
+        The target is not as the purpose needs it.
+    CatalogError
+        A name, column, type, option or target that this database cannot take.
+    """
+    catalog.check_path(path)
+    with catalog.store.begin(path.database, path=path, read_only=True) as connection:
+        seen = catalog.seen(connection, path)
+        _check_target(catalog, connection, path, purpose, seen, context.base)
+        effect = _effect(purpose, seen, context.base)
+        if purpose.inserts:
+            facts = _insert(catalog, connection, path, definition, context.base)
+        else:
+            definitions.check(path, definition, catalog.store.database)
+            facts = _new_table(catalog, path, definition)
+    return {
+        "path": path.to_document(),
+        "purpose": purpose.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        "since": since,
+        "effect": effect,
+        "seen": context.base["seen"] if context.base else seen,
+        "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
+        "level": Level.ATOMIC.value,
+        **facts,
+    }
+
+
+def _check_target(
+    catalog: JdbcCatalog,
+    connection: sa.Connection,
+    path: ObjectPath,
+    purpose: Purpose,
+    seen: Mapping[str, Any] | None,
+    base: Mapping[str, Any] | None,
+) -> None:
+    there = seen is not None or base is not None
+    if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
+        raise TableAlreadyExistsError(f"Table {path} exists already in catalog {catalog.name}.", path=path)
+    if not there and not purpose.creates:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {catalog.name}.", path=path)
+    if seen is None:
+        return
+    database, table = catalog.store.database, Table(path.database, path.name)
+    if database.table_kind(connection, table) == "view":
+        raise CatalogError(f"{path} is a view, not a table: it cannot be written.", path=path)
+    reason = database.writable_reason(connection, table) if purpose.inserts else None
+    if reason:
+        raise CatalogError(f"{path} cannot be written all or nothing: {reason}.", path=path)
+
+
+def _effect(purpose: Purpose, seen: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> str:
+    before = None if base is None else str(base["effect"])
+    if purpose is Purpose.INSERT_INTO:
+        return before or APPEND
+    if purpose is Purpose.INSERT_OVERWRITE:
+        return before if before in _SWAPS else OVERWRITE
+    if base is not None:
+        return CREATE if before == CREATE else REPLACE
+    return CREATE if seen is None else REPLACE
+
+
+def _new_table(catalog: JdbcCatalog, path: ObjectPath, definition: TableDefinition) -> Document:
+    return {
+        "definition": replace(definition, options={}).to_document(),
+        "clauses": definitions.column_clauses(path, definition, catalog.store.database),
+        "columns": definition.schema.names,
+    }
+
+
+def _insert(
+    catalog: JdbcCatalog,
+    connection: sa.Connection,
+    path: ObjectPath,
+    rows: TableDefinition,
+    base: Mapping[str, Any] | None,
+) -> Document:
+    if base is not None:
+        facts = {key: base[key] for key in ("definition", "clauses", "columns")}
+    else:
+        table = catalog.definition(connection, path)
+        facts = {"definition": table.to_document(), "clauses": [], "columns": table.schema.names}
+    if len(rows.schema) not in (0, len(facts["columns"])):
+        raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
+    return facts

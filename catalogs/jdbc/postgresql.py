@@ -1,0 +1,277 @@
+"""PostgreSQL: transactional DDL, COPY out of Arrow, names of at most 63 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import sqlalchemy as sa
+
+from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc.database import Column, Database, Table
+
+_is = pa.types
+
+_SYSTEM = ("information_schema",)
+
+#: ``pg_type.typname`` to Arrow, for types without parameters.
+_KINDS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "time": pa.time64("us"),
+}
+#: Texts that arrive as texts.
+_TEXTS = {"text", "varchar", "bpchar", "name"}
+
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, e.typname, a.atttypmod, a.attnotnull,
+       col_description(a.attrelid, a.attnum), a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+_RELATIONS = """
+SELECT c.relname, CASE WHEN c.relkind IN ('r', 'p', 'f') THEN 'table' ELSE 'view' END
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
+"""
+
+
+class PostgreSQL(Database):
+    """PostgreSQL 12 and later."""
+
+    title = "PostgreSQL"
+    longest_name = 63
+    #: Part of every lock's key, so that nobody else's advisory locks are met.
+    _lock_space: ClassVar[int] = 0x7477_6F70
+
+    def measure(self, name: str) -> int:
+        return len(name.encode())
+
+    def connect_arguments(self, label: str) -> dict[str, Any]:
+        milliseconds = self.settings.lock_timeout * 1000
+        arguments: dict[str, Any] = {
+            "connect_timeout": self.settings.connect_timeout,
+            # Nothing may hang on a server that has gone without a word.
+            "keepalives_idle": 30,
+            "options": f"-c lock_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO -c statement_timeout=0",
+            "application_name": label or "twophase",
+        }
+        given = self.settings.parsed.query
+        if "options" in given:
+            arguments["options"] = f"{given['options']} {arguments['options']}"
+        return arguments
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        rows = connection.execute(sa.text("SELECT nspname FROM pg_namespace"))
+        return sorted(name for (name,) in rows if name not in _SYSTEM and not name.startswith("pg_"))
+
+    def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        self.run(connection, f"CREATE SCHEMA {self.quote(database)}")
+        if comment:
+            self.run(connection, f"COMMENT ON SCHEMA {self.quote(database)} IS {self.text(comment)}")
+
+    def drop_database(self, connection: sa.Connection, database: str) -> None:
+        self.run(connection, f"DROP SCHEMA {self.quote(database)} CASCADE")
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def text(self, value: str) -> str:
+        # Whatever standard_conforming_strings says.
+        return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        rows = connection.execute(sa.text(_RELATIONS), {"schema": database})
+        return {str(name): str(kind) for name, kind in rows}
+
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        rows = connection.execute(sa.text(_COLUMNS), {"name": self.name(table)})
+        return [
+            Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated)
+            for name, sql, kind, element, modifier, required, comment, generated in rows
+        ]
+
+    def _arrow(self, kind: str, element: str | None, modifier: int) -> pa.DataType:
+        if element is not None:
+            return pa.list_(pa.field("element", self._arrow(element, None, modifier)))
+        if kind == "numeric":
+            return _decimal(modifier)
+        return _KINDS.get(kind, pa.string())
+
+    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+        found: str | None = connection.scalar(
+            sa.text("SELECT obj_description(to_regclass(:name), 'pg_class')"), {"name": self.name(table)}
+        )
+        return found
+
+    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+        self._set(connection, f"TABLE {self.name(table)}", comment)
+
+    def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
+        self._set(connection, f"COLUMN {self.name(table)}.{self.quote(column)}", comment)
+
+    def _set(self, connection: sa.Connection, what: str, comment: str | None) -> None:
+        self.run(connection, f"COMMENT ON {what} IS {'NULL' if comment is None else self.text(comment)}")
+
+    def generation(self, connection: sa.Connection, table: Table) -> str | None:
+        found = connection.scalar(sa.text("SELECT CAST(to_regclass(:name) AS oid)"), {"name": self.name(table)})
+        return None if found is None else str(found)
+
+    def column_type(self, field: pa.Field) -> str | None:
+        kind = field.type
+        if _is.is_list(kind) or _is.is_large_list(kind):
+            element = None if _is.is_nested(kind.value_type) else self.column_type(kind.value_field)
+            return None if element is None else f"{element}[]"
+        return _type_name(kind)
+
+    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+        names = ", ".join(self.quote(name) for name in columns)
+        self.run(connection, f"CREATE TABLE {self.name(table)} AS SELECT {names} FROM {self.name(source)} WITH NO DATA")
+
+    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+        place = table
+        if table.database != new.database:
+            self.run(connection, f"ALTER TABLE {self.name(table)} SET SCHEMA {self.quote(new.database)}")
+            place = Table(new.database, table.name)
+        self.run(connection, f"ALTER TABLE {self.name(place)} RENAME TO {self.quote(new.name)}")
+
+    def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
+        kind = connection.scalar(
+            sa.text("SELECT relkind FROM pg_class WHERE oid = to_regclass(:name)"), {"name": self.name(table)}
+        )
+        return "it is a foreign table, whose server may not keep the transaction" if kind == "f" else None
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    def guard(self, connection: sa.Connection, name: str) -> None:
+        connection.execute(
+            sa.text("SELECT pg_advisory_xact_lock(:space, hashtext(:name))"), {"space": self._lock_space, "name": name}
+        )
+
+    def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
+        modes = {"replace": "ACCESS EXCLUSIVE", "overwrite": "SHARE ROW EXCLUSIVE"}
+        if effect in modes and self.table_kind(connection, table) is not None:
+            self.run(connection, f"LOCK TABLE {self.name(table)} IN {modes[effect]} MODE")
+
+    def stop_writers(self, connection: sa.Connection, label: str) -> None:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = :label AND usename = current_user AND pid <> pg_backend_pid()"
+            ),
+            {"label": label},
+        )
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def load(
+        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        names = ", ".join(self.quote(name) for name in schema.names)
+        rows = 0
+        driver: Any = connection.connection.driver_connection
+        with (
+            driver.cursor() as cursor,
+            cursor.copy(f"COPY {self.name(table)} ({names}) FROM STDIN (FORMAT csv)") as copy,
+        ):
+            for batch in batches:
+                rows += batch.num_rows
+                copy.write(as_csv(batch))
+        return rows
+
+    def select_expression(self, column: Column) -> str:
+        name = self.quote(column.name)
+        if column.type.startswith("character") or column.type in _TEXTS or not _is.is_string(column.arrow):
+            return name
+        return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: as the database writes them
+
+
+def _decimal(modifier: int) -> pa.DataType:
+    """NUMERIC's precision and scale stand in its modifier; without one it is taken as Spark's own readers do."""
+    if modifier < 4:
+        return pa.decimal128(38, 18)
+    precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
+    if precision > 38 or scale > precision:
+        return pa.string()
+    return pa.decimal128(precision, scale)
+
+
+def _type_name(kind: pa.DataType) -> str | None:
+    for test, name in _TYPES:
+        if test(kind):
+            return name(kind) if callable(name) else name
+    return None
+
+
+_TYPES: tuple[tuple[Any, Any], ...] = (
+    (_is.is_boolean, "boolean"),
+    (lambda k: _is.is_int8(k) or _is.is_int16(k) or _is.is_uint8(k), "smallint"),
+    (lambda k: _is.is_int32(k) or _is.is_uint16(k), "integer"),
+    (lambda k: _is.is_int64(k) or _is.is_uint32(k), "bigint"),
+    (_is.is_uint64, "numeric(20,0)"),
+    (lambda k: _is.is_float16(k) or _is.is_float32(k), "real"),
+    (_is.is_float64, "double precision"),
+    (lambda k: _is.is_decimal(k) and 0 <= k.scale <= k.precision, lambda k: f"numeric({k.precision},{k.scale})"),
+    (lambda k: _is.is_string(k) or _is.is_large_string(k), "text"),
+    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "bytea"),
+    (_is.is_date, "date"),
+    (lambda k: _is.is_timestamp(k) and k.tz is not None, "timestamp with time zone"),
+    (_is.is_timestamp, "timestamp without time zone"),
+    (_is.is_time, "time without time zone"),
+)
+
+
+# -- COPY --------------------------------------------------------------------------------------------------------------
+
+#: A text is always quoted, so that an empty one is not NULL, which is not.
+_CSV = pcsv.WriteOptions(include_header=False, quoting_style="needed")
+
+
+def as_csv(batch: pa.RecordBatch) -> memoryview:
+    """A batch as COPY's CSV."""
+    columns = [_csv_column(column) for _, column in rendering.plain(batch)]
+    names = [str(number) for number in range(len(columns))]
+    sink = pa.BufferOutputStream()
+    pcsv.write_csv(pa.RecordBatch.from_arrays(columns, names), sink, _CSV)
+    return memoryview(sink.getvalue())
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if _is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind):
+        return rendering.by_value(column, lambda value: "\\x" + rendering.as_bytes(value).hex())
+    if _is.is_decimal(kind):
+        return rendering.decimals(column)
+    if _is.is_list(kind) or _is.is_large_list(kind):
+        return rendering.by_value(column, _array)
+    return column
+
+
+def _array(value: Any) -> str:
+    """An array as PostgreSQL writes it."""
+    return "{" + ",".join(_element(element) for element in value) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    text = "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

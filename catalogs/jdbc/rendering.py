@@ -1,0 +1,65 @@
+"""Arrow columns as texts, all values at once: what COPY and INSERT statements are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twophase.errors import CatalogError
+
+_is = pa.types
+
+
+def plain(batch: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
+    """The columns of a batch with their fields, dictionaries and views unpacked."""
+    return [(field, _unpacked(column)) for field, column in zip(batch.schema, batch.columns, strict=True)]
+
+
+def _unpacked(column: pa.Array) -> pa.Array:
+    if _is.is_dictionary(column.type):
+        return column.dictionary_decode()
+    if _is.is_string_view(column.type):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if _is.is_binary_view(column.type) else column
+
+
+def refuse_not_finite(field: pa.Field, column: pa.Array, title: str, *, infinities: bool) -> None:
+    """Refuse NaN, and infinities where they are none, in a database that would change or reject them.
+
+    Raises
+    ------
+    CatalogError
+        Names the column.
+    """
+    if not _is.is_floating(column.type):
+        return
+    bad = pc.invert(pc.is_finite(column)) if infinities else pc.is_nan(column)
+    if pc.any(bad).as_py():
+        what = "NaN or an infinity" if infinities else "NaN"
+        raise CatalogError(
+            f"Column {field.name!r} holds {what}, which {title} cannot store.",
+            hint="Replace it in the query, for instance with nanvl or nullif.",
+        )
+
+
+def utc(column: pa.Array) -> pa.Array:
+    """Instants as wall-clock times of UTC, in microseconds; other timestamps in microseconds."""
+    return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+
+
+def decimals(column: pa.Array) -> pa.Array:
+    """Decimals as texts."""
+    return column.cast(pa.string())
+
+
+def by_value(column: pa.Array, render: Callable[[object], str]) -> pa.Array:
+    """Values that have no quicker way, one by one."""
+    return pa.array([None if value is None else render(value) for value in column.to_pylist()], pa.string())
+
+
+def as_bytes(value: object) -> bytes:
+    """A binary value."""
+    assert isinstance(value, bytes)
+    return value

@@ -1,0 +1,324 @@
+"""SQLite: one writer at a time, a file for each database, declared types that say what Spark meant."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+
+_is = pa.types
+
+#: The database that is the file of the URL itself.
+MAIN = "main"
+#: SQLite keeps NUMERIC values of so many digits exactly; longer decimals are kept as texts.
+_EXACT_DIGITS = 15
+_FILE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
+_PARAMETERS = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+_KINDS: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    # By others, a declared INTEGER is SQLite's own 64 bits.
+    "INTEGER": pa.int64(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DOUBLE PRECISION": pa.float64(),
+    "REAL": pa.float64(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "DATETIME": pa.timestamp("us"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+    "TIME": pa.time64("us"),
+}
+
+
+class SQLite(Database):
+    """SQLite 3.35 and later; a database other than ``main`` is a file beside the URL's own."""
+
+    title = "SQLite"
+    longest_name = 1_000
+    column_comments: ClassVar[bool] = False
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _file(self) -> Path:
+        return Path(str(self.settings.parsed.database))
+
+    def file(self, database: str) -> Path:
+        """The file of a database.
+
+        Raises
+        ------
+        CatalogError
+            No file can have this name.
+        """
+        if database == MAIN:
+            return self._file
+        if not _FILE_NAME.fullmatch(database):
+            raise CatalogError(
+                f"{database!r} is no name of a database in SQLite: it names a file; use letters, digits, - and _.",
+                path=database,
+            )
+        return self._file.with_name(f"{self._file.stem}.{database}{self._file.suffix}")
+
+    def url(self, database: str) -> URL:
+        return self.settings.parsed.set(database=str(self.file(database)))
+
+    def engine_key(self, database: str) -> str:
+        return database
+
+    def connect_arguments(self, label: str) -> dict[str, Any]:
+        return {"timeout": self.settings.lock_timeout, "check_same_thread": False}
+
+    def configure(self, engine: sa.Engine) -> None:
+        sa.event.listen(engine, "connect", _configure)
+        sa.event.listen(engine, "begin", _begin)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def name(self, table: Table) -> str:
+        return self.quote(table.name)
+
+    def schema(self, database: str) -> str | None:
+        return None
+
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        """SQLite does not tell names apart by the case of ASCII letters."""
+        return ObjectPath(path.namespace, path.name.translate(_LOWER))
+
+    def check_name(self, name: str, what: str, path: object) -> None:
+        super().check_name(name, what, path)
+        if name.lower().startswith("sqlite_"):
+            raise CatalogError(f"Names that begin with sqlite_ are SQLite's own: {name!r}.", path=path)
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        return self.files()
+
+    def files(self) -> list[str]:
+        """Databases, by their files."""
+        start, end = f"{self._file.stem}.", self._file.suffix
+        found = []
+        for file in self._file.parent.glob("*"):
+            name = file.name[len(start) : len(file.name) - len(end)] if end else file.name[len(start) :]
+            if (
+                file.name == f"{start}{name}{end}"
+                and _FILE_NAME.fullmatch(name)
+                and not name.endswith(("-wal", "-shm"))
+            ):
+                found.append(name)
+        return sorted({MAIN, *found})
+
+    def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        self.file(database).touch(exist_ok=False)
+
+    def drop_database(self, connection: sa.Connection, database: str) -> None:
+        if database == MAIN:
+            raise CatalogError("The database main is the file of the url itself and is not dropped.", path=database)
+        file = self.file(database)
+        for end in ("", "-wal", "-shm", "-journal"):
+            file.with_name(file.name + end).unlink(missing_ok=True)
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        rows = connection.execute(
+            sa.text(
+                "SELECT name, type FROM sqlite_master "
+                "WHERE type IN ('table', 'view') AND substr(name, 1, 7) <> 'sqlite_'"
+            )
+        )
+        return {str(name): str(kind) for name, kind in rows}
+
+    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+        found: str | None = connection.scalar(
+            sa.text("SELECT type FROM sqlite_master WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE"),
+            {"name": table.name},
+        )
+        return found
+
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        rows = connection.execute(
+            sa.text('SELECT name, type, "notnull", hidden FROM pragma_table_xinfo(:name)'), {"name": table.name}
+        )
+        return [
+            Column(name, declared, _arrow(declared), not required, None, hidden in (2, 3))
+            for name, declared, required, hidden in rows
+            if hidden != 1
+        ]
+
+    def _comments(self) -> str:
+        return self.quote(f"{self.settings.staging_prefix}comments")
+
+    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+        if self.table_kind(connection, Table(MAIN, f"{self.settings.staging_prefix}comments")) is None:
+            return None
+        found: str | None = connection.scalar(
+            sa.text(f"SELECT comment FROM {self._comments()} WHERE name = :name COLLATE NOCASE"), {"name": table.name}
+        )
+        return found
+
+    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+        self.run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._comments()} (name TEXT COLLATE NOCASE PRIMARY KEY, comment TEXT)",
+        )
+        facts = {"name": table.name, "comment": comment}
+        connection.execute(sa.text(f"DELETE FROM {self._comments()} WHERE name = :name"), facts)
+        if comment is not None:
+            connection.execute(sa.text(f"INSERT INTO {self._comments()} VALUES (:name, :comment)"), facts)
+
+    def column_type(self, field: pa.Field) -> str | None:
+        for test, name in _TYPES:
+            if test(field.type):
+                return name(field.type) if callable(name) else name
+        return None
+
+    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+        types = {column.name: column.type for column in self.columns(connection, source)}
+        self.create(connection, table, [(name, types[name]) for name in columns])
+
+    def drop(self, connection: sa.Connection, table: Table) -> None:
+        super().drop(connection, table)
+        if self.comment(connection, table) is not None:
+            self.set_comment(connection, table, None)
+
+    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+        # Views and triggers mean the table of that name, whichever it is: they are left as they are written.
+        self.run(connection, "PRAGMA legacy_alter_table = ON")
+        self.run(connection, f"ALTER TABLE {self.name(table)} RENAME TO {self.quote(new.name)}")
+        self.run(connection, "PRAGMA legacy_alter_table = OFF")
+        comment = self.comment(connection, table)
+        if comment is not None:
+            self.set_comment(connection, table, None)
+            self.set_comment(connection, new, comment)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def load(
+        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> int:
+        names = ", ".join(self.quote(name) for name in schema.names)
+        places = ", ".join("?" * len(schema.names))
+        insert = f"INSERT INTO {self.name(table)} ({names}) VALUES ({places})"
+        rows = 0
+        driver: Any = connection.connection.driver_connection
+        for batch in batches:
+            rows += batch.num_rows
+            columns = [_values(field, column) for field, column in rendering.plain(batch)]
+            driver.executemany(insert, zip(*columns, strict=True))
+        return rows
+
+    def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        """What is stored has no type but its own: texts stand for dates, numbers for booleans."""
+        if _is.is_boolean(kind):
+            return pa.array([None if v is None else bool(v) for v in values], kind)
+        if _is.is_decimal(kind):
+            return pa.array([None if v is None else Decimal(str(v)).quantize(_step(kind)) for v in values], kind)
+        if _is.is_timestamp(kind):
+            return _timestamps(values, kind)
+        if _is.is_time(kind):
+            return pa.array([None if v is None else datetime.time.fromisoformat(str(v)) for v in values], kind)
+        if _is.is_date(kind):
+            return pa.array(values, pa.string()).cast(kind)
+        if _is.is_floating(kind):
+            return pa.array([None if v is None else float(v) for v in values], kind)
+        if _is.is_string(kind):
+            return pa.array([v if v is None or isinstance(v, str) else str(v) for v in values], kind)
+        return pa.array(values, kind)
+
+
+def _step(kind: Any) -> Decimal:
+    return Decimal(1).scaleb(-kind.scale)
+
+
+def _timestamps(values: Sequence[Any], kind: Any) -> pa.Array:
+    texts = pa.array(
+        [None if v is None else str(v).removesuffix("Z").removesuffix("+00:00") for v in values], pa.string()
+    )
+    return texts.cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+
+
+def _configure(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # BEGIN is ours, see below.
+
+
+def _begin(connection: sa.Connection) -> None:
+    read_only = connection.get_execution_options().get("twophase_read_only")
+    # IMMEDIATE: a writer queues here, for as long as the busy timeout says, instead of failing later.
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _arrow(declared: str) -> pa.DataType:
+    """By the declared type; where it is none of ours, by SQLite's own rules of affinity."""
+    word = _PARAMETERS.sub("", declared).strip().upper()
+    found = _PARAMETERS.search(declared)
+    if word in ("DECIMAL", "NUMERIC", "DECIMALTEXT"):
+        return pa.decimal128(int(found[1]), int(found[2] or 0)) if found else pa.decimal128(38, 18)
+    if word in _KINDS:
+        return _KINDS[word]
+    if "INT" in word:
+        return pa.int64()
+    if any(part in word for part in ("CHAR", "CLOB", "TEXT")):
+        return pa.string()
+    if "BLOB" in word or not word:
+        return pa.binary() if word else pa.string()
+    return pa.float64() if any(part in word for part in ("REAL", "FLOA", "DOUB")) else pa.string()
+
+
+def _decimal_type(kind: Any) -> str:
+    word = "DECIMAL" if kind.precision <= _EXACT_DIGITS else "DECIMALTEXT"
+    return f"{word}({kind.precision},{kind.scale})"
+
+
+_TYPES: tuple[tuple[Any, Any], ...] = (
+    (_is.is_boolean, "BOOLEAN"),
+    (_is.is_int8, "TINYINT"),
+    (lambda k: _is.is_int16(k) or _is.is_uint8(k), "SMALLINT"),
+    (lambda k: _is.is_int32(k) or _is.is_uint16(k), "INT"),
+    (lambda k: _is.is_int64(k) or _is.is_uint32(k), "BIGINT"),
+    (_is.is_uint64, "DECIMALTEXT(20,0)"),
+    (lambda k: _is.is_float16(k) or _is.is_float32(k), "FLOAT"),
+    (_is.is_float64, "DOUBLE"),
+    (lambda k: _is.is_decimal(k) and 0 <= k.scale <= k.precision <= 38, _decimal_type),
+    (lambda k: _is.is_string(k) or _is.is_large_string(k), "TEXT"),
+    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "BLOB"),
+    (_is.is_date, "DATE"),
+    (lambda k: _is.is_timestamp(k) and k.tz is not None, "TIMESTAMP WITH TIME ZONE"),
+    (_is.is_timestamp, "TIMESTAMP"),
+    (_is.is_time, "TIME"),
+)
+
+
+def _values(field: pa.Field, column: pa.Array) -> list[Any]:
+    """The values of a column as SQLite keeps them."""
+    kind = column.type
+    rendering.refuse_not_finite(field, column, "SQLite", infinities=False)
+    if _is.is_timestamp(kind):
+        texts = rendering.utc(column).cast(pa.string())
+        column = texts if kind.tz is None else pc.binary_join_element_wise(texts, "+00:00", "")
+    elif _is.is_temporal(kind) or _is.is_decimal(kind):
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    return values

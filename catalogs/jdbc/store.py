@@ -1,0 +1,228 @@
+"""The database as the driver sees it: engines, transactions, and the tables that twophase keeps for itself.
+
+=========================== =====================================================================================
+name, after the prefix      what it is
+=========================== =====================================================================================
+``s_<hash>``                staged rows of one participant
+``l_<hash>``                its ledger: a row for each partition that is written, and its owner stamp
+``d_<hash>``                the ledger after a publish by ``RENAME TABLE``: that it is there says that it happened
+``o_<hash>``                the replaced table, until the statement is finished (MariaDB, MySQL)
+``published``               which participants were published
+``comments``                comments of tables, in SQLite
+=========================== =====================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from twophase.catalogs.jdbc import errors
+from twophase.catalogs.jdbc.database import Database, Table, open_database
+from twophase.catalogs.jdbc.options import Settings
+from twophase.catalogs.jdbc.sqlite import SQLite
+from twophase.model import ObjectPath
+
+#: The ledger's row that is no partition: the owner stamp.
+STAMP = -1
+#: The ledger's row that says that the rows of an earlier statement of the transaction were taken over.
+TAKEN_OVER = -2
+
+
+@dataclass(frozen=True)
+class Place:
+    """The hidden tables of one participant."""
+
+    staging: Table
+    ledger: Table
+    done: Table
+    aside: Table
+
+    @property
+    def key(self) -> str:
+        """What the names have in common."""
+        return self.staging.name.rpartition("_")[2]
+
+    @property
+    def label(self) -> str:
+        """What the server shows of connections that write here."""
+        return f"twophase {self.key}"
+
+
+class Store:
+    """Engines by database, and the bookkeeping.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database: Database = open_database(settings)
+        self._engines: dict[str, sa.Engine] = {}
+        # A catalog that is forgotten gives its connections back.
+        self._finalizer = weakref.finalize(self, _dispose, self._engines)
+
+    def close(self) -> None:
+        """Give all connections back. Idempotent; the store can be used again."""
+        _dispose(self._engines)
+
+    def forget(self, database: str) -> None:
+        """Close the connections of a database that is dropped."""
+        engine = self._engines.pop(self.database.engine_key(database), None)
+        if engine is not None:
+            engine.dispose()
+
+    def engine(self, database: str) -> sa.Engine:
+        """The engine of a database."""
+        key = self.database.engine_key(database)
+        if key not in self._engines:
+            self._engines[key] = self.database.engine(database, pooled=True)
+        return self._engines[key]
+
+    @contextmanager
+    def begin(
+        self, database: str, *, path: object = None, transaction_id: str | None = None, read_only: bool = False
+    ) -> Iterator[sa.Connection]:
+        """A database transaction; errors of the database come out in words."""
+        engine = self.engine(database)
+        if read_only:
+            engine = engine.execution_options(twophase_read_only=True)
+        with errors.speaking(self.settings, path=path, transaction_id=transaction_id), engine.begin() as connection:
+            yield connection
+
+    def database_exists(self, database: str) -> bool:
+        """Whether a database is there."""
+        if isinstance(self.database, SQLite):
+            return database in self.database.files()
+        with self.begin(database, path=database, read_only=True) as connection:
+            return database in self.database.list_databases(connection)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    @property
+    def prefix(self) -> str:
+        return self.settings.staging_prefix
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether a table is one of ours."""
+        return name.lower().startswith(self.prefix)
+
+    def home(self, database: str) -> str:
+        """The database where the hidden tables for targets of another one are."""
+        return self.settings.staging_schema or database
+
+    def place(self, path: ObjectPath, transaction_id: str, ordinal: int) -> Place:
+        """Names from a hash of all that tells participants apart: names that share their beginning never collide."""
+        told = json.dumps([transaction_id, ordinal, *path.to_document()])
+        return self.place_of(self.home(path.database), hashlib.sha256(told.encode()).hexdigest()[:24])
+
+    def place_of(self, home: str, key: str) -> Place:
+        """The hidden tables with this key."""
+        return Place(*(Table(home, f"{self.prefix}{kind}_{key}") for kind in "sldo"))
+
+    def published(self, home: str) -> Table:
+        """Which participants were published."""
+        return Table(home, f"{self.prefix}published")
+
+    # -- the ledger ----------------------------------------------------------------------------------------------
+
+    def make_ledger(self, connection: sa.Connection, place: Place, stamp: Mapping[str, Any]) -> None:
+        """Create a participant's ledger with its owner stamp; in one step in every database."""
+        database, text = self.database, json.dumps(stamp)
+        columns = [
+            ("part", "integer NOT NULL PRIMARY KEY"),
+            ("row_count", "bigint NOT NULL"),
+            ("stamp", "varchar(2000)"),
+        ]
+        comment = "" if database.ddl_in_transaction else f" COMMENT={database.text(text)}"
+        database.create(connection, place.ledger, columns, comment)
+        if database.ddl_in_transaction:
+            connection.execute(sa.insert(self.ledger_table(place.ledger)).values(part=STAMP, row_count=0, stamp=text))
+
+    def ledger_table(self, table: Table) -> sa.TableClause:
+        """The ledger for statements."""
+        return self.database.construct(table, "part", "row_count", "stamp")
+
+    def stamp(self, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+        """The owner stamp of a ledger; None for what is none of ours."""
+        database = self.database
+        if not database.ddl_in_transaction:
+            text = database.comment(connection, table)
+        else:
+            ledger = self.ledger_table(table)
+            text = connection.scalar(sa.select(ledger.c.stamp).where(ledger.c.part == STAMP))
+        try:
+            found = json.loads(text or "null")
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) and "transaction_id" in found else None
+
+    def written(self, connection: sa.Connection, place: Place) -> dict[int, int]:
+        """Rows by partition, as the ledger has them."""
+        ledger = self.ledger_table(place.ledger)
+        rows = connection.execute(sa.select(ledger.c.part, ledger.c.row_count).where(ledger.c.part != STAMP))
+        return {int(part): int(count) for part, count in rows}
+
+    # -- what was published --------------------------------------------------------------------------------------
+
+    def make_published(self, database: str) -> None:
+        """Create the table of published participants where it is missing; many may do so at once."""
+        table = self.published(database)
+        columns = [
+            ("participant", "varchar(120) NOT NULL PRIMARY KEY"),
+            ("target", "varchar(64) NOT NULL"),
+            ("since", "double precision NOT NULL"),
+        ]
+        for attempt in (1, 2, 3):
+            with self.begin(database) as connection:
+                if self.database.table_kind(connection, table) is not None:
+                    return
+            try:
+                with self.engine(database).begin() as connection:
+                    self.database.create(connection, table, columns)
+            except DBAPIError as error:
+                if attempt == 3:
+                    raise errors.failed(error, self.settings, path=f"{table.database}.{table.name}") from None
+
+    def published_table(self, home: str) -> sa.TableClause:
+        return self.database.construct(self.published(home), "participant", "target", "since")
+
+    def record_published(self, connection: sa.Connection, home: str, participant: str, target: ObjectPath) -> None:
+        """Say that a participant was published. Its key is unique: a second publish cannot be."""
+        row = {"participant": participant, "target": self.target_key(target), "since": time.time()}
+        connection.execute(sa.insert(self.published_table(home)).values(**row))
+
+    def was_published(self, connection: sa.Connection, home: str, participant: str) -> bool:
+        """Whether a participant was published."""
+        table = self.published_table(home)
+        found = sa.select(table.c.since).where(table.c.participant == participant)
+        return connection.execute(found).first() is not None
+
+    def version(self, connection: sa.Connection, home: str, target: ObjectPath) -> list[Any]:
+        """What changes with each publish of a table through twophase."""
+        table = self.published_table(home)
+        mine = table.c.target == self.target_key(target)
+        facts = sa.select(sa.func.count(), sa.func.max(table.c.participant), sa.func.max(table.c.since)).where(mine)
+        return list(connection.execute(facts).one())
+
+    def target_key(self, target: ObjectPath) -> str:
+        """A name of bounded length for a table."""
+        told = json.dumps(self.database.canonical(target).to_document())
+        return hashlib.sha256(told.encode()).hexdigest()[:40]
+
+
+def _dispose(engines: dict[str, sa.Engine]) -> None:
+    while engines:
+        _, engine = engines.popitem()
+        engine.dispose()

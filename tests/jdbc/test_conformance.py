@@ -1,0 +1,70 @@
+"""The JDBC catalog passes the conformance suite over a real database of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jdbc.conftest import make_place
+from tests.jdbc.places import Place, Row
+from twophase.catalog import Catalog
+from twophase.catalog import TwoPhaseCatalogTable as Participant
+from twophase.model import Capabilities, ObjectPath, Purpose
+from twophase.testing.conformance import CatalogConformance, Driver, FreshProcess
+
+
+class JdbcConformance(CatalogConformance):
+    kind: str
+    capabilities = Capabilities(purposes=frozenset(Purpose), rename_table=True, alter_table=True, group_publish=True)
+
+    @pytest.fixture
+    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+        return make_place(self.kind, request, tmp_path)
+
+    @pytest.fixture
+    def catalog(self, place: Place) -> Any:
+        catalog = place.catalog()
+        yield catalog
+        catalog.close()
+
+    @pytest.fixture
+    def fresh_catalog(self, place: Place) -> Callable[[], Catalog]:
+        return place.catalog
+
+    @pytest.fixture
+    def read_rows(self, place: Place) -> Callable[[ObjectPath], list[Row]]:
+        return place.rows
+
+    @pytest.fixture
+    def fresh_process(self, place: Place) -> FreshProcess | None:
+        return FreshProcess("tests.jdbc.places:open_jdbc", place.options())
+
+    @pytest.fixture
+    def secrets(self, place: Place) -> list[str]:
+        return ["twophase:twophase"] if self.kind == "mariadb" else []
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_left(self, place: Place, database: str, catalog: Catalog) -> Any:
+        """After each test no transaction's table is left that a residue does not name."""
+        yield
+        if catalog.database_exists(database):
+            named = {residue.location.rpartition("_")[2] for residue in catalog.residues()}
+            assert [name for name in place.hidden(database) if name.rpartition("_")[2] not in named] == []
+
+    def assert_nothing_left(self, driver: Driver, participant: Participant) -> None:
+        assert participant.left_behind() == []
+
+
+class TestSQLite(JdbcConformance):
+    kind = "sqlite"
+
+
+class TestPostgreSQL(JdbcConformance):
+    kind = "postgresql"
+
+
+class TestMariaDB(JdbcConformance):
+    kind = "mariadb"
