@@ -186,10 +186,10 @@ class Matrix:
         """The world as it was before the transaction; paths inside it stay true, so it is always at one place."""
         template = self._templates / scenario.replace(" ", "_")
         shutil.rmtree(self._directory, ignore_errors=True)
-        if not template.exists():
+        if WORLDS[self._world].outside or not template.exists():
             self._directory.mkdir(parents=True)
             self._job(scenario, "set up")
-            shutil.copytree(self._directory, template, symlinks=True)
+            shutil.copytree(self._directory, template, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copytree(template, self._directory, symlinks=True)
 

@@ -207,3 +207,50 @@ HIVE = named(
         ),
     ]
 )
+
+
+def _shop(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
+    return Scenario(name, (Statement("shop.t", purpose, **facts),), {"shop.t": _OLD} if before else {})
+
+
+_WHOLE = OverwriteScope()
+
+JDBC = named(
+    [
+        _shop("create", _CREATE, before=False),
+        _shop("create empty", _CREATE, before=False, rows=()),
+        _shop("replace", _REPLACE),
+        _shop("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
+        _shop("insert", _INSERT),
+        _shop("overwrite", _OVERWRITE, overwrite=_WHOLE),
+        Scenario(
+            "two tables", (Statement("shop.t", _CREATE), Statement("shop.u", _REPLACE)), {"shop.u": _OLD}
+        ),
+        Scenario(
+            "two inserts",
+            (Statement("shop.t", _INSERT), Statement("shop.u", _OVERWRITE, overwrite=_WHOLE)),
+            {"shop.t": _OLD, "shop.u": _OLD},
+        ),
+        Scenario(
+            "create and insert", (Statement("shop.t", _CREATE), Statement("shop.u", _INSERT)), {"shop.u": _OLD}
+        ),
+        Scenario("create then insert", (Statement("shop.t", _CREATE), Statement("shop.t", _INSERT, ((9, "z"),))), {}),
+        Scenario(
+            "insert twice",
+            (Statement("shop.t", _INSERT), Statement("shop.t", _INSERT, ((9, "z"),))),
+            {"shop.t": _OLD},
+        ),
+        Scenario(
+            "one statement fails inside",
+            (Statement("shop.t", _CREATE), Statement("shop.u", _INSERT, fails=True)),
+            {"shop.u": _OLD},
+        ),
+        Scenario("an outsider comes before the publish", (Statement("shop.t", _CREATE),), {}, outsider="shop.t"),
+        Scenario(
+            "an outsider comes before the publish of two",
+            (Statement("shop.t", _REPLACE), Statement("shop.u", _CREATE)),
+            {"shop.t": _OLD},
+            outsider="shop.u",
+        ),
+    ]
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,8 @@ import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import CHAOS, HIVE, OLD, Rows, Scenario, Statement
+from tests.crash.scenarios import CHAOS, HIVE, JDBC, OLD, Rows, Scenario, Statement
+from tests.jdbc.places import Place
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
@@ -35,6 +38,8 @@ class World(ABC):
     """
 
     scenarios: dict[str, Scenario]
+    #: Whether a part of it lies outside its directory, and has to be made anew each time.
+    outside = False
     #: Whether a publish can be undone when a later one is refused; else that ends in doubt, and is told.
     undoes = True
 
@@ -199,4 +204,65 @@ class HiveRenameWorld(HiveWorld):
     undoes = False
 
 
-WORLDS: dict[str, type[World]] = {"chaos": ChaosWorld, "hive-pointer": HiveWorld, "hive-rename": HiveRenameWorld}
+class JdbcWorld(World):
+    """A JDBC catalog over a SQLite file."""
+
+    scenarios = JDBC
+    undoes = False
+    database = "main"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.place = self.open_place()
+        return {"shop": self.place.catalog(pool_size="1")}
+
+    def open_place(self) -> Place:
+        """The database, past the catalog."""
+        return Place("sqlite", f"sqlite:///{self.directory / 'shop.db'}")
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(self.database, table.split(".")[1])
+
+    def rows(self, table: str) -> Rows | None:
+        found = self.path(table)
+        if not self.place.has(found):
+            return None
+        return sorted(self.place.rows(found), key=repr)
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *self.place.hidden(self.database)]
+
+
+class JdbcServerWorld(JdbcWorld):
+    """The same over a server; each directory has a database of its own there."""
+
+    outside = True
+    kind = "postgresql"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.database = "crash_" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]
+        return super().open_catalogs()
+
+    def open_place(self) -> Place:
+        return Place(self.kind, os.environ[f"TWOPHASE_CRASH_{self.kind.upper()}"])
+
+    def set_up(self, scenario: Scenario) -> None:
+        catalog = self.catalogs["shop"]
+        catalog.drop_database(self.database, ignore_if_not_exists=True, cascade=True)
+        catalog.create_database(self.database)
+        super().set_up(scenario)
+
+
+class JdbcMariaDBWorld(JdbcServerWorld):
+    """The same over MariaDB."""
+
+    kind = "mariadb"
+
+
+WORLDS: dict[str, type[World]] = {
+    "chaos": ChaosWorld,
+    "hive-pointer": HiveWorld,
+    "hive-rename": HiveRenameWorld,
+    "jdbc-sqlite": JdbcWorld,
+    "jdbc-postgresql": JdbcServerWorld,
+    "jdbc-mariadb": JdbcMariaDBWorld,
+}

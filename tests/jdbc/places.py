@@ -75,6 +75,15 @@ class Place:
         finally:
             connection.close()
 
+    def has(self, path: ObjectPath) -> bool:
+        """Whether a table is there."""
+        if self.kind == "sqlite":
+            sql = f"SELECT 1 FROM sqlite_master WHERE name = '{path.name}'"
+        else:
+            where = f"table_schema = '{path.database}' AND table_name = '{path.name}'"
+            sql = f"SELECT 1 FROM information_schema.tables WHERE {where}"
+        return bool(self.execute(sql, path.database))
+
     def rows(self, path: ObjectPath) -> list[Row]:
         """All rows of a table."""
         return self.execute(f"SELECT * FROM {self.name(path)}", path.database)

@@ -1,0 +1,79 @@
+"""The crash matrix over the JDBC catalog: SQLite in a file, and real PostgreSQL and MariaDB servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.matrix import ACTIONS, Case, Crew, Report, quick
+from tests.crash.scenarios import JDBC
+from twophase import failpoints
+
+DATABASES = ("sqlite", "postgresql", "mariadb")
+
+#: Steps that only some databases take: what MariaDB moves aside, and what others drop inside the publish.
+ELSEWHERE = {
+    "sqlite": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done"},
+    "postgresql": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done"},
+    "mariadb": set(),
+}
+
+DEATHS = [
+    Case("create", "core.publish=exit_after"),
+    Case("replace", "core.publish=exit"),
+    Case("replace", "core.publish=exit_after"),
+    Case("insert", "core.publish=exit_after"),
+    Case("two tables", "core.record_committing=exit_after"),
+    Case("create and insert", "core.publish=exit_after"),
+]
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+    name = f"jdbc-{request.param}"
+    if request.param != "sqlite":
+        # The children of the matrix find the server by it.
+        os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = request.getfixturevalue(request.param).url
+    reports.append(Report(name))
+    with Crew(name, fast_directory / name, reports[-1]) as crew:
+        yield crew
+
+
+def own(step: str) -> tuple[str, ...]:
+    """The quick tier: what the coordinator does on its own is tried over the chaos catalogs."""
+    return () if step.startswith("core.") and step not in ("core.publish", "core.record_committing") else quick(step)
+
+
+@pytest.mark.parametrize("scenario", JDBC)
+def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, own))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(3))
+
+
+def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
+    declared = {name for name in failpoints.declared() if name.startswith("jdbc.")}
+    assert declared - crew.report.points == ELSEWHERE[crew.world.removeprefix("jdbc-")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", JDBC)
+def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, lambda _: ACTIONS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
