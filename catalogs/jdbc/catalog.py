@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import altering, definitions, housekeeping, options, publishing
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.offers import offer
+from twophase.catalogs.jdbc.offers import APPEND, offer
 from twophase.catalogs.jdbc.participant import JdbcParticipant
+from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import (
     CatalogError,
@@ -49,6 +50,7 @@ class JdbcCatalog(Catalog):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             purposes=frozenset(Purpose),
+            read=True,
             rename_table=True,
             alter_table=True,
             group_publish=True,
@@ -212,11 +214,19 @@ class JdbcCatalog(Catalog):
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         self.require(path)
-        return super().read_source(path)
+        table = Table(path.database, path.name)
+        with self.store.begin(path.database, path=path, read_only=True) as connection:
+            columns = self.store.database.columns(connection, table)
+            definition = self.definition(connection, path)
+        return ReadSource("batches", definition=definition, reader=JdbcReader(self.store, [table], columns))
 
     def staged_source(self, participant: JdbcParticipant) -> ReadSource | None:
-        """How to read what a participant staged."""
-        return None
+        """How to read what a participant staged: its rows, and those of the table that stay."""
+        staged = participant.place.staging
+        tables = [participant.target, staged] if participant.effect == APPEND else [staged]
+        with self.store.begin(participant.home, path=participant.path, read_only=True) as connection:
+            columns = self.store.database.columns(connection, staged)
+        return ReadSource("batches", definition=participant.definition, reader=JdbcReader(self.store, tables, columns))
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 

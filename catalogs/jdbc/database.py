@@ -73,6 +73,8 @@ class Database(ABC):
     ddl_in_transaction: ClassVar[bool] = True
     #: Columns have comments of their own.
     column_comments: ClassVar[bool] = True
+    #: Times with a zone are compared with times with a zone.
+    aware_times: ClassVar[bool] = False
     #: Longest comment of a table; None without a limit.
     longest_comment: ClassVar[int | None] = None
 
@@ -289,6 +291,26 @@ class Database(ABC):
         streaming = connection.execution_options(stream_results=True, max_row_buffer=size)
         with streaming.execute(sa.text(sql), values) as result:
             yield from (list(block) for block in result.partitions(size))
+
+    def snapshot_options(self) -> dict[str, Any]:
+        """Execution options with which all statements of a transaction see the same."""
+        return {"isolation_level": "REPEATABLE READ"}
+
+    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+        """Conditions that cut a table into parts of some size; one empty text for a table that is read at once."""
+        return [""]
+
+    def ranges(self, column: str, first: int, last: int, rows: int) -> list[str]:
+        """Conditions that cut a table by a number that no row lacks."""
+        settings = self.settings
+        count = max(1, min(settings.read_partitions, rows // settings.read_partition_rows, last - first))
+        bounds = [first + (last - first) * number // count for number in range(1, count)]
+        starts, ends = ["", *bounds], [*bounds, ""]
+        cuts = []
+        for start, end in zip(starts, ends, strict=True):
+            words = [f"{column} >= {start}"] if start != "" else []
+            cuts.append(" AND ".join([*words, *([f"{column} < {end}"] if end != "" else [])]))
+        return cuts
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         """Values as the driver gives them, as Arrow."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from twophase.catalog import Residue
 from twophase.catalogs.jdbc import publishing
@@ -34,11 +35,22 @@ def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
         there = store.database.list_relations(connection, home)
         for name in sorted(there):
             if name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
-                stamp = store.stamp(connection, Table(home, name))
+                stamp = _stamp(catalog, connection, Table(home, name))
                 if stamp is not None and stamp.get("catalog") == catalog.name:
                     yield Residue(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
         if store.published(home).name in there:
             yield from _old_rows(catalog, connection, home)
+
+
+def _stamp(catalog: JdbcCatalog, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+    """The stamp of a ledger; None too for one that was dropped since it was listed."""
+    try:
+        with connection.begin_nested():
+            return catalog.store.stamp(connection, table)
+    except DBAPIError:
+        if table.name in catalog.store.database.list_relations(connection, table.database):
+            raise
+        return None
 
 
 def _old_rows(catalog: JdbcCatalog, connection: sa.Connection, home: str) -> Iterator[Residue]:

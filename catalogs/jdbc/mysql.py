@@ -32,6 +32,11 @@ SELECT IS_NULLABLE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_NAME = :column
 """
 
+_KEY = """
+SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
+WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
+"""
+
 _INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {  # signed, unsigned
     "tinyint": (pa.int8(), pa.int16()),
     "smallint": (pa.int16(), pa.int32()),
@@ -236,6 +241,18 @@ class MySQL(Database):
                 for values in statements(batch, self.title):
                     cursor.execute(head + values)
         return rows
+
+    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+        """By an integer primary key of one column, where there is one."""
+        place = {"schema": table.database, "name": table.name}
+        keys = [name for (name,) in connection.execute(sa.text(_KEY), place)]
+        kinds = {c.name: c.arrow for c in self.columns(connection, table)}
+        if len(keys) != 1 or not _is.is_integer(kinds[keys[0]]):
+            return [""]
+        column = self.quote(keys[0])
+        first, last = self.run(connection, f"SELECT min({column}), max({column}) FROM {self.name(table)}").one()
+        rows = int(self._fact(connection, table, "TABLE_ROWS") or 0)
+        return [""] if first is None else self.ranges(column, first, last + 1, rows)
 
     def select_expression(self, column: Column) -> str:
         name = self.quote(column.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from twophase.catalogs.jdbc.database import Column, Database, Table
 _is = pa.types
 
 _SYSTEM = ("information_schema",)
+
+#: Where the server has not counted yet.
+_ROWS_IN_A_BLOCK = 80
 
 #: ``pg_type.typname`` to Arrow, for types without parameters.
 _KINDS: dict[str, pa.DataType] = {
@@ -56,6 +60,7 @@ class PostgreSQL(Database):
 
     title = "PostgreSQL"
     longest_name = 63
+    aware_times = True
     #: Part of every lock's key, so that nobody else's advisory locks are met.
     _lock_space: ClassVar[int] = 0x7477_6F70
 
@@ -194,6 +199,28 @@ class PostgreSQL(Database):
                 rows += batch.num_rows
                 copy.write(as_csv(batch))
         return rows
+
+    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+        """By blocks of the table's file: needs no key, and since PostgreSQL 14 reads nothing twice."""
+        facts = connection.execute(
+            sa.text(
+                "SELECT pg_relation_size(oid) / current_setting('block_size')::int8, reltuples FROM pg_class "
+                "WHERE oid = to_regclass(:name) AND relkind = 'r'"
+            ),
+            {"name": self.name(table)},
+        ).first()
+        if facts is None:
+            return [""]
+        blocks, rows = int(facts[0]), int(facts[1])
+        settings = self.settings
+        rows = rows if rows > 0 else blocks * _ROWS_IN_A_BLOCK
+        count = max(1, min(settings.read_partitions, rows // settings.read_partition_rows, blocks))
+        bounds = [blocks * number // count for number in range(count)]
+        cuts = [
+            f"ctid >= '({start},0)'::tid AND ctid < '({end},0)'::tid"
+            for start, end in pairwise(bounds)
+        ]
+        return [*cuts, f"ctid >= '({bounds[-1]},0)'::tid" if count > 1 else ""]
 
     def select_expression(self, column: Column) -> str:
         name = self.quote(column.name)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
 
 from twophase.catalogs.jdbc import rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
@@ -229,6 +230,18 @@ class SQLite(Database):
             columns = [_values(field, column) for field, column in rendering.plain(batch)]
             driver.executemany(insert, zip(*columns, strict=True))
         return rows
+
+    def snapshot_options(self) -> dict[str, Any]:
+        return {}
+
+    def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
+        if self.table_kind(connection, table) != "table":
+            return [""]
+        try:
+            first, last = self.run(connection, f"SELECT min(rowid), max(rowid) FROM {self.name(table)}").one()
+        except OperationalError:  # WITHOUT ROWID
+            return [""]
+        return [""] if first is None else self.ranges("rowid", first, last + 1, last - first + 1)
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         """What is stored has no type but its own: texts stand for dates, numbers for booleans."""

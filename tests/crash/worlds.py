@@ -229,7 +229,9 @@ class JdbcWorld(World):
         return sorted(self.place.rows(found), key=repr)
 
     def leftovers(self) -> list[str]:
-        return [*super().leftovers(), *self.place.hidden(self.database)]
+        # The server is shared by all workers of the matrix.
+        mine = [left for left in super().leftovers() if f" {self.database}." in left]
+        return [*mine, *self.place.hidden(self.database)]
 
 
 class JdbcServerWorld(JdbcWorld):

@@ -18,7 +18,9 @@ from twophase.testing.conformance import CatalogConformance, Driver, FreshProces
 
 class JdbcConformance(CatalogConformance):
     kind: str
-    capabilities = Capabilities(purposes=frozenset(Purpose), rename_table=True, alter_table=True, group_publish=True)
+    capabilities = Capabilities(
+        purposes=frozenset(Purpose), rename_table=True, alter_table=True, read=True, group_publish=True
+    )
 
     @pytest.fixture
     def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:

@@ -20,6 +20,8 @@ from twophase.model import quote
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
 
+_PYTHON_SOURCE = "org.apache.spark.sql.execution.datasources.v2.python."
+
 #: Between texts that cross in one; no name and no property holds it.
 BETWEEN = "\x1f\x1e\x1f"
 #: As many pairs as ``Map.of`` takes.
@@ -326,6 +328,34 @@ class Jvm:
                 self.array("java.lang.Object")
             )
             return provider_object.getTable(self.struct(schema_json), no_transforms, self.map(facts))
+
+    def batch_partitions(self, parts: Sequence[bytes]) -> Any:
+        """``InputPartition[]`` of pickled parts, as Spark's own sources in Python have them."""
+        with private_name("PythonInputPartition", self.spark):
+            kind = self.kind(_PYTHON_SOURCE + "PythonInputPartition")
+            found = [kind(index, bytearray(part)) for index, part in enumerate(parts)]
+            return self.array("org.apache.spark.sql.connector.read.InputPartition", found)
+
+    def batch_reader_factory(self, function: Callable[..., Any], struct: Any) -> Any:
+        """What runs a Python function over a pickled part on an executor, and takes its Arrow batches."""
+        from pyspark.serializers import CloudPickleSerializer
+        from pyspark.sql.types import _parse_datatype_json_string
+        from pyspark.sql.udf import _wrap_function
+
+        with private_name("PythonPartitionReaderFactory", self.spark):
+            returned = _parse_datatype_json_string(str(struct.json()))
+            pickled = bytearray(CloudPickleSerializer().dumps((function, returned)))
+            source = self.kind(_PYTHON_SOURCE + "UserDefinedPythonDataSource")(
+                _wrap_function(self.spark.sparkContext, function)
+            )
+            none = self.kind("scala.Option").empty()
+            factory = self.kind(_PYTHON_SOURCE + "PythonPartitionReaderFactory")
+            width = factory._java_lang_class.getConstructors()[0].getParameterCount()
+            return factory(source, pickled, struct, *[none] * (width - 3))
+
+    def not_columnar(self) -> Any:
+        """``Scan.ColumnarSupportMode.UNSUPPORTED``."""
+        return self.kind("org.apache.spark.sql.connector.read.Scan$ColumnarSupportMode").valueOf("UNSUPPORTED")
 
     def table_summaries(self, identifiers: Sequence[Any]) -> Any:
         """``TableSummary[]`` (Spark 4.2 and later)."""

@@ -25,6 +25,7 @@ from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
 from twophase.spark.proxies_namespaces import NamespacesMixin
+from twophase.spark.proxies_read import BatchesTable
 from twophase.spark.proxies_table import FilesTable, StagedTable, TableProxy, WriteTable
 
 if TYPE_CHECKING:
@@ -144,6 +145,9 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if source.kind == "files" and source.location:
             definition = source.definition or definition or self._catalog.load_table(path)
             return FilesTable(self._handle, self._catalog, path, definition, source.provider, source.location)
+        if source.kind == "batches" and source.reader:
+            definition = source.definition or definition or self._catalog.load_table(path)
+            return BatchesTable(self._handle, self._catalog, path, definition, source.reader)
         raise CatalogError(f"Catalog {self._catalog.name} offers reads of the unknown kind {source.kind!r}.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------

@@ -59,3 +59,20 @@ class _Task:
         assert context is not None, "a task runs outside an executor"
         rows = self._work(context.partitionId(), batches)
         yield pa.RecordBatch.from_pydict({"rows": pa.array([rows], pa.int64())})
+
+
+def pickled_part(part: Callable[[], Iterator[pa.RecordBatch]]) -> bytes:
+    """A part of a read as it travels to an executor."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    pickled: bytes = CloudPickleSerializer().dumps(part)
+    return pickled
+
+
+def read_parts(pickled: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What an executor runs to read its parts: they arrive pickled, one a batch."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    for batch in pickled:
+        for part in batch.column(0).to_pylist():
+            yield from CloudPickleSerializer().loads(bytes(part))()
