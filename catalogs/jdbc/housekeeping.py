@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from twophase.catalog import Residue
 from twophase.catalogs.jdbc import publishing
@@ -21,12 +20,24 @@ if TYPE_CHECKING:
 STAGING, METADATA = "staging", "metadata"
 #: Between a table of ours and the participant that a row in it is about.
 _ROW = "#"
+_LOOKS = 3
 
 
 def residues(catalog: JdbcCatalog, live: frozenset[str]) -> list[Residue]:
     """Ledgers (each stands for its staging table, too), and rows about what was published before the retention."""
-    found = [residue for home in catalog.list_databases() for residue in _of_one(catalog, home)]
+    found = [residue for home in catalog.list_databases() for residue in _of_one_at_rest(catalog, home)]
     return [residue for residue in found if residue.transaction_id not in live]
+
+
+def _of_one_at_rest(catalog: JdbcCatalog, home: str) -> list[Residue]:
+    """Others create and drop meanwhile: what has gone since it was listed is no error, but looked at again."""
+    for _ in range(_LOOKS):
+        try:
+            return list(_of_one(catalog, home))
+        except CatalogError:
+            if not catalog.database_exists(home):
+                return []
+    return list(_of_one(catalog, home))
 
 
 def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
@@ -35,22 +46,11 @@ def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
         there = store.database.list_relations(connection, home)
         for name in sorted(there):
             if name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
-                stamp = _stamp(catalog, connection, Table(home, name))
+                stamp = store.stamp(connection, Table(home, name))
                 if stamp is not None and stamp.get("catalog") == catalog.name:
                     yield Residue(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
         if store.published(home).name in there:
             yield from _old_rows(catalog, connection, home)
-
-
-def _stamp(catalog: JdbcCatalog, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
-    """The stamp of a ledger; None too for one that was dropped since it was listed."""
-    try:
-        with connection.begin_nested():
-            return catalog.store.stamp(connection, table)
-    except DBAPIError:
-        if table.name in catalog.store.database.list_relations(connection, table.database):
-            raise
-        return None
 
 
 def _old_rows(catalog: JdbcCatalog, connection: sa.Connection, home: str) -> Iterator[Residue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -36,6 +37,9 @@ _KEY = """
 SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
 """
+
+#: MariaDB writes integers with a width, which means nothing; but ``tinyint(1)`` is a boolean.
+_WIDTH = re.compile(r"^(tinyint(?!\(1\))|smallint|mediumint|int|bigint)\(\d+\)")
 
 _INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {  # signed, unsigned
     "tinyint": (pa.int8(), pa.int16()),
@@ -78,7 +82,7 @@ class MySQL(Database):
             "charset": "utf8mb4",
             # Strict: a value that does not fit is an error. Backslashes escape. Times are those of UTC.
             "init_command": (
-                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO', "
+                "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO', "
                 f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
             ),
         }
@@ -113,7 +117,14 @@ class MySQL(Database):
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"schema": table.database, "name": table.name})
         return [
-            Column(name, sql, _arrow(sql, kind, precision, scale), bool(nullable), comment or None, bool(generated))
+            Column(
+                name,
+                _WIDTH.sub(r"\1", sql),
+                _arrow(sql, kind, precision, scale),
+                bool(nullable),
+                comment or None,
+                bool(generated),
+            )
             for name, sql, kind, nullable, comment, precision, scale, generated in rows
         ]
 

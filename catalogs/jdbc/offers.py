@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import definitions
+from twophase.catalogs.jdbc import definitions, keeping
 from twophase.catalogs.jdbc.database import Table
 from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
@@ -48,6 +49,9 @@ def offer(
         else:
             definitions.check(path, definition, catalog.store.database)
             facts = _new_table(catalog, path, definition)
+            if effect == REPLACE:
+                facts |= _replaced(catalog, connection, path, definition, facts)
+                effect = facts.pop("effect")
     return {
         "path": path.to_document(),
         "purpose": purpose.value,
@@ -102,6 +106,43 @@ def _new_table(catalog: JdbcCatalog, path: ObjectPath, definition: TableDefiniti
         "clauses": definitions.column_clauses(path, definition, catalog.store.database),
         "columns": definition.schema.names,
     }
+
+
+def _replaced(
+    catalog: JdbcCatalog, connection: sa.Connection, path: ObjectPath, definition: TableDefinition, facts: Document
+) -> Document:
+    """What a replace takes over from the old table; and whether the old table itself must stay."""
+    database, table = catalog.store.database, Table(path.database, path.name)
+    types = {column.name: column.type for column in database.columns(connection, table)}
+    new = dict(definitions.columns_of(path, definition, database))
+    old = catalog.definition(connection, path)
+    kept = replace(_with_comments(definition, old), options={})
+    same = sorted(name for name, kind in new.items() if types.get(name, "").lower() == kind.lower())
+    work = keeping.keeper(connection, database, table, table, frozenset(same))
+    dependents = work.dependents()
+    if not dependents:
+        return {"effect": REPLACE, "definition": kept.to_document(), "same": same}
+    if list(new) != list(types) or len(same) != len(types):
+        raise CatalogError(
+            f"{path} cannot be replaced with other columns: {', '.join(dependents)} would be lost.",
+            path=path,
+            hint="Drop what depends on the table first, or keep its columns as they are.",
+        )
+    # The old table stays, with all that depends on it, and gets the new rows.
+    note = definitions.note_of(kept, database).write()
+    return {"effect": OVERWRITE, "definition": kept.to_document(), "note": note, "clauses": []}
+
+
+def _with_comments(new: TableDefinition, old: TableDefinition) -> TableDefinition:
+    """Comments of the old table, where the new one has none of its own."""
+    known = {field.name: field.metadata or {} for field in old.schema}
+    fields = []
+    for field in new.schema:
+        said = known.get(field.name, {}).get(b"comment")
+        if said is not None and definitions.column_comment(field) is None:
+            field = field.with_metadata({**(field.metadata or {}), b"comment": said})
+        fields.append(field)
+    return replace(new, schema=pa.schema(fields), comment=new.comment or old.comment)
 
 
 def _insert(

@@ -284,13 +284,17 @@ class JdbcParticipant(TwoPhaseCatalogTable):
             database.run(connection, f"DELETE FROM {database.name(self.target)}")
         if not self.swaps:
             self.copy_rows(connection, place.staging, self.target)
+            if "note" in self.document:
+                database.set_comment(connection, self.target, self.document["note"])
             return
-        if self.effect == REPLACE:
-            keeping.before_drop(self, connection)
-            database.drop(connection, self.target)
-        database.rename(connection, place.staging, self.target)
-        if self.effect == REPLACE:
-            keeping.after_rename(self, connection)
+        if self.effect == CREATE:
+            database.rename(connection, place.staging, self.target)
+        else:
+            keeping.swap(self, connection, lambda: self._exchange(connection))
+
+    def _exchange(self, connection: sa.Connection) -> None:
+        self.store.database.drop(connection, self.target)
+        self.store.database.rename(connection, self.place.staging, self.target)
 
     def outcome(self) -> Outcome:
         try:

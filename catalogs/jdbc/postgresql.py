@@ -216,10 +216,7 @@ class PostgreSQL(Database):
         rows = rows if rows > 0 else blocks * _ROWS_IN_A_BLOCK
         count = max(1, min(settings.read_partitions, rows // settings.read_partition_rows, blocks))
         bounds = [blocks * number // count for number in range(count)]
-        cuts = [
-            f"ctid >= '({start},0)'::tid AND ctid < '({end},0)'::tid"
-            for start, end in pairwise(bounds)
-        ]
+        cuts = [f"ctid >= '({start},0)'::tid AND ctid < '({end},0)'::tid" for start, end in pairwise(bounds)]
         return [*cuts, f"ctid >= '({bounds[-1]},0)'::tid" if count > 1 else ""]
 
     def select_expression(self, column: Column) -> str:

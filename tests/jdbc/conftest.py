@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.jdbc.places import Place
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.model import ObjectPath
 
 KINDS = ("sqlite", "postgresql", "mariadb")
 
@@ -35,3 +37,21 @@ def catalog(place: Place) -> Iterator[JdbcCatalog]:
     yield made
     failpoints.disarm()
     made.close()
+
+
+@pytest.fixture
+def database(catalog: JdbcCatalog, place: Place) -> Iterator[str]:
+    """A database of its own for a test; afterwards nothing of ours may be left in it."""
+    name = f"shop_{uuid.uuid4().hex[:10]}"
+    catalog.create_database(name)
+    yield name
+    failpoints.disarm()
+    left = place.hidden(name) if catalog.database_exists(name) else []
+    catalog.drop_database(name, ignore_if_not_exists=True, cascade=True)
+    assert left == []
+
+
+@pytest.fixture
+def path(database: str) -> ObjectPath:
+    """A table that does not exist yet."""
+    return ObjectPath.of(database, "daily")

@@ -1,0 +1,37 @@
+"""What a replace keeps in SQLite: views go by the name; indexes and triggers are made anew from their own text."""
+
+from __future__ import annotations
+
+from twophase.catalogs.jdbc.keeping import Keeper
+
+_MADE = (
+    "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :name COLLATE NOCASE AND type IN ('index', 'trigger')"
+)
+_DEFAULTS = "SELECT name, dflt_value FROM pragma_table_info(:name) WHERE dflt_value IS NOT NULL"
+
+
+class SQLiteKeeper(Keeper):
+    """SQLite has no grants, and no sequences but the rows' own numbers."""
+
+    _made: list[tuple[object, ...]]
+
+    def dependents(self) -> list[str]:
+        return []
+
+    def defaults(self) -> dict[str, str]:
+        found = self.rows(_DEFAULTS, name=self.old.name)
+        return {str(name): f"({sql})" for name, sql in found if name in self.columns}
+
+    def prepare(self) -> None:
+        for kind, name, sql in self.rows(_MADE, name=self.old.name):
+            if sql is None:
+                self.lose(f"{kind} {name}", "it belongs to a PRIMARY KEY or UNIQUE clause of the old table")
+        if self.rows("SELECT 1 FROM pragma_foreign_key_list(:name)", name=self.old.name):
+            self.lose("foreign keys", "they stand in the old table's definition")
+
+    def before_drop(self) -> None:
+        self._made = [row for row in self.rows(_MADE, name=self.old.name) if row[2] is not None]
+
+    def after_rename(self) -> None:
+        for kind, name, sql in self._made:
+            self.attempt(f"{kind} {name}", str(sql))
