@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -151,24 +149,26 @@ def test_a_straggler_in_the_middle_of_its_rows_does_not_hold_up_the_publish(
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 
-def slow_and_deadly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of which a partition's first attempt kills its executor, after others have written theirs."""
-    from pyspark import TaskContext
+def deadly() -> Any:
+    """A function whose first attempt at one partition kills its executor, after other tasks have written theirs.
 
-    context = TaskContext.get()
-    assert context is not None
-    for batch in batches:
-        yield batch
-    if context.partitionId() == 3 and context.attemptNumber() == 0:
-        os.kill(os.getppid(), signal.SIGKILL)  # the daemon of the workers
-        os.kill(_executor(), signal.SIGKILL)
+    It is made in here because an executor cannot import the tests.
+    """
 
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import signal
 
-def _executor() -> int:
-    """The JVM above the worker."""
-    import psutil
+        import psutil
+        from pyspark import TaskContext
 
-    return next(p.pid for p in psutil.Process().parents() if "java" in p.name())
+        context = TaskContext.get()
+        yield from batches
+        if context.partitionId() == 3 and context.attemptNumber() == 0:
+            executor = next(p for p in psutil.Process().parents() if "java" in p.name())
+            os.kill(executor.pid, signal.SIGKILL)
+
+    return rows
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_lost_executors_and_speculation_write_each_row_once(
     spark = builder.getOrCreate()
     try:
         twophase.attach(spark)
-        rows = spark.range(0, 4000, numPartitions=8).mapInArrow(slow_and_deadly, "id BIGINT")
+        rows = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
         rows.writeTo("pg.public.once").create()
         assert place.execute("SELECT count(*), count(DISTINCT id), sum(id) FROM public.once") == [
             (4000, 4000, sum(range(4000)))
