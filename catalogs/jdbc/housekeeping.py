@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -20,45 +20,60 @@ if TYPE_CHECKING:
 STAGING, METADATA = "staging", "metadata"
 #: Between a table of ours and the participant that a row in it is about.
 _ROW = "#"
-_LOOKS = 3
 
 
 def residues(catalog: JdbcCatalog, live: frozenset[str]) -> list[Residue]:
     """Ledgers (each stands for its staging table, too), and rows about what was published before the retention."""
-    found = [residue for home in catalog.list_databases() for residue in _of_one_at_rest(catalog, home)]
+    found = [residue for home in catalog.list_databases() for residue in _of_one(catalog, home)]
     return [residue for residue in found if residue.transaction_id not in live]
-
-
-def _of_one_at_rest(catalog: JdbcCatalog, home: str) -> list[Residue]:
-    """Others create and drop meanwhile: what has gone since it was listed is no error, but looked at again."""
-    for _ in range(_LOOKS):
-        try:
-            return list(_of_one(catalog, home))
-        except CatalogError:
-            if not catalog.database_exists(home):
-                return []
-    return list(_of_one(catalog, home))
 
 
 def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
     store = catalog.store
-    with store.begin(home, path=home, read_only=True) as connection:
-        there = store.database.list_relations(connection, home)
-        for name in sorted(there):
-            if name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
-                stamp = store.stamp(connection, Table(home, name))
-                if stamp is not None and stamp.get("catalog") == catalog.name:
-                    yield Residue(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
-        if store.published(home).name in there:
-            yield from _old_rows(catalog, connection, home)
+    for name in _hidden(catalog, home):
+        if not name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
+            continue
+        stamp = _stamp(catalog, Table(home, name))
+        if stamp is not None and stamp.get("catalog") == catalog.name:
+            yield Residue(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
+    yield from _old_rows(catalog, home)
 
 
-def _old_rows(catalog: JdbcCatalog, connection: sa.Connection, home: str) -> Iterator[Residue]:
-    table = catalog.store.published_table(home)
+def _hidden(catalog: JdbcCatalog, home: str) -> list[str]:
+    with catalog.store.begin(home, path=home, read_only=True) as connection:
+        return sorted(filter(catalog.store.is_hidden, catalog.store.database.list_relations(connection, home)))
+
+
+def _stamp(catalog: JdbcCatalog, table: Table) -> dict[str, Any] | None:
+    """The stamp of a ledger; None too for one that was dropped since it was listed.
+
+    Each is read in a transaction of its own: one that looked at several would keep a publish of several waiting for
+    ever, while it waits for that publish.
+    """
+    try:
+        with catalog.store.begin(table.database, path=table.name, read_only=True) as connection:
+            return catalog.store.stamp(connection, table)
+    except CatalogError:
+        if table.name in _hidden(catalog, table.database):
+            raise
+        return None
+
+
+def _old_rows(catalog: JdbcCatalog, home: str) -> list[Residue]:
+    store = catalog.store
+    table, published = store.published_table(home), store.published(home).name
     before = time.time() - catalog.environment.retention
-    name = f"{home}.{catalog.store.published(home).name}"
-    for key, since in connection.execute(sa.select(table.c.participant, table.c.since).where(table.c.since < before)):
-        yield Residue(METADATA, f"{name}{_ROW}{key}", -1, key.rpartition("/")[0], since)
+    old = sa.select(table.c.participant, table.c.since).where(table.c.since < before)
+    try:
+        if published not in _hidden(catalog, home):
+            return []
+        with store.begin(home, path=published, read_only=True) as connection:
+            found = connection.execute(old).all()
+    except CatalogError:
+        if published in _hidden(catalog, home):
+            raise
+        return []
+    return [Residue(METADATA, f"{home}.{published}{_ROW}{k}", -1, k.rpartition("/")[0], since) for k, since in found]
 
 
 def remove(catalog: JdbcCatalog, residue: Residue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -276,8 +277,8 @@ class MySQL(Database):
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if _is.is_boolean(kind):
             return pa.array([None if value is None else bool(value) for value in values], kind)
-        if _is.is_decimal(kind) and kind.scale == 0:
-            return pa.array([None if value is None else int(value) for value in values]).cast(kind)
+        if _is.is_decimal(kind):
+            return pa.array([None if value is None else Decimal(value) for value in values], kind)
         return pa.array(values, kind)
 
 

@@ -6,7 +6,7 @@ import datetime
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +27,8 @@ _is = pa.types
 MAIN = "main"
 #: SQLite keeps NUMERIC values of so many digits exactly; longer decimals are kept as texts.
 _EXACT_DIGITS = 15
+#: More digits than any decimal of Spark has.
+_DIGITS = Context(prec=60)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _PARAMETERS = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
@@ -248,7 +250,9 @@ class SQLite(Database):
         if _is.is_boolean(kind):
             return pa.array([None if v is None else bool(v) for v in values], kind)
         if _is.is_decimal(kind):
-            return pa.array([None if v is None else Decimal(str(v)).quantize(_step(kind)) for v in values], kind)
+            return pa.array(
+                [None if v is None else Decimal(str(v)).quantize(_step(kind), context=_DIGITS) for v in values], kind
+            )
         if _is.is_timestamp(kind):
             return _timestamps(values, kind)
         if _is.is_time(kind):

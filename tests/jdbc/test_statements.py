@@ -1,0 +1,267 @@
+"""Statements through a real session: one session, three catalogs, plain Spark."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+import twophase
+from tests.jdbc.conftest import KINDS, make_place
+from tests.jdbc.places import Place, ordered
+from twophase import failpoints
+from twophase.errors import CatalogError, TransactionAborted
+from twophase.failpoints import FailpointError
+from twophase.model import ObjectPath, Purpose
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+
+#: The database that tests write to; SQLite's own is `main`.
+DATABASE = "statements"
+
+
+@dataclass
+class Shop:
+    """A session with a catalog over one database, and that database past it."""
+
+    spark: SparkSession
+    catalog: str
+    place: Place
+
+    def sql(self, text: str) -> Any:
+        return self.spark.sql(text.replace("@", f"{self.catalog}.{DATABASE}."))
+
+    def name(self, table: str) -> str:
+        return f"{self.catalog}.{DATABASE}.{table}"
+
+    def rows(self, table: str) -> list[Any]:
+        """What the database holds."""
+        return ordered(self.place.rows(ObjectPath.of(DATABASE, table)))
+
+    def read(self, text: str) -> list[Any]:
+        """What Spark reads."""
+        return ordered([tuple(row) for row in self.sql(text).collect()])
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tuple[SparkSession, dict[str, Place]]]:
+    root = tmp_path_factory.mktemp("jdbc")
+    places = {kind: make_place(kind, request, root) for kind in KINDS}
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.master("local[2]").appName("jdbc")
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(root / "warehouse"),
+    }
+    for kind, place in places.items():
+        conf[f"spark.sql.catalog.{kind}"] = "twophase.jdbc"
+        options = place.options(read_partition_rows="100", batch_rows="50")
+        conf |= {f"spark.sql.catalog.{kind}.{key}": value for key, value in options.items()}
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    handle = twophase.attach(spark)
+    for kind in KINDS:
+        handle.catalog(kind).create_database(DATABASE, ignore_if_exists=True)
+    yield spark, places
+    for kind in KINDS:
+        handle.catalog(kind).drop_database(DATABASE, cascade=True)
+    spark.stop()
+    patch.undo()
+
+
+@pytest.fixture(params=KINDS)
+def shop(request: pytest.FixtureRequest, session: tuple[SparkSession, dict[str, Place]]) -> Iterator[Shop]:
+    spark, places = session
+    made = Shop(spark, request.param, places[request.param])
+    yield made
+    failpoints.disarm()
+    left = made.place.hidden(DATABASE)
+    for row in made.sql(f"SHOW TABLES IN {request.param}.{DATABASE}").collect():
+        made.sql(f"DROP TABLE @{row.tableName}")
+    assert left == []
+
+
+def test_create_is_seen_at_the_publish_and_not_before(shop: Shop) -> None:
+    seen: list[Any] = []
+    failpoints.arm("core.publish", lambda _: seen.append(shop.spark.catalog.tableExists(shop.name("daily"))))
+    shop.sql("CREATE TABLE @daily COMMENT 'by day' AS SELECT id, CAST(id AS STRING) AS name FROM range(3)")
+    assert seen == [False]
+    assert shop.rows("daily") == [(0, "0"), (1, "1"), (2, "2")]
+    assert [row.tableName for row in shop.sql(f"SHOW TABLES IN {shop.catalog}.{DATABASE}").collect()] == ["daily"]
+    described = {row.col_name: row.data_type for row in shop.sql("DESCRIBE TABLE EXTENDED @daily").collect()}
+    assert (described["id"], described["name"], described["Comment"]) == ("bigint", "string", "by day")
+
+
+@pytest.mark.parametrize("door", ["sql", "saveAsTable", "writeTo", "create_table_as"])
+def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT id FROM range(3)")
+    new = shop.spark.table(shop.name("daily")).selectExpr("id * 10 AS id", "id / 2 AS half")
+    failpoints.arm("jdbc.publish", "error", nth=1)
+    for expected in (FailpointError, None):
+        try:
+            if door == "sql":
+                shop.sql("CREATE OR REPLACE TABLE @daily AS SELECT id * 10 AS id, id / 2 AS half FROM @daily")
+            elif door == "saveAsTable":
+                new.write.mode("overwrite").saveAsTable(shop.name("daily"))
+            elif door == "writeTo":
+                new.writeTo(shop.name("daily")).createOrReplace()
+            else:
+                twophase.create_table_as(new, shop.catalog, f"{DATABASE}.daily", purpose=Purpose.REPLACE_TABLE_AS)
+        except TransactionAborted:
+            assert expected is FailpointError
+            assert shop.rows("daily") == [(0,), (1,), (2,)]
+        else:
+            assert expected is None
+    assert shop.rows("daily") == ordered([(0, 0.0), (10, 0.5), (20, 1.0)])
+
+
+def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily (id BIGINT, name STRING)")
+    shop.sql("INSERT INTO @daily VALUES (1, 'it''s'), (2, NULL), (3, '')")
+    assert shop.rows("daily") == ordered([(1, "it's"), (2, None), (3, "")])
+    shop.sql("INSERT INTO @daily (name, id) SELECT 'back\\\\slash', 4")
+    with pytest.raises(Exception, match="wrong"):
+        shop.sql("INSERT OVERWRITE @daily SELECT id, CAST(raise_error('wrong') AS STRING) FROM range(5)")
+    assert (4, "back\\slash") in shop.rows("daily")
+    shop.sql("INSERT OVERWRITE @daily SELECT 9, 'nine'")
+    shop.spark.createDataFrame([(10, "ten")], "id BIGINT, name STRING").writeTo(shop.name("daily")).append()
+    assert shop.rows("daily") == ordered([(9, "nine"), (10, "ten")])
+
+
+def test_tables_of_one_database_are_published_in_one_step(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @old AS SELECT 1 AS id")
+    with twophase.transaction(shop.spark) as tx:
+        shop.sql("CREATE TABLE @one AS SELECT 1 AS id")
+        shop.sql("CREATE OR REPLACE TABLE @old AS SELECT id + 1 AS id FROM @one")
+        assert shop.rows("old") == [(1,)]
+    assert tx.level == 3
+    assert (shop.rows("one"), shop.rows("old")) == ([(1,)], [(2,)])
+
+
+def test_a_statement_reads_what_earlier_ones_staged(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT 1 AS id")
+    with twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @daily SELECT 2")
+        shop.sql("INSERT INTO @daily SELECT max(id) + 1 FROM @daily")
+        assert shop.rows("daily") == [(1,)]
+    assert shop.rows("daily") == [(1,), (2,), (3,)]
+
+
+def test_a_read_is_cut_into_parts_and_pushes_columns_and_conditions_down(shop: Shop) -> None:
+    if shop.catalog == "mariadb":
+        shop.place.execute(f"CREATE TABLE {DATABASE}.many (id BIGINT PRIMARY KEY, name LONGTEXT, x DOUBLE)")
+        shop.sql("INSERT INTO @many SELECT id, CAST(id AS STRING), id / 4 FROM range(1000)")
+        shop.place.execute(f"ANALYZE TABLE {DATABASE}.many")
+    else:
+        shop.sql("CREATE TABLE @many AS SELECT id, CAST(id AS STRING) AS name, id / 4 AS x FROM range(1000)")
+    everything = shop.spark.table(shop.name("many"))
+    assert everything.rdd.getNumPartitions() > 1
+    assert ordered([tuple(row) for row in everything.collect()]) == ordered([(i, str(i), i / 4) for i in range(1000)])
+    assert everything.count() == 1000
+    some = everything.where("id >= 990 AND (name = '995' OR x > 249)").select("name")
+    plan = some._jdf.queryExecution().executedPlan().toString()
+    assert "id >= 990" in plan and "name = 995" in plan, plan
+    assert sorted(row.name for row in some.collect()) == ["995", "997", "998", "999"]
+
+
+def test_a_part_of_a_read_never_sees_another_version_than_the_plan(shop: Shop) -> None:
+    if shop.catalog == "mariadb":
+        return  # Without a primary key it reads in one part, which is one snapshot.
+    shop.sql("CREATE TABLE @many AS SELECT id FROM range(1000)")
+    planned = shop.spark.table(shop.name("many"))
+    planned._jdf.queryExecution().executedPlan().execute().getNumPartitions()
+    shop.sql("INSERT INTO @many SELECT id FROM range(1000)")
+    with pytest.raises(Exception, match="published anew while it was read"):
+        planned.collect()
+    assert shop.spark.table(shop.name("many")).count() == 2000
+
+
+def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily (id BIGINT COMMENT 'key', name STRING) TBLPROPERTIES ('team' = 'sales')")
+    shop.sql("INSERT INTO @daily VALUES (1, 'a')")
+    shop.sql("ALTER TABLE @daily ADD COLUMN more DECIMAL(30, 5)")
+    shop.sql("ALTER TABLE @daily RENAME COLUMN name TO title")
+    shop.sql("ALTER TABLE @daily SET TBLPROPERTIES ('team' = 'it''s \\\\ ours')")
+    shop.sql("ALTER TABLE @daily DROP COLUMN id")
+    shop.sql("ALTER TABLE @daily RENAME TO @weekly")
+    assert shop.read("SELECT * FROM @weekly") == [("a", None)]
+    properties = {row.key: row.value for row in shop.sql("SHOW TBLPROPERTIES @weekly").collect()}
+    assert properties["team"] == "it's \\ ours"
+    shop.sql("DROP TABLE @weekly")
+    assert not shop.spark.catalog.tableExists(shop.name("weekly"))
+
+
+def test_explain_begins_nothing(shop: Shop) -> None:
+    shop.sql("EXPLAIN CREATE TABLE @daily AS SELECT 1 AS id").collect()
+    assert shop.place.hidden(DATABASE) == []
+    assert not shop.spark.catalog.tableExists(shop.name("daily"))
+
+
+def test_every_type_comes_back_as_it_was(shop: Shop) -> None:
+    text = """
+        SELECT true AS b, CAST(7 AS SMALLINT) AS s, 8 AS i, CAST(-9223372036854775808 AS BIGINT) AS l,
+               CAST(0.1 AS FLOAT) AS f, CAST('-1.7976931348623157E308' AS DOUBLE) AS d,
+               CAST('99999999999999999999999999999999999999' AS DECIMAL(38, 0)) AS n,
+               CAST('-0.00000000000000000001' AS DECIMAL(38, 20)) AS m, CAST(12.50 AS DECIMAL(10, 2)) AS p,
+               'tab\\t quote" it''s \\\\ 表 😀' AS t, X'00FF27' AS x, DATE'1066-10-14' AS old, DATE'9999-12-31' AS new,
+               TIMESTAMP'2024-02-29 12:34:56.789012' AS z, TIMESTAMP_NTZ'1581-01-01 00:00:00.000001' AS w
+        UNION ALL SELECT null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+    """
+    expected = shop.spark.sql(text).collect()
+    shop.sql(f"CREATE TABLE @kinds AS {text}")
+    found = shop.spark.table(shop.name("kinds"))
+    assert [f.dataType for f in found.schema] == [f.dataType for f in shop.spark.sql(text).schema]
+    assert ordered([tuple(row) for row in found.collect()]) == ordered([tuple(row) for row in expected])
+
+
+def test_values_that_are_no_numbers_are_kept_or_refused_by_column(shop: Shop) -> None:
+    query = "SELECT CAST(v AS DOUBLE) AS v FROM VALUES ('NaN'), ('Infinity'), ('-Infinity') AS t(v)"
+    if shop.catalog == "postgresql":
+        shop.sql(f"CREATE TABLE @odd AS {query}")
+        assert [str(row[0]) for row in shop.read("SELECT * FROM @odd")] == ["-inf", "inf", "nan"]
+        return
+    with pytest.raises(Exception, match="Column 'v' holds NaN"):
+        shop.sql(f"CREATE TABLE @odd AS {query}")
+    assert not shop.spark.catalog.tableExists(shop.name("odd"))
+
+
+@pytest.mark.parametrize("value", ["map('a', 1)", "named_struct('a', 1)", "INTERVAL '1' DAY"])
+def test_a_type_without_a_column_is_refused_before_any_job(shop: Shop, value: str) -> None:
+    with pytest.raises(CatalogError, match=r"Column 'odd'.*has the type"):
+        shop.sql(f"CREATE TABLE @kinds AS SELECT 1 AS id, {value} AS odd")
+    assert shop.place.hidden(DATABASE) == []
+
+
+def test_arrays_are_arrays_in_postgresql(shop: Shop) -> None:
+    text = "SELECT array(1, NULL, 3) AS i, array('a\"b', 'c,d', NULL, '', 'e\\\\f') AS t"
+    if shop.catalog != "postgresql":
+        with pytest.raises(CatalogError, match="Column 'i'"):
+            shop.sql(f"CREATE TABLE @lists AS {text}")
+        return
+    shop.sql(f"CREATE TABLE @lists AS {text}")
+    assert shop.spark.table(shop.name("lists")).collect() == [Row(i=[1, None, 3], t=['a"b', "c,d", None, "", "e\\f"])]
+
+
+def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path) -> None:
+    table = f"kinds_{uuid.uuid4().hex[:6]}"
+    shop.sql(f"CREATE TABLE @{table} OPTIONS (column_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
+    found = shop.place.catalog()
+    with found.store.begin(DATABASE) as connection:
+        from twophase.catalogs.jdbc.database import Table
+
+        (column,) = found.store.database.columns(connection, Table(DATABASE, table))
+    found.close()
+    assert column.type.lower() in ("varchar(3)", "character varying(3)")
+    with pytest.raises(CatalogError, match="Did you mean column_types"):
+        shop.sql("CREATE TABLE @other OPTIONS (columns_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
