@@ -76,9 +76,7 @@ def postgresql() -> Iterator[Server]:
         _run([initdb, "-D", str(data), *"-U twophase -A trust -E UTF8 --locale=C -N".split()], directory, user)
 
         def command(port: int) -> list[str]:
-            # No TCP but on the loopback; no fsync: the data lives as long as the test.
-            settings = {"listen_addresses": HOST, "unix_socket_directories": str(directory), "fsync": "off"}
-            return [postgres, "-D", str(data), "-p", str(port), *(f"--{key}={word}" for key, word in settings.items())]
+            return _postgres(postgres, directory, port)
 
         def ready(port: int) -> None:
             import psycopg
@@ -91,6 +89,32 @@ def postgresql() -> Iterator[Server]:
         with _server("PostgreSQL", command, ready, directory, user=user, stop=signal.SIGINT) as (port, process):
             url = f"postgresql+psycopg://twophase@{HOST}:{port}/twophase"
             yield Server("PostgreSQL", HOST, port, directory, url, process)
+
+
+def _postgres(program: str, directory: Path, port: int) -> list[str]:
+    # No TCP but on the loopback; no fsync: the data lives as long as the test.
+    settings = {"listen_addresses": HOST, "unix_socket_directories": str(directory), "fsync": "off"}
+    words = [f"--{key}={word}" for key, word in settings.items()]
+    return [program, "-D", str(directory / "data"), "-p", str(port), *words]
+
+
+@contextlib.contextmanager
+def postgresql_again(server: Server) -> Iterator[None]:
+    """A PostgreSQL server that has ended, started again on its data and its port."""
+    postgres = _program("postgres", "postgresql", "/usr/lib/postgresql/*/bin")
+    user = _unprivileged_user("postgres")
+
+    def ready(_: int) -> None:
+        import psycopg
+
+        with psycopg.connect(f"host={HOST} port={server.port} user=twophase dbname=twophase") as connection:
+            connection.execute("SELECT 1")
+
+    def command(_: int) -> list[str]:
+        return _postgres(postgres, server.directory, server.port)
+
+    with _server("PostgreSQL", command, ready, server.directory, user=user, stop=signal.SIGINT):
+        yield
 
 
 @contextlib.contextmanager

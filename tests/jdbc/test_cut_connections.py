@@ -1,0 +1,115 @@
+"""The connection dies before, during or after the publish; the server is restarted; what is told is what is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests import servers
+from tests.jdbc.conftest import make_place
+from tests.jdbc.places import Place, open_jdbc, ordered
+from tests.jdbc.proxy import MOMENTS, CuttingProxy
+from tests.jdbc.statements import ROWS, SCHEMA, stage, table
+from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.coordinator import Coordinator
+from twophase.errors import CatalogError, TransactionAborted, TransactionInDoubt
+from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.states import TransactionState
+from twophase.timeline import Timeline
+
+#: What makes the publish final, in each database's words.
+FINAL = {"postgresql": b"COMMIT", "mariadb": b"RENAME TABLE"}
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return make_place(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def proxy(place: Place) -> Iterator[CuttingProxy]:
+    url = sa.engine.make_url(place.url)
+    with CuttingProxy(str(url.host), int(url.port or 0)) as running:
+        yield running
+
+
+@pytest.fixture
+def cut_off(place: Place, proxy: CuttingProxy) -> Iterator[JdbcCatalog]:
+    """A catalog whose connections go through the proxy."""
+    url = sa.engine.make_url(place.url).set(host="127.0.0.1", port=proxy.port)
+    catalog = open_jdbc(**{**place.options(), "url": url.render_as_string(hide_password=False)})
+    yield catalog
+    catalog.close()
+
+
+def write(catalog: JdbcCatalog, path: ObjectPath, directory: Path) -> tuple[str, TransactionState]:
+    """One transaction under a real coordinator: what its caller was told, and what the timeline says."""
+    timeline = f"sqlite:///{directory / 'timeline.db'}"
+    coordinator = Coordinator(Timeline(timeline), lambda _: catalog, name="cut")
+    transaction = coordinator.begin()
+    participant = transaction.stage(catalog, path, TableDefinition(SCHEMA), purpose=Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    assert participant is not None
+    transaction.begin_participant(participant)
+    transaction.write(participant, table(ROWS))
+    transaction.prepare_participant(participant)
+    try:
+        transaction.commit()
+        told = "published"
+    except TransactionInDoubt:
+        told = "in doubt"
+    except TransactionAborted:
+        told = "rolled back"
+    record = coordinator.timeline.transaction(transaction.id)
+    coordinator.close()
+    assert record is not None
+    return told, record.state
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_connection_that_dies_on_the_publish_is_told_truly(
+    place: Place, path: ObjectPath, cut_off: JdbcCatalog, proxy: CuttingProxy, moment: str, tmp_path: Path
+) -> None:
+    old = stage(cut_off, path, rows=[(0, "old")])
+    old.commit()
+    old.finish()
+    _cut_the_publish(cut_off, proxy, place, moment)
+    told, state = write(cut_off, path, tmp_path)
+    assert proxy.cuts == 1, "The connection was never cut: the test proves nothing."
+    expected = {"published": ROWS, "rolled back": [(0, "old")]}
+    assert told == ("published" if moment == "after" else "rolled back")
+    assert ordered(place.rows(path)) == ordered(expected[told])
+    assert state is (TransactionState.COMPLETED if told == "published" else TransactionState.ROLLED_BACK)
+
+
+def _cut_the_publish(catalog: JdbcCatalog, proxy: CuttingProxy, place: Place, moment: str) -> None:
+    """Arm the proxy inside the publish: earlier statements commit, too."""
+    from twophase import failpoints
+
+    failpoints.arm("jdbc.publish", lambda _: proxy.cut(FINAL[place.kind], moment), nth=1)
+
+
+def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(tmp_path: Path) -> None:
+    """PostgreSQL is killed between the decision and the publish, and started again on its data."""
+    with servers.postgresql() as server:
+        place = Place("postgresql", server.url)
+        catalog = place.catalog(connect_timeout="2")
+        path = ObjectPath.of("public", "restarted")
+        participant = stage(catalog, path)
+        os.kill(server.process.pid, signal.SIGQUIT)  # the server's own word for "at once"
+        server.process.wait(30)
+        with pytest.raises(CatalogError, match="answered"):
+            participant.commit()
+        assert participant.outcome() is Outcome.UNKNOWN
+        with pytest.raises(CatalogError, match="nothing was removed"):
+            participant.abort()
+        with servers.postgresql_again(server):
+            again = catalog.restore(participant.document)
+            assert again.outcome() is Outcome.NOT_PUBLISHED
+            again.commit()
+            assert ordered(place.rows(path)) == ROWS
+        catalog.close()
