@@ -1,0 +1,272 @@
+"""Bad names, values, servers and rights: a clear error, before any job where it can be known, and no secret."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from tests.jdbc.conftest import make_place
+from tests.jdbc.places import Place, open_jdbc, ordered
+from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage
+from tests.project.source import ROOT
+from tests.servers import free_port
+from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.catalogs.jdbc.options import read
+from twophase.errors import CatalogError, ConfigurationError, WriteConflictError
+from twophase.model import ObjectPath, Outcome, Purpose
+
+SECRET = "s3cr3t-of-the-shop"
+
+
+def url_of(place: Place, **changes: Any) -> str:
+    return sa.engine.make_url(place.url).set(**changes).render_as_string(hide_password=False)
+
+
+# -- names and values --------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "a\"b`c'd",
+    "x; DROP TABLE daily; --",
+    ":param %s %(x)s {0}",
+    "表 ä 😀"[:3],
+    "Ünï",
+    "a.b.c",
+    "q?",
+    "back\\slash",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_names_of_tables_and_columns_are_only_names(
+    place: Place, catalog: JdbcCatalog, database: str, name: str
+) -> None:
+    path, schema = ObjectPath.of(database, name), pa.schema([(name, pa.int64()), ("id", pa.string())])
+    run(catalog, path, rows=[(1, "a")], schema=schema, comment=name, properties={name: name})
+    run(catalog, path, Purpose.INSERT_INTO, [(2, "b")], schema)
+    run(catalog, path, Purpose.CREATE_OR_REPLACE_TABLE_AS, [(3, "c")], schema)
+    run(catalog, path, Purpose.INSERT_INTO, [(4, "d")], schema)
+    assert ordered(place.rows(path)) == [(3, "c"), (4, "d")]
+    reader = catalog.read_source(path).reader
+    assert reader is not None
+    batches = [batch for part in reader.plan([name], []) for batch in part()]
+    assert sorted(pa.Table.from_batches(batches)[name].to_pylist()) == [3, 4]
+    assert catalog.list_tables(database) == [name]
+    catalog.drop_table(path)
+
+
+VALUES = [
+    "'; DROP TABLE daily; --",
+    "\\'",
+    "\\",
+    "''",
+    '"',
+    "%s",
+    ":x",
+    "\t\n\r",
+    "\\N",
+    "\\.",
+    "NULL",
+    "",
+    " ",
+    "😀表",
+]
+
+
+def test_values_that_try_to_be_sql_are_only_values(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
+    rows = list(enumerate([*VALUES, None]))
+    run(catalog, path, rows=rows)
+    run(catalog, path, Purpose.INSERT_INTO, rows)
+    assert ordered(place.rows(path)) == ordered(rows * 2)
+
+
+def test_a_name_over_the_limit_is_refused_and_never_cut(place: Place, catalog: JdbcCatalog, database: str) -> None:
+    longest = catalog.store.database.longest_name
+    run(catalog, ObjectPath.of(database, "n" * longest))
+    for name, schema in (("n" * (longest + 1), SCHEMA), ("t", pa.schema([("c" * (longest + 1), pa.int64())]))):
+        with pytest.raises(CatalogError, match=f"holds {longest}"):
+            offer(catalog, ObjectPath.of(database, name), Purpose.CREATE_TABLE_AS, schema)
+    if place.kind == "postgresql":
+        with pytest.raises(CatalogError, match="64 long"):
+            offer(catalog, ObjectPath.of(database, "ä" * 32), Purpose.CREATE_TABLE_AS)
+
+
+def test_names_that_share_their_beginning_do_not_collide(place: Place, catalog: JdbcCatalog, database: str) -> None:
+    paths = [ObjectPath.of(database, "n" * 60 + end) for end in ("a", "b")]
+    staged = [stage(catalog, path, rows=[(number, "x")]) for number, path in enumerate(paths)]
+    for participant in staged:
+        participant.commit()
+        participant.finish()
+    assert [place.rows(path) for path in paths] == [[(0, "x")], [(1, "x")]]
+
+
+def test_staging_lives_under_the_prefix_and_in_the_schema_of_the_users_choice(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    catalog = place.catalog(staging_schema="yard", staging_prefix="mine_")
+    catalog.create_database("yard", ignore_if_exists=True)
+    path = ObjectPath.of("public", "from_the_yard")
+    participant = stage(catalog, path)
+    assert all(name.startswith("yard.mine_") for name in participant.left_behind())
+    assert catalog.list_tables("yard") == []
+    participant.commit()
+    participant.finish()
+    assert ordered(place.rows(path)) == ROWS
+    run(catalog, path, Purpose.REPLACE_TABLE_AS, [(3, "three")])
+    assert place.rows(path) == [(3, "three")]
+    catalog.drop_table(path)
+    catalog.drop_database("yard", cascade=True)
+    catalog.close()
+
+
+# -- rights and servers ------------------------------------------------------------------------------------------------
+
+
+def test_a_role_without_create_is_told_before_any_job(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    place.execute("DO $$ BEGIN CREATE ROLE guest LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    place.execute("CREATE SCHEMA closed; GRANT USAGE ON SCHEMA closed TO guest")
+    catalog = open_jdbc(**place.options(url=url_of(place, username="guest", password=SECRET)))
+    participant = offer(catalog, ObjectPath.of("closed", "t"), Purpose.CREATE_TABLE_AS)
+    with pytest.raises(CatalogError, match=r"permission denied.*needs CREATE on the schema") as caught:
+        participant.begin()
+    assert SECRET not in str(caught.value) + repr(catalog)
+    assert place.hidden("closed") == []
+    catalog.close()
+    place.execute("DROP SCHEMA closed CASCADE")
+
+
+def test_a_wrong_password_host_or_port_is_told_with_what_to_check(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    maria, postgres = (make_place(kind, request, tmp_path) for kind in ("mariadb", "postgresql"))
+    wrong = {
+        "password": url_of(maria, password=SECRET),
+        "host name": url_of(postgres, host="no-such-host.invalid", password=SECRET),
+        "port": url_of(postgres, port=free_port(), password=SECRET),
+        "database": url_of(maria, database="no_such_database"),
+    }
+    for what, url in wrong.items():
+        catalog = open_jdbc(url=url, connect_timeout="3")
+        with pytest.raises(CatalogError, match=f"Check.*{what}") as caught:
+            catalog.list_databases()
+        assert SECRET not in str(caught.value) + "".join(catalog.check())
+        catalog.close()
+
+
+def test_a_server_that_wants_tls_is_told_so(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place = make_place("mariadb", request, tmp_path)
+    engine = sa.create_engine(place.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as held:  # A new connection could not undo it.
+        held.exec_driver_sql("SET GLOBAL require_secure_transport = ON")
+        catalog = place.catalog()
+        try:
+            with pytest.raises(CatalogError, match="wants TLS"):
+                catalog.list_databases()
+        finally:
+            held.exec_driver_sql("SET GLOBAL require_secure_transport = OFF")
+    engine.dispose()
+    catalog.close()
+
+
+def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
+    """The file of a SQLite database may not grow: as with a full disk or a quota."""
+    place = Place("sqlite", f"sqlite:///{tmp_path / 'shop.db'}")
+    catalog, path = place.catalog(), ObjectPath.of("main", "daily")
+    run(catalog, path)
+    catalog.close()
+    script = f"""
+import resource
+from tests.jdbc.places import open_jdbc
+from tests.jdbc.statements import offer, table
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, Purpose
+catalog = open_jdbc(**{place.options()!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+participant = offer(catalog, ObjectPath.of("main", "daily"), Purpose.REPLACE_TABLE_AS)
+participant.begin()
+try:
+    participant.write(table([(i, "x" * 100) for i in range(10_000)]))
+except CatalogError as error:
+    print("told:", error)
+participant.abort()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "told:" in done.stdout, done.stdout + done.stderr
+    assert ordered(place.rows(path)) == ROWS
+    assert place.hidden("main") == []
+
+
+def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    catalog, path = place.catalog(lock_timeout="1"), ObjectPath.of("public", "held")
+    run(catalog, path)
+    participant = stage(catalog, path, Purpose.REPLACE_TABLE_AS)
+    engine = sa.create_engine(place.url)
+    with engine.connect() as holder:
+        holder.exec_driver_sql("LOCK TABLE public.held IN ACCESS SHARE MODE")
+        with pytest.raises(CatalogError, match=r"lock timeout.*raise the option lock_timeout"):
+            participant.commit()
+    engine.dispose()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.abort()
+    catalog.drop_table(path)
+    catalog.close()
+
+
+def test_a_table_that_an_outsider_changed_meanwhile_is_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    participant = stage(catalog, path, Purpose.INSERT_INTO)
+    place.execute(f"ALTER TABLE {place.name(path)} ADD COLUMN more INT", path.database)
+    with pytest.raises(WriteConflictError, match="columns were changed"):
+        participant.commit()
+    participant.abort()
+    assert len(place.rows(path)) == len(ROWS)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "the option url is missing"),
+        ({"url": "postgresql://h/d", "pasword": "x"}, "Did you mean password"),
+        ({"url": "postgressql://h/d"}, "Did you mean postgresql"),
+        ({"url": f"no url {SECRET}"}, "cannot be read"),
+        ({"url": "sqlite://"}, "in memory"),
+        ({"url": "postgresql+psycopg2://h/d"}, "not through 'psycopg2'"),
+        ({"url": "postgresql://h/d", "batch_rows": "many"}, "whole number"),
+        ({"url": "postgresql://h/d", "password": SECRET, "password_env": "HOME"}, "given twice"),
+        ({"url": "postgresql://h/d", "password_env": "NO_SUCH_VARIABLE"}, "is not set"),
+        ({"url": "postgresql://h/d", "password_file": "/no/such/file"}, "cannot be read"),
+        ({"url": "sqlite:////f.db", "staging_schema": "s"}, "staging_prefix"),
+        ({"url": "sqlite:////f.db", "staging_prefix": "a b"}, "lower-case"),
+        ({"url": "sqlite:////f.db", "column_types": "a INT; DROP TABLE t"}, "cannot be read"),
+    ],
+)
+def test_a_wrong_option_is_told_with_the_right_one(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        read("shop", options)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_password_comes_from_the_environment_or_a_file_and_is_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text(SECRET + "\n")
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    for option in ({"password_env": "SHOP_PASSWORD"}, {"password_file": str(tmp_path / "password")}):
+        settings = read("shop", {"url": "postgresql://h/d?sslpassword=hush", "user": "me", **option})
+        assert settings.parsed.password == SECRET
+        assert not [word for word in (SECRET, "hush") if word in repr(settings) + settings.display_url]
