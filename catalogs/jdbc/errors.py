@@ -15,7 +15,8 @@ from twophase.errors import CatalogError, TwoPhaseError
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"password authentication failed|no password supplied|\b1045\b|\b28P01\b|denied for user .*using password",
-        "Check the options user and password (or password_env, password_file).",
+        "Check the options user and password (or password_env, password_file). A MariaDB that wants TLS may say the "
+        "same: then add ?ssl_ca=FILE to the url.",
     ),
     (
         r"no encryption|SSL off|require_secure_transport|\b3159\b|insecure transport|hostssl",
