@@ -7,8 +7,8 @@ both make one from the same :class:`~twophase.catalogs.jdbc.options.Settings`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,6 +56,10 @@ class Table:
 
     database: str
     name: str
+
+
+class TakenError(Exception):
+    """Another attempt has written the partition; ours is rolled back."""
 
 
 class Database(ABC):
@@ -281,6 +285,29 @@ class Database(ABC):
 
         Memory is bounded by the batch.
         """
+
+    def takes_quickly(self, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
+        """Whether :meth:`load_quickly` takes batches of this schema."""
+        return False
+
+    def load_quickly(
+        self,
+        staging: Table,
+        ledger: Table,
+        part: int,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        label: str,
+        committing: Callable[[], AbstractContextManager[None]],
+    ) -> int:
+        """Load a partition and enter it into the ledger, in one transaction, by a way of the database's own.
+
+        Raises
+        ------
+        TakenError
+            Another attempt has written the partition.
+        """
+        raise NotImplementedError
 
     def select_expression(self, column: Column) -> str:
         """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""

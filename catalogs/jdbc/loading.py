@@ -6,6 +6,7 @@ a speculative twin, finds it taken and rolls its rows back; a straggler finds no
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table, open_database
+from twophase.catalogs.jdbc.database import Database, Table, TakenError, open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.failpoints import declare, step
@@ -100,33 +101,48 @@ class Loader:
             yield database, ready
 
     def _load(self, database: Database, part: int, batches: Iterable[pa.RecordBatch]) -> int:
-        target = self.target
-        engine = database.engine(target.staging.database, pooled=False, label=target.label)
+        engine = database.engine(self.target.staging.database, pooled=False, label=self.target.label)
         try:
-            with engine.connect() as connection:
-                with connection.begin():
-                    done = self._written(database, connection, part)
-                    if done is None:
-                        rows = database.load(connection, target.staging, self._named(batches), self._renamed(batches))
-                        self._enter(database, connection, part, rows)
-                        with step("jdbc.part_commit"):
-                            connection.commit()
-                        return rows
-                return done
-        except _TakenError:
             with engine.connect() as connection, connection.begin():
                 done = self._written(database, connection, part)
-            if done is None:
-                raise CatalogError(
-                    f"Partition {part} was written by nobody, although its place in the ledger is taken.",
-                    path=target.path,
-                    transaction_id=target.transaction_id,
-                ) from None
-            return done
+            return self._write(database, engine, part, self._renamed(batches)) if done is None else done
+        except TakenError:
+            return self._written_by_another(database, engine, part)
         finally:
             engine.dispose()
 
-    def _named(self, _: Iterable[pa.RecordBatch]) -> pa.Schema:
+    def _write(self, database: Database, engine: sa.Engine, part: int, batches: Iterator[pa.RecordBatch]) -> int:
+        target = self.target
+        first = next(batches, None)
+        rest = batches if first is None else itertools.chain([first], batches)
+        if first is not None and database.takes_quickly(first.schema, self._types(database, engine)):
+            return database.load_quickly(
+                target.staging, target.ledger, part, first.schema, rest, target.label, lambda: step("jdbc.part_commit")
+            )
+        with engine.connect() as connection:
+            transaction = connection.begin()
+            rows = database.load(connection, target.staging, self._named(), rest)
+            self._enter(database, connection, part, rows)
+            with step("jdbc.part_commit"):
+                transaction.commit()
+        return rows
+
+    def _types(self, database: Database, engine: sa.Engine) -> dict[str, str]:
+        with engine.connect() as connection:
+            return {column.name: column.type for column in database.columns(connection, self.target.staging)}
+
+    def _written_by_another(self, database: Database, engine: sa.Engine, part: int) -> int:
+        with engine.connect() as connection, connection.begin():
+            done = self._written(database, connection, part)
+        if done is None:
+            raise CatalogError(
+                f"Partition {part} was written by nobody, although its place in the ledger is taken.",
+                path=self.target.path,
+                transaction_id=self.target.transaction_id,
+            )
+        return done
+
+    def _named(self) -> pa.Schema:
         return pa.schema([(name, pa.null()) for name in self.target.columns])
 
     def _renamed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -147,11 +163,7 @@ class Loader:
         try:
             connection.execute(sa.insert(self._ledger(database)).values(part=part, row_count=rows))
         except IntegrityError:
-            raise _TakenError from None
-
-
-class _TakenError(Exception):
-    """Another attempt has written the partition; ours is rolled back."""
+            raise TakenError from None
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Place:
     @property
     def label(self) -> str:
         """What the server shows of connections that write here."""
-        return f"twophase {self.key}"
+        return f"twophase-{self.key}"
 
 
 class Store:
