@@ -223,17 +223,13 @@ JDBC = named(
         _shop("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
         _shop("insert", _INSERT),
         _shop("overwrite", _OVERWRITE, overwrite=_WHOLE),
-        Scenario(
-            "two tables", (Statement("shop.t", _CREATE), Statement("shop.u", _REPLACE)), {"shop.u": _OLD}
-        ),
+        Scenario("two tables", (Statement("shop.t", _CREATE), Statement("shop.u", _REPLACE)), {"shop.u": _OLD}),
         Scenario(
             "two inserts",
             (Statement("shop.t", _INSERT), Statement("shop.u", _OVERWRITE, overwrite=_WHOLE)),
             {"shop.t": _OLD, "shop.u": _OLD},
         ),
-        Scenario(
-            "create and insert", (Statement("shop.t", _CREATE), Statement("shop.u", _INSERT)), {"shop.u": _OLD}
-        ),
+        Scenario("create and insert", (Statement("shop.t", _CREATE), Statement("shop.u", _INSERT)), {"shop.u": _OLD}),
         Scenario("create then insert", (Statement("shop.t", _CREATE), Statement("shop.t", _INSERT, ((9, "z"),))), {}),
         Scenario(
             "insert twice",
