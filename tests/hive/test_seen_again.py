@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 import twophase
 from tests.hive.conftest import start_session
 
+pytestmark = pytest.mark.spark40
+
 AUTO_UPDATE = "spark.sql.statistics.size.autoUpdate.enabled"
 PARQUET = "CREATE TABLE t (id BIGINT) USING parquet"
 CONVERTED = "CREATE TABLE t (id BIGINT) STORED AS PARQUET"
