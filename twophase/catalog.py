@@ -56,6 +56,8 @@ class Residue:
         Seconds since the epoch when it came to be unneeded.
     kept : str or None
         Why it must be listed only, where the catalog knows a reason.
+    holds_rows : bool
+        Whether it may be what a committed transaction published; then it has its retention whatever refers to it now.
     """
 
     kind: str
@@ -64,6 +66,7 @@ class Residue:
     transaction_id: str
     since: float
     kept: str | None = None
+    holds_rows: bool = False
 
 
 @dataclass(frozen=True)

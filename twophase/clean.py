@@ -115,6 +115,7 @@ def _why_kept(timeline: Timeline, residue: Residue, retention: float) -> str | N
     if record.is_open:
         return f"its transaction is {record.state.name}"
     # What was published once may have readers, and may be in use where this session cannot look.
-    if record.state is TransactionState.COMPLETED and (record.finished or 0.0) + retention > timeline.now():
+    committed = record.state is TransactionState.COMPLETED
+    if committed and residue.holds_rows and (record.finished or 0.0) + retention > timeline.now():
         return "its transaction was committed, and its retention has not ended"
     return None

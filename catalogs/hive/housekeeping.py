@@ -113,7 +113,9 @@ class Housekeeping:
             if published + self._catalog.environment.retention > time.time():
                 return None
             return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
-        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), float(stamp.get("created", 0)))
+        # Whether a create was published, only the metastore tells.
+        since = float(stamp.get("created", 0))
+        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True)
 
     def _strange(self, directory: str, stamp: dict[str, Any]) -> Residue:
         """Listed, and kept: whether a table of the other metastore needs it cannot be seen from here."""

@@ -33,7 +33,6 @@ def orphan(bench: Bench, transaction_id: str) -> None:
     )
     assert table is not None
     table.begin()
-    bench.catalogs["one"].environment.retention = 0.0
 
 
 def test_a_dry_run_lists_with_sizes_and_removes_nothing(bench: Bench) -> None:

@@ -30,6 +30,21 @@ def quick(step: str) -> tuple[str, ...]:
     return ("exit_after", "lost_reply") if matters else ("exit_after",)
 
 
+#: What the coordinator does on its own before the decision: tried over the chaos catalogs, whatever the catalog.
+COORDINATOR_ONLY = {
+    f"core.{step}"
+    for step in (
+        *("begin", "prepare", "reserve", "save_participant"),
+        *("record_requested", "record_inflight", "record_finished"),
+    )
+}
+
+
+def others(step: str, done: tuple[str, ...]) -> tuple[str, ...]:
+    """All actions of the slow tier at a step of a real catalog; to die before a step is to die after the one before."""
+    return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done and a != "exit")
+
+
 @dataclass
 class Report:
     """What was tried, and what went wrong."""
