@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -54,7 +55,7 @@ class Judged(DataSource):
 def judge(spark: SparkSession) -> Iterator[SparkSession]:
     spark.dataSource.register(Judged)
     # PySpark logs each refusal with its whole stack.
-    logger = logging.getLogger("SQLQueryContextLogger")
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     yield spark
