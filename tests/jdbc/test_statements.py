@@ -128,7 +128,7 @@ def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -
 
 def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
     shop.sql("CREATE TABLE @daily (id BIGINT, name STRING)")
-    shop.sql("INSERT INTO @daily VALUES (1, 'it''s'), (2, NULL), (3, '')")
+    shop.sql("INSERT INTO @daily VALUES (1, 'it\\'s'), (2, NULL), (3, '')")
     assert shop.rows("daily") == ordered([(1, "it's"), (2, None), (3, "")])
     shop.sql("INSERT INTO @daily (name, id) SELECT 'back\\\\slash', 4")
     with pytest.raises(Exception, match="wrong"):
@@ -192,7 +192,7 @@ def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
     shop.sql("INSERT INTO @daily VALUES (1, 'a')")
     shop.sql("ALTER TABLE @daily ADD COLUMN more DECIMAL(30, 5)")
     shop.sql("ALTER TABLE @daily RENAME COLUMN name TO title")
-    shop.sql("ALTER TABLE @daily SET TBLPROPERTIES ('team' = 'it''s \\\\ ours')")
+    shop.sql("ALTER TABLE @daily SET TBLPROPERTIES ('team' = 'it\\'s \\\\ ours')")
     shop.sql("ALTER TABLE @daily DROP COLUMN id")
     shop.sql("ALTER TABLE @daily RENAME TO @weekly")
     assert shop.read("SELECT * FROM @weekly") == [("a", None)]
