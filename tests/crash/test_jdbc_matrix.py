@@ -21,17 +21,9 @@ ELSEWHERE = {
     "mariadb": set(),
 }
 
-#: Where everything is tried on the servers, too; in the other scenarios they die in the publish only, as a case takes
-#: up to a second there.
+#: Where every step is tried on the servers, too; in the other scenarios they die in the publish only, and the slow tier
+#: is SQLite's alone, as a case takes up to a second there.
 SERVERS_QUICK = {"create", "replace"}
-
-#: What the slow tier tries with all actions.
-SLOW = [
-    (database, scenario)
-    for database in DATABASES
-    for scenario in JDBC
-    if database == "sqlite" or scenario in SERVERS_QUICK
-]
 
 DEATHS = [
     Case("create", "core.publish=exit_after"),
@@ -84,13 +76,13 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("crew", "scenario"), SLOW, indirect=["crew"])
+@pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in JDBC], indirect=["crew"])
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     rest = crew.planner.cases(scenario, lambda step: others(step, quick_at(crew, scenario, step)))
     assert not crew.run(rest)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
