@@ -10,6 +10,7 @@ import pytest
 from tests.hive.conftest import start_session
 from tests.hive.world import World
 from tests.servers import Server
+from twophase.catalogs.hive.identity import STORE
 from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
@@ -112,7 +113,8 @@ def test_a_server_that_is_not_there_is_told_without_the_password(world: World) -
 def test_an_unreachable_metastore_makes_the_outcome_unknown_and_nothing_is_removed(world: World) -> None:
     participant = world.stage("t", world.sql("SELECT 1 AS a"), database="shop")
     away = world.with_options(metastore="hiveserver2", host="127.0.0.1", port="1")
-    lost = away.catalog.restore(participant.document)
+    # The same one, at an address that does not answer.
+    lost = away.catalog.restore({**participant.document, STORE: away.catalog.metastore.identity})
     assert lost.outcome() is Outcome.UNKNOWN
     with pytest.raises(CatalogError, match="nothing was removed"):
         lost.abort()
