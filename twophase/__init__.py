@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.model import (
     BucketSpec,
     Capabilities,
@@ -24,6 +24,7 @@ from twophase.model import (
     Transform,
     WriteContext,
 )
+from twophase.reading import ReadSource
 
 if TYPE_CHECKING:
     from twophase.spark.frames import create_table_as

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-
-import pyarrow as pa
 
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import (
@@ -25,13 +23,11 @@ from twophase.model import (
     TableDefinition,
     WriteContext,
 )
+from twophase.reading import ReadSource
 
 __all__ = [
-    "BatchReader",
     "Catalog",
     "Environment",
-    "Filter",
-    "ReadSource",
     "Residue",
     "TableChange",
     "TwoPhaseCatalogTable",
@@ -67,73 +63,6 @@ class Residue:
     since: float
     kept: str | None = None
     holds_rows: bool = False
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A condition that a reader may use to leave rows out; Spark looks at the rows again in any case.
-
-    Attributes
-    ----------
-    operator : str
-        ``=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``is_null``, ``is_not_null``; or ``and``, ``or`` over ``parts``.
-    column : str
-        Name of a top-level column; empty for ``and`` and ``or``.
-    values : tuple
-        What the column is compared with, as Python values (dates, aware datetimes and decimals among them).
-    parts : tuple of Filter
-    """
-
-    operator: str
-    column: str = ""
-    values: tuple[Any, ...] = ()
-    parts: tuple[Filter, ...] = ()
-
-
-class BatchReader(ABC):
-    """Reads a table of a store that none of Spark's own sources reads; the rows come in Arrow batches."""
-
-    @abstractmethod
-    def accepts(self, condition: Filter) -> bool:
-        """Whether the store can leave rows out by this condition, and never one that fulfils it."""
-
-    @abstractmethod
-    def plan(
-        self, columns: Sequence[str], conditions: Sequence[Filter]
-    ) -> Sequence[Callable[[], Iterator[pa.RecordBatch]]]:
-        """The parts of one read.
-
-        Each is pickled to an executor and called there; it yields batches with these columns, in the types of the
-        table's definition.
-        """
-
-
-@dataclass(frozen=True)
-class ReadSource:
-    """How Spark reads a table of this catalog.
-
-    Attributes
-    ----------
-    kind : str
-        ``session_table``: Spark's own session catalog reads the table ``name``;
-        ``files``: files of format ``provider`` under ``location``, partition values in the directory names;
-        ``batches``: ``reader`` reads it, on the executors.
-    name : ObjectPath, optional
-        For ``session_table``.
-    provider, location : str, optional
-        For ``files``.
-    definition : TableDefinition, optional
-        For ``files`` and ``batches``: schema, partitioning and options to read with.
-    reader : BatchReader, optional
-        For ``batches``.
-    """
-
-    kind: str
-    name: ObjectPath | None = None
-    provider: str | None = None
-    location: str | None = None
-    definition: TableDefinition | None = None
-    reader: BatchReader | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ types; there is no second type system.
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -272,6 +273,11 @@ class WriteContext:
     ordinal: int = 0
     overwrite: OverwriteScope | None = None
     base: Mapping[str, Any] | None = None
+
+    @classmethod
+    def alone(cls, catalog: str) -> WriteContext:
+        """For a participant that no coordinator asked for: a transaction id of its own."""
+        return cls(f"{catalog}-{secrets.token_hex(6)}")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def apply(metastore: Metastore, table: HiveTable, changes: Sequence[TableChange]
     altered = table
     for change in changes:
         if change.kind not in _KINDS:
-            raise _refused(path, f"Catalog hive cannot {change.kind.replace('_', ' ')}")
+            raise _refused(path, f"A Hive catalog cannot {change.kind.replace('_', ' ')}")
         altered = _KINDS[change.kind](altered, change, path)
     columns = not altered.schema.equals(table.schema, check_metadata=True)
     facts = (altered.properties, altered.comment) != (table.properties, table.comment)
@@ -43,7 +43,7 @@ def _refused(path: ObjectPath, why: str) -> CatalogError:
     return CatalogError(
         f"{path} was not altered: {why}.",
         path=path,
-        hint=f"Spark's own statement is: ALTER TABLE spark_catalog.{path} ...",
+        hint=f"For a table of the session's own metastore, Spark's statement is: ALTER TABLE spark_catalog.{path} ...",
     )
 
 

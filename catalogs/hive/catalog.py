@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets as random_source
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.catalogs.hive import alter, identity, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.files import Files, join, parent, same
@@ -28,6 +27,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.reading import ReadSource
 
 #: Kinds of metastore access.
 METASTORES = ("session", "hiveserver2")
@@ -273,7 +273,7 @@ class HiveCatalog(Catalog):
     ) -> TwoPhaseCatalogTable | None:
         if is_streaming_mode:
             return None
-        context = context or WriteContext(f"{self.name}-{random_source.token_hex(6)}")
+        context = context or WriteContext.alone(self.name)
         return offers.offer(self, self.canonical(path), definition, purpose, context)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:

@@ -49,13 +49,15 @@ class Housekeeping:
         for database in self._catalog.list_databases():
             for directory in self._directories(database):
                 stamp = layout.read_stamp(self._catalog.files, directory)
-                if stamp is not None and stamp.get("catalog") == self._catalog.name and self._is_other(stamp):
+                if stamp is not None and self._is_strange(stamp):
                     found[str(stamp[identity.STORE])] = directory
         ours = self._catalog.metastore.identity
         return [str(identity.refusal(directory, theirs, ours)) for theirs, directory in sorted(found.items())]
 
-    def _is_other(self, stamp: dict[str, Any]) -> bool:
-        return identity.is_other(stamp.get(identity.STORE), self._catalog.metastore.identity)
+    def _is_strange(self, stamp: dict[str, Any]) -> bool:
+        """Whether a catalog of this name made it, over another metastore."""
+        ours = stamp.get("catalog") == self._catalog.name
+        return ours and identity.is_other(stamp.get(identity.STORE), self._catalog.metastore.identity)
 
     def _tables(self, database: str) -> list[HiveTable]:
         store = self._catalog.metastore
@@ -99,7 +101,7 @@ class Housekeeping:
 
     def _judge(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
         stamp = layout.read_stamp(self._catalog.files, directory)
-        if stamp is not None and stamp.get("catalog") == self._catalog.name and self._is_other(stamp):
+        if stamp is not None and self._is_strange(stamp):
             return self._strange(directory, stamp)
         retired = layout.read_retired(self._catalog.files, directory)
         if retired is not None:

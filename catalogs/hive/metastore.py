@@ -114,11 +114,6 @@ class HivePartition:
     as_table: bool = False
     extra: Any = field(default=None, compare=False, repr=False)
 
-    def key(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """What identifies it among the partitions of its table, whatever the case of the columns' names."""
-        lowered = {name.lower(): value for name, value in self.values.items()}
-        return tuple(lowered[column.lower()] for column in columns)
-
 
 def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
     """The values of partitions, which identify them."""

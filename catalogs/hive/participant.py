@@ -20,17 +20,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from twophase.catalog import ReadSource, TwoPhaseCatalogTable
+from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
 from twophase.catalogs.hive.files import Files, join, same
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
-from twophase.catalogs.hive.places import Key
+from twophase.catalogs.hive.partitions import Key
 from twophase.catalogs.hive.writing import aligned, save, written_as_files
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
+from twophase.reading import ReadSource
 
 if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog

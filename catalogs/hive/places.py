@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.files import Files, is_below, normal
-
-Key = tuple[str, ...]
+from twophase.catalogs.hive.partitions import Key
 
 
 class Places:

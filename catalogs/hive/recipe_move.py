@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.files import Files, data_entries, join
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
@@ -21,6 +20,7 @@ from twophase.catalogs.hive.partitions import Key
 from twophase.errors import CatalogError
 from twophase.failpoints import declare
 from twophase.model import Level, Outcome, Purpose
+from twophase.reading import ReadSource
 
 declare(
     *(
@@ -106,7 +106,11 @@ class MoveInsert(HiveParticipant):
 
     def _plan(self, table: HiveTable) -> Moves:
         columns = table.partition_columns
-        listed = {p.key(columns): p for p in self.metastore.list_partitions(table)} if table.partitioned else {}
+        listed = (
+            {layout.partition_key(dict(p.values), columns): p for p in self.metastore.list_partitions(table)}
+            if table.partitioned
+            else {}
+        )
         places = {key: part.location for key, part in listed.items()}
         new = self.new_keys(columns) if columns else {}
         self.refuse_own_formats(table, {key: listed[key] for key in new if key in listed})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.files import join, same
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
@@ -16,6 +15,7 @@ from twophase.catalogs.hive.recipe_pointer import PointerParticipant
 from twophase.errors import CatalogError
 from twophase.failpoints import declare
 from twophase.model import Level, Outcome, Purpose
+from twophase.reading import ReadSource
 
 declare(*(f"hive.pointer.{name}" for name in ("manifest", "add_empty", "drop_partitions", "redefine", "mark")))
 
@@ -194,7 +194,10 @@ class PointerPartitions(PointerParticipant):
 
     def listed(self, table: HiveTable) -> dict[Key, HivePartition]:
         """The partitions as the metastore has them now."""
-        return {part.key(table.partition_columns): part for part in self.metastore.list_partitions(table)}
+        return {
+            layout.partition_key(dict(part.values), table.partition_columns): part
+            for part in self.metastore.list_partitions(table)
+        }
 
     def commit(self) -> None:
         plan, table = self.existing_plan, self.current()

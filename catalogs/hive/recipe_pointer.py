@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.failpoints import declare
 from twophase.model import Level, TableDefinition
+from twophase.reading import ReadSource
 
 STEPS = (
     *("stage", "write", "hidden_table", "link", "register", "publish", "own", "restore", "retire", "drop_hidden"),

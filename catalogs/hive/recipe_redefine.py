@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twophase.catalog import ReadSource
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.files import is_below
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.name_swap import NameSwap
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.recipe_pointer import PointerCreateHidden, PointerSwitch
-from twophase.errors import TableAlreadyExistsError
 from twophase.failpoints import declare
 from twophase.model import Level
+from twophase.reading import ReadSource
 
-declare(*(f"hive.pointer.{name}" for name in ("set_aside", "add_partitions", "track")))
+declare(*(f"hive.pointer.{name}" for name in ("name_aside", "add_partitions", "track")))
 
 
 class PointerUntrack(PointerSwitch):
@@ -83,7 +83,7 @@ class PointerUntrack(PointerSwitch):
         return HiveParticipant.read_source(self)
 
 
-class PointerSwap(PointerCreateHidden):
+class PointerSwap(NameSwap, PointerCreateHidden):
     """Other partition columns: the new table is made in full under a hidden name, then the names change hands.
 
     Two metastore calls. Between them the name is free; recovery puts the old table back.
@@ -103,10 +103,6 @@ class PointerSwap(PointerCreateHidden):
             "names in two calls, and a reader between them finds no table.",
         )
 
-    def check_unchanged(self) -> HiveTable:
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        return aside if aside is not None and self.current() is None else super().check_unchanged()
-
     def commit(self) -> None:
         now = self.current()
         if self.is_ours(now):
@@ -115,33 +111,18 @@ class PointerSwap(PointerCreateHidden):
         if now is not None:
             self.check_unchanged()
             self.check_inherited()
-            with self.step("set_aside"):
-                self.metastore.rename_table(self.database, self.path.name, self.hidden("aside"), kind=EXTERNAL)
-        with self.step("publish"):
-            try:
-                self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=MANAGED)
-            except TableAlreadyExistsError as error:
-                raise self.conflict("another writer created it while it was replaced") from error
+        self.swap_names(now, MANAGED)
         self.tell()
 
     def undo(self) -> None:
-        self._put_back()
+        self.put_name_back()
         super().undo()
 
-    def _put_back(self) -> None:
-        """The old table gets its name again."""
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is not None and self.current() is None and self.before is not None:
-            with self.step("restore"):
-                kind = str(self.before["kind"])
-                self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
-        self.restore_kind()
-
     def retire(self) -> None:
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is not None and self.is_ours(self.current()):
+        aside = self.unneeded_aside()
+        if aside is not None:
             self._retire_partitions(aside)
-            self.metastore.forget_table(self.database, self.hidden("aside"))
+            self.forget_aside()
         super().retire()
 
     def _retire_partitions(self, aside: HiveTable) -> None:
@@ -151,16 +132,6 @@ class PointerSwap(PointerCreateHidden):
         outside = [part for part in listed if not is_below(part.location, str(aside.location))]
         columns = aside.partition_columns
         self.retire_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
-
-    def compensate(self) -> bool:
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is None or not self.is_ours(self.current()):
-            return False
-        with self.step("restore"):
-            self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
-        self._put_back()
-        self.tell()
-        return True
 
 
 __all__ = ["PointerSwap", "PointerUntrack"]

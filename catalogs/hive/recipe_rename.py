@@ -11,10 +11,10 @@ from typing import ClassVar
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.files import join, parent, same
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.name_swap import NameSwap
 from twophase.catalogs.hive.participant import HiveParticipant
-from twophase.errors import TableAlreadyExistsError
 from twophase.failpoints import declare
-from twophase.model import Level, Outcome
+from twophase.model import Level
 
 declare(
     *(
@@ -166,7 +166,7 @@ class RenameCreate(HiveParticipant):
         return [*super().left_behind(), *([self.location] if self.holds(self.location) else [])]
 
 
-class RenameReplace(RenameCreate):
+class RenameReplace(NameSwap, RenameCreate):
     """REPLACE at a location: old directory aside, new one in, then the metastore."""
 
     @property
@@ -201,10 +201,6 @@ class RenameReplace(RenameCreate):
             )
         return Level.ATOMIC, None
 
-    def check_unchanged(self) -> HiveTable:
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        return aside if aside is not None and self.current() is None else super().check_unchanged()
-
     def commit(self) -> None:
         now = self.current()
         if self.is_ours(now):
@@ -216,7 +212,7 @@ class RenameReplace(RenameCreate):
         if self.uses_hidden:
             if self.metastore.get_table(self.database, self.hidden("table")) is None:
                 self.register()
-            self._swap_names(now)
+            self.swap_names(now, self.kind)
         else:
             with self.step("publish"):
                 self.metastore.replace_table(self.final(), self.hidden("table"))
@@ -228,18 +224,8 @@ class RenameReplace(RenameCreate):
             if waits and self.files.exists(self.location):
                 self.files.move(self.location, self.aside)
 
-    def _swap_names(self, now: HiveTable | None) -> None:
-        if now is not None:
-            with self.step("name_aside"):
-                self.metastore.rename_table(self.database, self.path.name, self.hidden("aside"), kind=EXTERNAL)
-        with self.step("publish"):
-            try:
-                self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=self.kind)
-            except TableAlreadyExistsError as error:
-                raise self.conflict("another writer created it while it was replaced") from error
-
     def undo(self) -> None:
-        self._restore_name()
+        self.put_name_back()
         HiveParticipant.undo(self)
         with self.step("put_back"):
             if self.holds(self.location):
@@ -249,33 +235,12 @@ class RenameReplace(RenameCreate):
             elif not self.in_place:
                 self.leave_as_it_was()
 
-    def _restore_name(self) -> None:
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is not None and self.current() is None and self.before is not None:
-            with self.step("restore"):
-                kind = str(self.before["kind"])
-                self.metastore.rename_table(self.database, self.hidden("aside"), self.path.name, kind=kind)
-        self.restore_kind()
-
     def retire(self) -> None:
         if self.files.exists(self.aside):
             layout.retire(self.files, self.aside, self.transaction_id)
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is not None and self.outcome() is Outcome.PUBLISHED:
-            self.metastore.forget_table(self.database, self.hidden("aside"))
+        self.forget_aside()
         if not self.in_place:
             HiveParticipant.retire(self)
-
-    def compensate(self) -> bool:
-        # The names were swapped: the old table still has its definition aside, and its files too.
-        aside = self.metastore.get_table(self.database, self.hidden("aside"))
-        if aside is None or not self.is_ours(self.current()):
-            return False
-        with self.step("restore"):
-            self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
-        self.undo()
-        self.tell()
-        return True
 
 
 __all__ = ["RenameCreate", "RenameReplace"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets as random_source
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import altering, definitions, housekeeping, options, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.offers import APPEND, offer
@@ -24,6 +23,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.reading import ReadSource
 
 
 class JdbcCatalog(Catalog):
@@ -242,7 +242,7 @@ class JdbcCatalog(Catalog):
     ) -> TwoPhaseCatalogTable | None:
         if is_streaming_mode:
             return None
-        context = context or WriteContext(f"{self.name}-{random_source.token_hex(6)}")
+        context = context or WriteContext.alone(self.name)
         return JdbcParticipant(self, offer(self, path, definition, purpose, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalog import ReadSource, TwoPhaseCatalogTable
+from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import altering, keeping, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
@@ -26,6 +26,7 @@ from twophase.errors import (
 )
 from twophase.failpoints import declare, step
 from twophase.model import Outcome, TableDefinition
+from twophase.reading import ReadSource
 
 if TYPE_CHECKING:
     from twophase.catalogs.jdbc.catalog import JdbcCatalog

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalog import BatchReader, Filter
 from twophase.catalogs.jdbc import errors
 from twophase.catalogs.jdbc.database import Column, Database, Table, open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import WriteConflictError
+from twophase.reading import BatchReader, Filter
 
 _is = pa.types
 _OPERATORS = ("=", "<", "<=", ">", ">=", "in")

@@ -40,9 +40,26 @@ COORDINATOR_ONLY = {
 }
 
 
-def others(step: str, done: tuple[str, ...]) -> tuple[str, ...]:
-    """All actions of the slow tier at a step of a real catalog; to die before a step is to die after the one before."""
-    return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done and a != "exit")
+def quick_tier(*, thorough: bool) -> Callable[[str], tuple[str, ...]]:
+    """What the quick tier does at a step of a real catalog: every step of a thorough scenario, else the publish."""
+
+    def actions(step: str) -> tuple[str, ...]:
+        if step.startswith("core.") and step not in ("core.publish", "core.record_committing"):
+            return ()
+        if not thorough:
+            return ("exit_after",) if "publish" in step else ()
+        return quick(step)
+
+    return actions
+
+
+def slow_tier(done: Callable[[str], tuple[str, ...]]) -> Callable[[str], tuple[str, ...]]:
+    """What is left to the slow tier; to die before a step is to die after the one before."""
+
+    def actions(step: str) -> tuple[str, ...]:
+        return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done(step) and a != "exit")
+
+    return actions
 
 
 @dataclass

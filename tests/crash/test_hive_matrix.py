@@ -6,19 +6,19 @@ number of real Spark drivers is killed in ``test_spark_deaths.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Case, Crew, Report, others, quick
+from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
 from tests.crash.scenarios import HIVE
 from twophase import failpoints
 
 RECIPES = ("pointer", "rename")
 
 #: Only for SerDe tables, which Spark's own insert writes, and for HiveServer2: both in tests/hive.
-ELSEWHERE = {"hive.pointer.hidden_table", "hive.rename.hidden_table", "hive.pointer.own", "hive.pointer.set_aside"}
+ELSEWHERE = {"hive.pointer.hidden_table", "hive.rename.hidden_table", "hive.pointer.own", "hive.pointer.name_aside"}
 
 #: Where the quick tier dies at every step; elsewhere it dies in the publish, and the slow tier tries the rest.
 QUICK = {
@@ -61,19 +61,13 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Rep
         yield crew
 
 
-def quick_at(crew: Crew, scenario: str, step: str) -> tuple[str, ...]:
-    """The actions of the quick tier at a step."""
-    thorough = scenario in QUICK[crew.world.removeprefix("hive-")]
-    if step.startswith("core.") and step not in ("core.publish", "core.record_committing"):
-        return ()
-    if not thorough:
-        return ("exit_after",) if "publish" in step else ()
-    return quick(step)
+def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
+    return quick_tier(thorough=scenario in QUICK[crew.world.removeprefix("hive-")])
 
 
 @pytest.mark.parametrize("scenario", HIVE)
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario, lambda step: quick_at(crew, scenario, step)))
+    assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=str)
@@ -95,7 +89,7 @@ def test_every_failpoint_of_the_recipe_was_reached(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", HIVE)
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    rest = crew.planner.cases(scenario, lambda step: others(step, quick_at(crew, scenario, step)))
+    rest = crew.planner.cases(scenario, slow_tier(quick_at(crew, scenario)))
     assert not crew.run(rest)
 
 

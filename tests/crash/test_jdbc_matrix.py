@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Case, Crew, Report, others, quick
+from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
 from tests.crash.scenarios import JDBC
 from twophase import failpoints
 
@@ -46,18 +46,13 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Rep
         yield crew
 
 
-def quick_at(crew: Crew, scenario: str, step: str) -> tuple[str, ...]:
-    """The actions of the quick tier at a step."""
-    if step.startswith("core.") and step not in ("core.publish", "core.record_committing"):
-        return ()
-    if crew.world != "jdbc-sqlite" and scenario not in SERVERS_QUICK:
-        return ("exit_after",) if "publish" in step else ()
-    return quick(step)
+def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
+    return quick_tier(thorough=crew.world == "jdbc-sqlite" or scenario in SERVERS_QUICK)
 
 
 @pytest.mark.parametrize("scenario", JDBC)
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario, lambda step: quick_at(crew, scenario, step)))
+    assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=str)
@@ -78,7 +73,7 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in JDBC], indirect=["crew"])
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    rest = crew.planner.cases(scenario, lambda step: others(step, quick_at(crew, scenario, step)))
+    rest = crew.planner.cases(scenario, slow_tier(quick_at(crew, scenario)))
     assert not crew.run(rest)
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.hive.world import World
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
+from twophase.spark.jvm import Jvm, texts
+from twophase.spark.jvm_metastore import case_classes
 
 TEXT = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
@@ -143,10 +145,11 @@ def test_a_partition_keeps_settings_that_its_files_do_not_depend_on(world: World
 
 def parameters(world: World, **more: str) -> dict[str, str]:
     """Parameters of the partition, as another engine sees them; or adds to them."""
+    jvm = Jvm(world.spark)
     catalog = world.spark._jsparkSession.sessionState().catalog().externalCatalog()
-    store = world.environment.session_metastore
-    partition = catalog.listPartitions("default", "s", store._none()).apply(0)
-    known: dict[str, str] = {**store._dict(partition.parameters()), **more}
+    partition = catalog.listPartitions("default", "s", jvm.option(None)).apply(0)
+    known = {**texts(partition.parameters()), **more}
     if more:
-        catalog.alterPartitions("default", "s", store._seq([store._case.copy(partition, parameters=store._map(known))]))
+        changed = case_classes(jvm).copy(partition, parameters=jvm.scala_map(known))
+        catalog.alterPartitions("default", "s", jvm.seq([changed]))
     return known

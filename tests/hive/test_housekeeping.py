@@ -139,3 +139,19 @@ def test_a_path_with_spaces_and_letters_of_other_scripts(world: World, tmp_path:
     world.run("e", world.sql("SELECT 5L AS id, 1L AS k"), Purpose.INSERT_INTO)
     assert len(world.rows("e")) == 5
     assert place.is_dir()
+
+
+@pytest.mark.parametrize("options", [{}, {"recipe": "rename"}], ids=["pointer", "rename"])
+def test_an_old_table_that_waits_aside_goes_even_when_another_writer_holds_the_name(
+    world: World, options: dict[str, str]
+) -> None:
+    it = world.with_options(**options)
+    it.run("t", it.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    first = it.stage("t", it.sql("SELECT id, 'a' AS part FROM range(2)"), Purpose.REPLACE_TABLE_AS, by=["part"])
+    first.commit()
+    second = it.stage("t", it.sql("SELECT id AS other, 'b' AS p FROM range(1)"), Purpose.REPLACE_TABLE_AS, by=["p"])
+    second.commit()
+    first.finish()
+    second.finish()
+    assert world.rows("t") == [(0, "b")]
+    assert world.hidden_tables() == []

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from twophase.errors import ConfigurationError
-from twophase.model import quote
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
@@ -74,7 +73,7 @@ class Jvm:
         self.jvm = spark.sparkContext._jvm
         self._kept: dict[tuple[str, ...], Any] = {}
 
-    def _once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+    def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
         """A value that never changes, fetched once: each call over Py4J counts in a statement of a few rows."""
         if key not in self._kept:
             self._kept[key] = make()
@@ -82,11 +81,11 @@ class Jvm:
 
     def kind(self, class_name: str) -> Any:
         """A class named from the root (each dot of its name would cost a call at each use)."""
-        return self._once((class_name,), lambda: functools.reduce(getattr, class_name.split("."), self.jvm))
+        return self.once((class_name,), lambda: functools.reduce(getattr, class_name.split("."), self.jvm))
 
     def static(self, class_name: str, member: str) -> Any:
         """A static method (each look at a class for one costs a call)."""
-        return self._once((class_name, member), lambda: getattr(self.kind(class_name), member))
+        return self.once((class_name, member), lambda: getattr(self.kind(class_name), member))
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ class Jvm:
     def array(self, class_name: str, items: Sequence[Any] = ()) -> Any:
         """A Java array of a class named from the root (``java.lang.String``)."""
         if not items:
-            return self._once(("empty", class_name), lambda: self.gateway.new_array(self.kind(class_name), 0))
+            return self.once(("empty", class_name), lambda: self.gateway.new_array(self.kind(class_name), 0))
         array = self.gateway.new_array(self.kind(class_name), len(items))
         for index, item in enumerate(items):
             array[index] = item
@@ -189,22 +188,22 @@ class Jvm:
     def option(self, value: Any | None) -> Any:
         """A Scala ``Option``; Python's None is the empty one."""
         if value is None:
-            return self._once(("scala.None",), lambda: self.kind("scala.Option").empty())
+            return self.once(("scala.None",), lambda: self.kind("scala.Option").empty())
         return self.static("scala.Option", "apply")(value)
 
     def seq(self, items: Sequence[Any]) -> Any:
         """A Scala ``Seq``."""
         to_seq = self.static("org.apache.spark.api.python.PythonUtils", "toSeq")
-        return to_seq(list(items)) if items else self._once(("scala.Nil",), lambda: to_seq([]))
+        return to_seq(list(items)) if items else self.once(("scala.Nil",), lambda: to_seq([]))
 
     def scala_map(self, entries: Mapping[str, str]) -> Any:
         """An immutable Scala ``Map``."""
         to_map = self.static("org.apache.spark.api.python.PythonUtils", "toScalaMap")
-        return to_map(dict(entries)) if entries else self._once(("scala.Map.empty",), lambda: to_map({}))
+        return to_map(dict(entries)) if entries else self.once(("scala.Map.empty",), lambda: to_map({}))
 
     def any_tag(self) -> Any:
         """Scala's ``ClassTag[Any]``: an array of it holds values of all kinds."""
-        return self._once(("ClassTag.Any",), lambda: self.kind("scala.reflect.ClassTag").Any())
+        return self.once(("ClassTag.Any",), lambda: self.kind("scala.reflect.ClassTag").Any())
 
     def set(self, items: Iterable[Any] = ()) -> Any:
         """A ``java.util.Set``."""
@@ -223,7 +222,7 @@ class Jvm:
         """``Column[]`` of a ``StructType``."""
         util = self.kind(CATALOG + "CatalogV2Util")
         with private_name("CatalogV2Util.structTypeToV2Columns", self.spark):
-            more = self._once(("structTypeToV2Columns",), lambda: self._default(util, "structTypeToV2Columns", 2))
+            more = self.once(("structTypeToV2Columns",), lambda: self._default(util, "structTypeToV2Columns", 2))
             return util.structTypeToV2Columns(struct, *more)
 
     @staticmethod
@@ -249,7 +248,7 @@ class Jvm:
 
     def _enum_set(self, class_name: str, names: tuple[str, ...]) -> Any:
         kind = self.kind(class_name)
-        return self._once((class_name, *names), lambda: self.set(kind.valueOf(name) for name in names))
+        return self.once((class_name, *names), lambda: self.set(kind.valueOf(name) for name in names))
 
     def transforms(self, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
         """A ``Transform[]`` from (name, columns, arguments)."""
@@ -279,35 +278,12 @@ class Jvm:
     def table_type(self, name: str) -> Any:
         """One of the kinds of a session table: ``MANAGED``, ``EXTERNAL`` or ``VIEW``."""
         kind = "org.apache.spark.sql.catalyst.catalog.CatalogTableType"
-        return self._once((kind, name), lambda: getattr(self.kind(kind), name)())
+        return self.once((kind, name), lambda: getattr(self.kind(kind), name)())
 
     def v1_table(self, catalog_table: Any) -> Any:
         """A ``V1Table`` over a ``CatalogTable``."""
         with private_name("V1Table", self.spark):
             return self.kind(CATALOG + "V1Table")(catalog_table)
-
-    def session_read_table(self, database: str, name: str) -> Any:
-        """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever.
-
-        Outside the session catalog, Spark takes no ``V1Table`` whose partitions the metastore tracks. Such a table is
-        answered as a view of itself: its scan is Spark's own, with partitions from the metastore.
-        """
-        found = self.session_table(database, name)
-        if not found.tracksPartitionsInCatalog():
-            return self.v1_table(found)
-        with private_name("CatalogTable.copy", self.spark):
-            text = f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"
-            changed = {
-                "tableType": self.table_type("VIEW"),
-                "viewText": self.option(text),
-                "tracksPartitionsInCatalog": False,
-            }
-            return self.v1_table(self._copy(found, changed))
-
-    def _copy(self, product: Any, changed: Mapping[str, Any]) -> Any:
-        """``copy`` of a Scala case class, whose number of fields differs by version."""
-        names = [str(product.productElementName(index)) for index in range(product.productArity())]
-        return product.copy(*(changed.get(name, product.productElement(index)) for index, name in enumerate(names)))
 
     def file_table(self, provider: str, location: str, schema_json: str, options: Mapping[str, str]) -> Any:
         """Spark's own file table (vectorised readers, partition values in directory names) over a location.
@@ -389,11 +365,11 @@ class Jvm:
 
     def session_catalog(self) -> Any:
         """Spark's own catalog of the session."""
-        return self._once(("SessionCatalog",), lambda: self.session.sessionState().catalog())
+        return self.once(("SessionCatalog",), lambda: self.session.sessionState().catalog())
 
     def cache_manager(self) -> Any:
         """What keeps the cached queries of the application."""
-        return self._once(("CacheManager",), lambda: self.session.sharedState().cacheManager())
+        return self.once(("CacheManager",), lambda: self.session.sharedState().cacheManager())
 
     # -- exceptions ----------------------------------------------------------------------------------------------
 
@@ -428,6 +404,14 @@ class Jvm:
             serde = found.get()
             parts = {"serde": serde.serde(), "input_format": serde.inputFormat(), "output_format": serde.outputFormat()}
             return {key: str(value.get()) for key, value in parts.items() if value.isDefined()}
+
+
+def texts(scala_map: Any) -> dict[str, str]:
+    """The texts of a Scala ``Map``: two strings instead of an iterator, which costs several calls for each entry."""
+    if scala_map.isEmpty():
+        return {}
+    keys, values = (side.mkString(BETWEEN).split(BETWEEN) for side in (scala_map.keys(), scala_map.values()))
+    return dict(zip(keys, values, strict=True))
 
 
 def _py4j_error() -> type[Exception]:

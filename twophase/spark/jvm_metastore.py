@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twophase.model import quote
 from twophase.spark.jvm import Jvm, private_name
 
 
@@ -63,6 +64,30 @@ class CaseClasses:
             found = instance.getClass().getConstructors()
             self._constructors[kind] = max(found, key=lambda constructor: constructor.getParameterCount())
         return self._constructors[kind]
+
+
+def case_classes(jvm: Jvm) -> CaseClasses:
+    """Those of a session, which remember the fields that they have asked for."""
+    found: CaseClasses = jvm.once(("case classes",), lambda: CaseClasses(jvm))
+    return found
+
+
+def session_read_table(jvm: Jvm, database: str, name: str) -> Any:
+    """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever.
+
+    Outside the session catalog, Spark takes no ``V1Table`` whose partitions the metastore tracks. Such a table is
+    answered as a view of itself: its scan is Spark's own, with partitions from the metastore.
+    """
+    found = jvm.session_table(database, name)
+    if not found.tracksPartitionsInCatalog():
+        return jvm.v1_table(found)
+    view = case_classes(jvm).copy(
+        found,
+        tableType=jvm.table_type("VIEW"),
+        viewText=jvm.option(f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"),
+        tracksPartitionsInCatalog=False,
+    )
+    return jvm.v1_table(view)
 
 
 def external_catalog(spark: Any) -> Any:

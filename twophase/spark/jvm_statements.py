@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twophase.spark.jvm import BETWEEN, private_name
+from twophase.spark.jvm import private_name, texts
 
 #: Plan nodes that hold statements inside, and the accessors that lead to them.
 _INNER: Mapping[str, tuple[str, ...]] = {
@@ -395,7 +395,7 @@ class NameReader:
             columns = table.partitionColumnNames()
             provider = (_option(table.provider()) or "hive").lower()
             names = () if columns.isEmpty() else _strings(columns)
-            return TableFacts(provider, names, lambda: _texts(table.storage().properties()))
+            return TableFacts(provider, names, lambda: texts(table.storage().properties()))
 
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Whether a partition, given by a value for each column, exists."""
@@ -471,14 +471,6 @@ def _condition(error: Exception) -> str | None:
 def _strings(sequence: Any) -> tuple[str, ...]:
     """A Scala ``Seq[String]`` in one crossing."""
     return tuple(str(sequence.mkString(_SEPARATOR)).split(_SEPARATOR))
-
-
-def _texts(entries: Any) -> dict[str, str]:
-    """A Scala ``Map`` of texts."""
-    if entries.isEmpty():
-        return {}
-    keys, values = (side.mkString(BETWEEN).split(BETWEEN) for side in (entries.keys(), entries.values()))
-    return dict(zip(keys, values, strict=True))
 
 
 def _option(option: Any) -> str | None:

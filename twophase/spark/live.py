@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalog import Catalog, ReadSource, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import AtomicityNotSupportedError, TransactionAborted
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.reading import ReadSource
 from twophase.spark.jvm import TRANSACTION_PROPERTY
 from twophase.transactions import Transaction
 

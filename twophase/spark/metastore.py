@@ -33,7 +33,7 @@ from twophase.errors import (
 )
 from twophase.model import BucketSpec
 from twophase.spark import jvm_metastore, types
-from twophase.spark.jvm import BETWEEN, Jvm
+from twophase.spark.jvm import Jvm, texts
 from twophase.spark.jvm_caches import TableCaches
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
@@ -63,7 +63,7 @@ class SessionMetastore(Metastore):
         self._catalog = jvm_metastore.external_catalog(spark)
         self._hive = jvm_metastore.hive_client(spark)
         self._caches = TableCaches(self._jvm)
-        self._case = jvm_metastore.CaseClasses(self._jvm)
+        self._case = jvm_metastore.case_classes(self._jvm)
 
     @property
     def read_by_session(self) -> bool:
@@ -106,7 +106,7 @@ class SessionMetastore(Metastore):
             return None
         found = self._catalog.getDatabase(database)
         facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
-        return {**self._dict(found.properties()), **facts}
+        return {**texts(found.properties()), **facts}
 
     def database_exists(self, database: str) -> bool:
         return bool(self._catalog.databaseExists(database))
@@ -136,7 +136,7 @@ class SessionMetastore(Metastore):
                 path=database,
             )
         found = self._catalog.getDatabase(database)
-        facts = {**self._dict(found.properties()), "comment": str(found.description() or "")}
+        facts = {**texts(found.properties()), "comment": str(found.description() or "")}
         uri = self._uri(changes["location"]) if changes.get("location") else found.locationUri()
         for key, value in changes.items():
             facts[key] = value or ""
@@ -194,7 +194,7 @@ class SessionMetastore(Metastore):
     def _as_kind(self, raw: Any, kind: str, **changes: Any) -> Any:
         """A raw Hive table with a kind, and with Hive's location where Spark has it: a drop then finds the files."""
         if kind == MANAGED:
-            path = self._dict(raw.storage().properties()).get("path")
+            path = texts(raw.storage().properties()).get("path")
             if path is not None:
                 located = self._case.copy(raw.storage(), locationUri=self._option(self._uri(path)))
                 changes["storage"] = located
@@ -228,7 +228,7 @@ class SessionMetastore(Metastore):
     def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:
         changes: dict[str, Any] = {"identifier": old.identifier()}
         if not table.tracked:
-            properties = self._dict(template.properties())
+            properties = texts(template.properties())
             properties.pop("spark.sql.partitionProvider", None)
             changes |= {"properties": self._map(properties), "tracksPartitionsInCatalog": False}
         return self._as_kind(template, table.kind, ignoredProperties=self._map({}), **changes)
@@ -281,7 +281,7 @@ class SessionMetastore(Metastore):
         if self._hive is None:
             return None
         storage = self._hive.getTable(database, name).storage()
-        path, found = self._dict(storage.properties()).get("path"), storage.locationUri()
+        path, found = texts(storage.properties()).get("path"), storage.locationUri()
         if path is None or not found.isDefined():
             return None
         location = self._location(found.get())
@@ -298,7 +298,7 @@ class SessionMetastore(Metastore):
         return [self._partition(partition, columns) for partition in _items(found)]
 
     def _partition(self, found: Any, columns: Mapping[str, str]) -> HivePartition:
-        values = {columns.get(key.lower(), key): value for key, value in self._dict(found.spec()).items()}
+        values = {columns.get(key.lower(), key): value for key, value in texts(found.spec()).items()}
         return HivePartition(values, self._location(found.storage().locationUri().get()), extra=found)
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
@@ -324,7 +324,7 @@ class SessionMetastore(Metastore):
             return True
         if any(name in serde.lower() for name in _SELF_DESCRIBING):
             return False
-        one, other = (self._dict(storage.properties()) for storage in (own, common))
+        one, other = (texts(storage.properties()) for storage in (own, common))
         return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
 
     def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
@@ -377,8 +377,8 @@ class SessionMetastore(Metastore):
             partition_columns=tuple(_strings(found.partitionColumnNames())),
             bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
             serde=self._serde(storage) if serde else {},
-            options={k: v for k, v in self._dict(storage.properties()).items() if k.lower() != "path"},
-            properties=self._dict(found.properties()),
+            options={k: v for k, v in texts(storage.properties()).items() if k.lower() != "path"},
+            properties=texts(found.properties()),
             comment=str(found.comment().get()) if found.comment().isDefined() else None,
             tracked=serde or bool(found.tracksPartitionsInCatalog()),
             extra={"spark": found},
@@ -473,13 +473,6 @@ class SessionMetastore(Metastore):
 
     def _map(self, entries: Mapping[str, str]) -> Any:
         return self._jvm.scala_map(entries)
-
-    def _dict(self, scala_map: Any) -> dict[str, str]:
-        if scala_map.isEmpty():
-            return {}
-        # Two strings instead of an iterator: walking one over Py4J costs several calls for each entry.
-        keys, values = (side.mkString(BETWEEN) for side in (scala_map.keys(), scala_map.values()))
-        return dict(zip(keys.split(BETWEEN), values.split(BETWEEN), strict=True))
 
 
 def _keeps_format(partition: HivePartition) -> bool:

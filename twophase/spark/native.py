@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalog import Catalog, ReadSource
+from twophase.catalog import Catalog
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
@@ -18,10 +18,12 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.reading import ReadSource
 from twophase.spark import live
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.intent import options_of
 from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
+from twophase.spark.jvm_metastore import session_read_table
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
 from twophase.spark.proxies_namespaces import NamespacesMixin
@@ -141,7 +143,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _read_table(self, path: ObjectPath, source: ReadSource, definition: TableDefinition | None) -> Any:
         if source.kind == "session_table":
             name = source.name or path
-            return self._jvm.session_read_table(name.database, name.name)
+            return session_read_table(self._jvm, name.database, name.name)
         if source.kind == "files" and source.location:
             definition = source.definition or definition or self._catalog.load_table(path)
             return FilesTable(self._handle, self._catalog, path, definition, source.provider, source.location)

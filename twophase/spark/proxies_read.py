@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from twophase.catalog import BatchReader, Catalog, Filter
+from twophase.catalog import Catalog
 from twophase.model import ObjectPath, TableDefinition
+from twophase.reading import BatchReader, Filter
 from twophase.spark import types
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import Jvm

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from twophase.catalog import ReadSource
 from twophase.model import TableDefinition
+from twophase.reading import ReadSource
 from twophase.testing import _rows
 from twophase.testing._store import Document
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalog import ReadSource
 from twophase.catalog import TwoPhaseCatalogTable as Participant
 from twophase.errors import (
     CatalogError,
@@ -18,6 +17,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.reading import ReadSource
 from twophase.testing import _rows
 from twophase.testing._files import as_files
 from twophase.testing._store import Document

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from twophase import failpoints
-from twophase.catalog import Catalog, Environment, ReadSource, Residue, TableChange
+from twophase.catalog import Catalog, Environment, Residue, TableChange
 from twophase.catalog import TwoPhaseCatalogTable as Participant
 from twophase.errors import (
     CatalogError,
@@ -28,6 +28,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.reading import ReadSource
 from twophase.testing import _alter, _rows
 from twophase.testing._files import as_files
 from twophase.testing._participant import ChaosTable
@@ -266,7 +267,7 @@ class ChaosCatalog(Catalog):
         if is_streaming_mode or purpose not in self.capabilities.purposes:
             return None
         self._check(path, definition)
-        context = context or WriteContext(f"chaos_{uuid.uuid4().hex}")
+        context = context or WriteContext.alone(self.name)
         target = self._target(path, context)
         if target is None and not purpose.creates:
             raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
