@@ -13,7 +13,7 @@ _log = logging.getLogger("twophase")
 
 
 class Heartbeat:
-    """Renews leases until they are removed or lost; the thread runs only while there are any.
+    """Renews leases until they are removed or lost; the thread ends a beat after the last one, not to start each time.
 
     Parameters
     ----------
@@ -41,15 +41,13 @@ class Heartbeat:
         """Stop renewing a lease. Idempotent."""
         with self._changed:
             self._leases.pop(transaction_id, None)
-            if not self._leases:
-                self._changed.notify_all()
 
     def stop(self) -> None:
         """Stop renewing at all."""
         with self._changed:
             self._leases.clear()
-            self._changed.notify_all()
             thread, self._thread = self._thread, None
+            self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
 
@@ -59,9 +57,11 @@ class Heartbeat:
                 self._renew(lease)
 
     def _wait(self) -> list[Lease]:
+        me = threading.current_thread()
         with self._changed:
-            self._changed.wait_for(lambda: not self._leases, timeout=self._seconds)
-            if not self._leases and self._thread is threading.current_thread():
+            if self._changed.wait_for(lambda: self._thread is not me, timeout=self._seconds):
+                return []
+            if not self._leases:
                 self._thread = None
             return list(self._leases.values())
 

@@ -287,6 +287,10 @@ class HiveCatalog(Catalog):
         names.check_path(path, self.metastore.longest_name)
         if not self.metastore.database_exists(path.database):
             raise self._no_database(path.database)
+        self.check_definition(path, definition)
+
+    def check_definition(self, path: ObjectPath, definition: TableDefinition) -> None:
+        """The columns of a new table."""
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
         names.check_definition(path, definition, case_sensitive=sensitive)
 

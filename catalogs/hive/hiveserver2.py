@@ -195,7 +195,7 @@ class HiveServer2Metastore(Metastore):
         # was set aside was replaced, and its files may go.
         self.drop_table(database, name)
 
-    def changed(self, database: str, name: str, *, written: bool = False) -> None:
+    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
         # The server's session remembers which files a table has.
         if self.get_table(database, name) is not None:
             self._run(f"REFRESH TABLE {ddl.table_name(database, name)}")

@@ -310,7 +310,7 @@ class Metastore(ABC):
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str, *, written: bool = False) -> None:
+    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
         """Called after a publish: make the session look at the table anew.
 
         Parameters
@@ -319,6 +319,8 @@ class Metastore(ABC):
         written : bool
             Whether it is the same table with other rows: what was made of it before should show them, and its
             statistics are of other rows.
+        fresh : bool
+            Whether it is a new table, which has no statistics yet.
         """
 
     @property

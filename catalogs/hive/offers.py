@@ -78,7 +78,7 @@ def offer(
     if purpose.inserts:
         wanted = _definition_for_insert(catalog, found, base, definition)
     else:
-        catalog.check_new(path, definition)
+        catalog.check_definition(path, definition)
         wanted = complete(definition, catalog.conf)
     if wanted.provider not in catalog.capabilities.providers or wanted.provider not in PROVIDERS:
         return None

@@ -54,6 +54,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
     recipe: ClassVar[str]
 
     _live: TableDefinition | None = None
+    #: The hidden tables that this object has made; None where another process may have made more.
+    _made: set[str] | None = None
     _told = False
 
     def __init__(
@@ -166,6 +168,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def begin(self) -> None:
         with self.step("stage"):
+            if not self.files.exists(self.version):
+                self._made = set()
             layout.write_stamp(self.files, self.version, self.stamp_facts())
 
     def stamp_facts(self) -> dict[str, Any]:
@@ -199,11 +203,18 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def make_hidden(self, name: str, table: HiveTable) -> None:
         """Create a hidden table; one of an earlier try of ours is made anew."""
         self.forget_hidden(name)
+        self._create_hidden(name, table)
+
+    def _create_hidden(self, name: str, table: HiveTable) -> None:
+        if self._made is not None:
+            self._made.add(name)
         self.metastore.create_table(table)
 
     def forget_hidden(self, *names: str) -> None:
         """Drop the metadata of hidden tables of ours. Idempotent."""
         for name in names:
+            if self._made is not None and name not in self._made:
+                continue
             found = self.metastore.get_table(self.database, name)
             if found is not None and found.stamp == self.transaction_id:
                 self.metastore.forget_table(self.database, name)
@@ -365,7 +376,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("drop_hidden"):
             self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
         if self.effect != INSERT or not self._told:
-            self.metastore.changed(self.database, self.path.name, written=True)
+            self.metastore.changed(self.database, self.path.name, written=True, fresh=self.effect == CREATE)
 
     def retire(self) -> None:
         """Mark what was replaced. The files of an external table are the user's and stay as they are."""
@@ -418,7 +429,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if self.metastore.get_table(self.database, name) is None:
             with self.step("hidden_table"):
                 table = self.target(name=name, kind=EXTERNAL)
-                self.metastore.create_table(table)
+                self._create_hidden(name, table)
                 found = partitions or self._staged_partitions(table)
                 self.metastore.add_partitions(table, self.hive.partitions_of(table, found))
         return ReadSource("session_table", name=ObjectPath.of(self.database, name))

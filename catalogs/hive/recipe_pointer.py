@@ -23,13 +23,15 @@ class PointerParticipant(HiveParticipant):
     """Shared by the participants of this recipe."""
 
     recipe: ClassVar[str] = "pointer"
+    _published_here = False
 
 
 class PointerCreate(PointerParticipant):
     """CREATE of an unpartitioned table: one ``create_table`` with its LOCATION at the version."""
 
     def begin(self) -> None:
-        self.hive.check_free(self.path, self.transaction_id)
+        # The catalog has just seen that there is no such table.
+        self.hive.check_location(self.path, self.hive.default_location(self.path), self.transaction_id)
         super().begin()
 
     def prepare(self) -> None:
@@ -38,25 +40,32 @@ class PointerCreate(PointerParticipant):
         self.set_level(Level.ATOMIC)
 
     def commit(self) -> None:
-        if self.is_ours(self.current()):
+        if self._published_here or self.is_ours(self.current()):
             return
         self.check_staged()
         with self.step("publish"):
             self.metastore.create_table(self.target())
+        self._published_here = True
         self.tell()
 
     def finish(self) -> None:
+        if not self._published_here:
+            self._own()
+        super().finish()
+
+    def _own(self) -> None:
+        """After a death between the calls that make a managed table."""
         now = self.current()
         if now is not None and self.is_ours(now) and now.kind != MANAGED:
             with self.step("own"):
                 self.metastore.make_managed(self.database, self.path.name)
-        super().finish()
 
     def compensate(self) -> bool:
         if not self.is_ours(self.current()):
             return False
         with self.step("restore"):
             self.metastore.forget_table(self.database, self.path.name)
+        self._published_here = False
         self.tell()
         return True
 
@@ -83,10 +92,11 @@ class PointerCreateHidden(PointerCreate):
         self.metastore.add_partitions(table, self.hive.partitions_of(table, partitions))
 
     def commit(self) -> None:
-        if self.is_ours(self.current()):
+        if self._published_here or self.is_ours(self.current()):
             return
         with self.step("publish"):
             self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=MANAGED)
+        self._published_here = True
         self.tell()
 
     def read_source(self) -> ReadSource | None:

@@ -102,9 +102,9 @@ class SessionMetastore(Metastore):
         return sorted(_strings(self._catalog.listDatabases()))
 
     def get_database(self, database: str) -> dict[str, str] | None:
-        if not self._catalog.databaseExists(database):
+        found = self._database(database)
+        if found is None:
             return None
-        found = self._catalog.getDatabase(database)
         facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
         return {**texts(found.properties()), **facts}
 
@@ -112,9 +112,16 @@ class SessionMetastore(Metastore):
         return bool(self._catalog.databaseExists(database))
 
     def database_location(self, database: str) -> str | None:
-        if not self.database_exists(database):
-            return None
-        return self._location(self._catalog.getDatabase(database).locationUri())
+        found = self._database(database)
+        return None if found is None else self._location(found.locationUri())
+
+    def _database(self, database: str) -> Any | None:
+        try:
+            return self._catalog.getDatabase(database)
+        except _spark_errors() as error:
+            if _is(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
+                return None
+            raise
 
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         if not ignore_if_exists and self._catalog.databaseExists(database):
@@ -176,12 +183,18 @@ class SessionMetastore(Metastore):
         # Spark would keep the location of a managed data source table from Hive, which then has the default one.
         later = self._hive is not None and table.kind == MANAGED and table.provider != "hive"
         try:
-            self._catalog.createTable(self._to_spark(replace(table, kind=EXTERNAL) if later else table), False)
+            self._catalog.createTable(self._new(replace(table, kind=EXTERNAL) if later else table), False)
         except _spark_errors() as error:
             self._refuse(error, table)
             raise
         if later:
             self.make_managed(table.database, table.name)
+
+    def _new(self, table: HiveTable) -> Any:
+        """A table whose files are there already: where the metastore would size it, Spark would not."""
+        if self._hive is not None and table.provider != "hive" and not table.partitioned:
+            table = replace(table, properties={**table.properties, "DO_NOT_UPDATE_STATS": "true"})
+        return self._to_spark(table)
 
     def make_managed(self, database: str, name: str) -> None:
         if self._hive is None:
@@ -353,11 +366,14 @@ class SessionMetastore(Metastore):
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str, *, written: bool = False) -> None:
+    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
         if written:
-            self._caches.follow(database, name, statistics=True)
+            self._caches.follow(database, name, statistics=not fresh or self._sizes_tables())
         else:
             self._jvm.forget_relation(database, name)
+
+    def _sizes_tables(self) -> bool:
+        return self._spark.conf.get("spark.sql.statistics.size.autoUpdate.enabled", "false").lower() == "true"
 
     # -- to Spark and back ---------------------------------------------------------------------------------------
 
