@@ -11,6 +11,7 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive.files import same
 from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
+from twophase.spark.jvm_partitions import path_of, uri_of
 
 
 def kind_of(world: World, table: str) -> str:
@@ -252,3 +253,20 @@ def test_a_managed_table_that_was_given_a_location_stays_there(world: World, tmp
     world.run("m", world.sql("SELECT 3L AS id"), Purpose.REPLACE_TABLE_AS)
     assert world.rows("m") == [(3,)]
     assert marks_in(tmp_path / "there") == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "file:/a/k=1",
+        "/a b/100%/k=a%2Fb",
+        "hdfs://host:8020/a/ü/漢字/\U0001f600",
+        "s3a://bucket/a+b/c;d,e@f:g/$h&i",
+        "file:/a/[b]{c}|d^e`f\"g<h>i#j?k~l!m'n(o)*p",
+        "file:/a/\u00a0\u2028\u0085\x01/b",
+    ],
+)
+def test_a_partitions_location_is_escaped_as_spark_does(world: World, path: str) -> None:
+    java = world.spark._jvm.org.apache.hadoop.fs.Path(path)
+    assert uri_of(path) == java.toUri().toString()
+    assert path_of(java.toUri().toString()) == java.toString()

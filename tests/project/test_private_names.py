@@ -27,6 +27,7 @@ USERS = {
     "jvm_metastore.py",
     "jvm_statements.py",
     "jvm_writers.py",
+    "jvm_partitions.py",
     "metastore.py",
     "listener.py",
 }

@@ -11,7 +11,6 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from twophase.catalogs.hive import identity as identities
@@ -35,6 +34,7 @@ from twophase.model import BucketSpec
 from twophase.spark import jvm_metastore, types
 from twophase.spark.jvm import Jvm, texts
 from twophase.spark.jvm_caches import TableCaches
+from twophase.spark.jvm_partitions import PartitionTexts, path_of, uri_of
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: SerDes whose files say themselves how they are read.
@@ -64,6 +64,7 @@ class SessionMetastore(Metastore):
         self._hive = jvm_metastore.hive_client(spark)
         self._caches = TableCaches(self._jvm)
         self._case = jvm_metastore.case_classes(self._jvm)
+        self._texts = PartitionTexts(self._jvm)
 
     @property
     def read_by_session(self) -> bool:
@@ -308,11 +309,7 @@ class SessionMetastore(Metastore):
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
         found = self._catalog.listPartitions(table.database, table.name, self._none())
         columns = {column.lower(): column for column in table.partition_columns}
-        return [self._partition(partition, columns) for partition in _items(found)]
-
-    def _partition(self, found: Any, columns: Mapping[str, str]) -> HivePartition:
-        values = {columns.get(key.lower(), key): value for key, value in texts(found.spec()).items()}
-        return HivePartition(values, self._location(found.storage().locationUri().get()), extra=found)
+        return [_partition(facts, columns) for facts in self._texts.facts(found)]
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
@@ -324,45 +321,27 @@ class SessionMetastore(Metastore):
 
     def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:
-            specs = self._seq([self._map(spec) for spec in partition_specs(partitions)])
+            specs = self._texts.specs(partition_specs(partitions))
             # ignore missing ones, no purge, keep the files
             self._catalog.dropPartitions(table.database, table.name, specs, True, False, True)
 
     def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
         if table.provider != "hive" or partition.extra is None:
             return False  # Spark reads every partition of its own formats as the table says
-        own, common = (found.storage() for found in (partition.extra, table.extra["spark"]))
-        serde = str(own.serde().toString())
-        if serde != common.serde().toString() or not own.inputFormat().equals(common.inputFormat()):
+        own, common = partition.extra["storage"], self._texts.storage(table.extra["spark"].storage())
+        if any(own[fact] != common[fact] for fact in ("serde", "inputFormat")):
             return True
-        if any(name in serde.lower() for name in _SELF_DESCRIBING):
+        if any(name in str(own["serde"]).lower() for name in _SELF_DESCRIBING):
             return False
-        one, other = (texts(storage.properties()) for storage in (own, common))
+        one, other = own["properties"], common["properties"]
         return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
 
     def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
-        common = None if all(_keeps_format(p) for p in partitions) else self._storage_of(table)
-        return self._seq([self._to_partition(partition, common) for partition in partitions])
+        common = {} if all(_keeps_format(p) for p in partitions) else self._storage_of(table)
+        return self._texts.partitions(_facts(partition, common) for partition in partitions)
 
-    def _storage_of(self, table: HiveTable) -> Any:
-        return self._catalog.getTable(table.database, table.name).storage()
-
-    def _to_partition(self, partition: HivePartition, common: Any) -> Any:
-        """A partition for Spark's catalog, without statistics: those that it had are of other files."""
-        found = partition.extra
-        storage = found.storage() if _keeps_format(partition) else common
-        return self._jvm.kind(_CATALOG + "CatalogTablePartition")(
-            self._map(partition.values),
-            self._case.copy(storage, locationUri=self._option(self._uri(partition.location))),
-            self._map(partition.parameters) if found is None else found.parameters().removedAll(self._statistics),
-            time.time_ns() // 1_000_000 if found is None else found.createTime(),
-            -1,
-            self._none(),
-        )
-
-    @cached_property
-    def _statistics(self) -> Any:
-        return self._seq(_PARTITION_STATISTICS)
+    def _storage_of(self, table: HiveTable) -> dict[str, Any]:
+        return self._texts.storage(self._catalog.getTable(table.database, table.name).storage())
 
     # -- the session ---------------------------------------------------------------------------------------------
 
@@ -489,6 +468,27 @@ class SessionMetastore(Metastore):
 
     def _map(self, entries: Mapping[str, str]) -> Any:
         return self._jvm.scala_map(entries)
+
+
+def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePartition:
+    values = {columns.get(key.lower(), key): value for key, value in facts["spec"].items()}
+    return HivePartition(values, path_of(facts["storage"]["locationUri"]), extra=facts)
+
+
+def _facts(partition: HivePartition, common: Mapping[str, Any]) -> dict[str, Any]:
+    """A partition for Spark's catalog, without statistics: those that it had are of other files."""
+    found = partition.extra or {"parameters": partition.parameters, "createTime": time.time_ns() // 1_000_000}
+    return {
+        "spec": dict(partition.values),
+        "storage": {
+            **(found["storage"] if _keeps_format(partition) else common),
+            "locationUri": uri_of(partition.location),
+        },
+        "parameters": {k: v for k, v in found["parameters"].items() if k not in _PARTITION_STATISTICS},
+        "createTime": found["createTime"],
+        "lastAccessTime": -1,
+        "stats": None,
+    }
 
 
 def _keeps_format(partition: HivePartition) -> bool:

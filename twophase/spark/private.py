@@ -78,7 +78,10 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("properties", "comment", "tracksPartitionsInCatalog", "copy", "productElementNames"),
     ),
     _CATALYST + "catalog.CatalogTableType": ("MANAGED", "EXTERNAL", "VIEW"),
-    _CATALYST + "catalog.CatalogTablePartition": ("spec", "storage", "parameters", "createTime"),
+    _CATALYST + "catalog.CatalogTablePartition": (
+        *("spec", "storage", "parameters", "createTime", "lastAccessTime", "stats"),
+    ),
+    "com.fasterxml.jackson.module.scala.DefaultScalaModule": (),
     _CATALYST + "catalog.CatalogStorageFormat": (
         *("empty", "locationUri", "properties", "serde", "inputFormat", "outputFormat"),
     ),
