@@ -132,6 +132,10 @@ class Metastore(ABC):
         """Characters that the name of a database or table may have."""
         return 128
 
+    def creates_in_one_step(self, provider: str) -> bool:
+        """Whether :meth:`create_table` makes a managed table of a provider in one call."""
+        return True
+
     @property
     def replaces_tables(self) -> bool:
         """Whether :meth:`replace_table` can change the columns; otherwise a new table takes the name of the old one."""

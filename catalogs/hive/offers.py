@@ -248,7 +248,8 @@ class _Offer:
             if renamed:
                 return RenameCreate
             hidden = self.wanted.partition_columns or has_secrets(self.wanted, self.catalog.conf)
-            return PointerCreateHidden if hidden else PointerCreate
+            at_once = self.catalog.metastore.creates_in_one_step(str(self.wanted.provider))
+            return PointerCreate if at_once and not hidden else PointerCreateHidden
         return self._class_over_existing(effect)
 
     def _class_over_existing(self, effect: str) -> type[HiveParticipant]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.definitions import is_redacted, to_table
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.failpoints import declare
@@ -73,7 +74,8 @@ class PointerCreate(PointerParticipant):
 class PointerCreateHidden(PointerCreate):
     """CREATE of a partitioned table: made under a hidden name with all its partitions, then renamed in one call.
 
-    Also for tables whose options hold secrets: the metastore has them then, and recovery does not need them.
+    Also for tables whose options hold secrets: the metastore has them then, and recovery does not need them. And where
+    a managed table takes two calls: the metastore then looks at the files, however many, before the publish.
     """
 
     def prepare(self) -> None:
@@ -84,23 +86,29 @@ class PointerCreateHidden(PointerCreate):
         self.set_level(Level.ATOMIC)
 
     def register(self) -> None:
-        """Make the hidden table with every partition, in two calls."""
+        """Make the hidden table, and then every partition of it in one more call."""
         name = self.hidden("table")
         table = self.target(name=name, kind=EXTERNAL)
         self.make_hidden(name, table)
+        if not table.partitioned:
+            return
         partitions = self._staged_partitions(table)
         self.metastore.add_partitions(table, self.hive.partitions_of(table, partitions))
 
     def commit(self) -> None:
         if self._published_here or self.is_ours(self.current()):
             return
+        self.check_staged()
         with self.step("publish"):
             self.metastore.rename_table(self.database, self.hidden("table"), self.path.name, kind=MANAGED)
         self._published_here = True
+        if self._made is not None:
+            self._made.discard(self.hidden("table"))
         self.tell()
 
     def read_source(self) -> ReadSource | None:
-        if not self.metastore.read_by_session:
+        plain = not self.stored_definition.partition_columns and not is_redacted(self.stored_definition)
+        if plain or not self.metastore.read_by_session:
             return super().read_source()
         return self.overlay({})
 
@@ -197,8 +205,6 @@ class PointerSwitch(PointerParticipant):
         return replace(table, properties=properties if stamp is None else {**properties, "twophase.transaction": stamp})
 
     def restore_definition(self, old: TableDefinition, location: str, kind: str) -> bool:
-        from twophase.catalogs.hive.definitions import is_redacted, to_table
-
         if is_redacted(old):
             return False  # its secrets are gone: the definition cannot be written back
         name = self.hidden("table")

@@ -68,7 +68,8 @@ def test_a_file_that_came_after_the_retirement_is_not_removed(world: World) -> N
 
 def test_a_version_in_use_is_not_removed_even_when_asked(world: World) -> None:
     staged = world.stage("t", world.sql("SELECT 1 AS a"))
-    (residue,) = [r for r in world.catalog.residues() if r.transaction_id == staged.transaction_id]
+    mine = [r for r in world.catalog.residues() if r.transaction_id == staged.transaction_id]
+    (residue,) = [r for r in mine if r.kind == "staging"]
     staged.commit()
     with pytest.raises(CatalogError, match="in use"):
         world.catalog.remove_residue(residue)

@@ -83,6 +83,10 @@ class SessionMetastore(Metastore):
     def longest_name(self) -> int:
         return 128 if self.is_hive else 200
 
+    def creates_in_one_step(self, provider: str) -> bool:
+        # Spark would keep the location of a managed data source table from Hive, which then has the default one.
+        return self._hive is None or provider == "hive"
+
     @property
     def changes_partition_columns(self) -> bool:
         return not self.is_hive
@@ -181,8 +185,7 @@ class SessionMetastore(Metastore):
             raise
 
     def create_table(self, table: HiveTable) -> None:
-        # Spark would keep the location of a managed data source table from Hive, which then has the default one.
-        later = self._hive is not None and table.kind == MANAGED and table.provider != "hive"
+        later = table.kind == MANAGED and not self.creates_in_one_step(str(table.provider))
         try:
             self._catalog.createTable(self._new(replace(table, kind=EXTERNAL) if later else table), False)
         except _spark_errors() as error:
@@ -258,34 +261,37 @@ class SessionMetastore(Metastore):
         return all(one == other for one, other in zip(before, after, strict=False))
 
     def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
-        table = self.get_table(database, name)
-        if table is None:
-            raise TableNotExistError(f"Table {database}.{name} does not exist.", path=f"{database}.{name}")
+        rename = self._rename_in_memory if self._hive is None else self._rename_in_hive
         try:
-            self._rename(table, new_name, kind or table.kind)
+            rename(database, name, new_name, kind)
         except _spark_errors() as error:
-            if self.get_table(database, new_name) is not None and self.get_table(database, name) is not None:
-                raise TableAlreadyExistsError(
-                    f"Table {database}.{new_name} exists already.", path=f"{database}.{new_name}"
-                ) from error
+            if self.get_table(database, name) is None:
+                path = f"{database}.{name}"
+                raise TableNotExistError(f"Table {path} does not exist.", path=path) from error
+            if self.get_table(database, new_name) is not None:
+                path = f"{database}.{new_name}"
+                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
             raise
 
-    def _rename(self, table: HiveTable, new_name: str, kind: str) -> None:
-        if self._hive is not None:
-            raw = self._hive.getTable(table.database, table.name)
-            if table.kind == MANAGED:
-                # Hive would move the files of a managed table at its default location, never those of an external one.
-                self._hive.alterTable(table.database, table.name, self._as_kind(raw, EXTERNAL))
-            identifier = self._identifier(table.database, new_name)
-            renamed = self._as_kind(raw, kind, identifier=identifier)
-            self._hive.alterTable(table.database, table.name, renamed)
-            return
-        # The catalog in memory moves the files of a managed table, never those of an external one.
-        if table.kind == MANAGED:
-            self.alter_table(replace(table, kind=EXTERNAL))
-        self._catalog.renameTable(table.database, table.name, new_name)
-        if kind == MANAGED:
-            renamed = self._catalog.getTable(table.database, new_name)
+    def _rename_in_hive(self, database: str, name: str, new_name: str, kind: str | None) -> None:
+        hive: Any = self._hive
+        raw = hive.getTable(database, name)
+        before = str(raw.tableType().name())
+        if before == MANAGED:
+            # Hive would move the files of a managed table at its default location, never those of an external one.
+            hive.alterTable(database, name, self._as_kind(raw, EXTERNAL))
+        renamed = self._as_kind(raw, kind or before, identifier=self._identifier(database, new_name))
+        hive.alterTable(database, name, renamed)
+
+    def _rename_in_memory(self, database: str, name: str, new_name: str, kind: str | None) -> None:
+        table = self._catalog.getTable(database, name)
+        before = str(table.tableType().name())
+        if before == MANAGED:
+            # The catalog in memory moves the files of a managed table, never those of an external one.
+            self._catalog.alterTable(self._case.copy(table, tableType=self._kind(EXTERNAL)))
+        self._catalog.renameTable(database, name, new_name)
+        if (kind or before) == MANAGED:
+            renamed = self._catalog.getTable(database, new_name)
             self._catalog.alterTable(self._case.copy(renamed, tableType=self._kind(MANAGED)))
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
