@@ -29,6 +29,9 @@ USERS = {
     "jvm_writers.py",
     "jvm_partitions.py",
     "metastore.py",
+    "metastore_base.py",
+    "metastore_databases.py",
+    "metastore_partitions.py",
     "listener.py",
 }
 

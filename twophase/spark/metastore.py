@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,36 +17,25 @@ from twophase.catalogs.hive.files import same
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
-    HivePartition,
     HiveTable,
-    Metastore,
-    partition_specs,
 )
 from twophase.errors import (
-    CatalogError,
-    DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
 from twophase.model import BucketSpec
 from twophase.spark import jvm_metastore, types
-from twophase.spark.jvm import Jvm, texts
-from twophase.spark.jvm_caches import TableCaches
-from twophase.spark.jvm_partitions import PartitionTexts, path_of, uri_of
+from twophase.spark.jvm import texts
+from twophase.spark.metastore_base import spark_errors, strings, tells
+from twophase.spark.metastore_databases import SessionDatabases
+from twophase.spark.metastore_partitions import SessionPartitions
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
-#: SerDes whose files say themselves how they are read.
-_SELF_DESCRIBING = ("parquet", "orc", "avro")
-#: Parameters of a partition that tell about its files, as Spark and Hive call them.
-_PARTITION_STATISTICS = (
-    *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
-    *("numFiles", "numRows", "rawDataSize", "totalSize"),
-)
 _SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
 
-class SessionMetastore(Metastore):
+class SessionMetastore(SessionDatabases, SessionPartitions):
     """Databases, tables and partitions of the session catalog, in memory or in a Hive metastore.
 
     Parameters
@@ -55,16 +43,6 @@ class SessionMetastore(Metastore):
     spark : pyspark.sql.SparkSession
         A classic session.
     """
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-        self._jvm = Jvm(spark)
-        self._version = str(spark.version)
-        self._catalog = jvm_metastore.external_catalog(spark)
-        self._hive = jvm_metastore.hive_client(spark)
-        self._caches = TableCaches(self._jvm)
-        self._case = jvm_metastore.case_classes(self._jvm)
-        self._texts = PartitionTexts(self._jvm)
 
     @property
     def read_by_session(self) -> bool:
@@ -91,87 +69,15 @@ class SessionMetastore(Metastore):
     def changes_partition_columns(self) -> bool:
         return not self.is_hive
 
-    @property
-    def is_hive(self) -> bool:
-        """Whether a Hive metastore is behind the session."""
-        return self._hive is not None
-
     def canonical(self, name: str) -> str:
         if not self.is_hive and self._spark.conf.get("spark.sql.caseSensitive", "false").lower() == "true":
             return name
         return name.lower()
 
-    # -- databases -----------------------------------------------------------------------------------------------
-
-    def list_databases(self) -> list[str]:
-        return sorted(_strings(self._catalog.listDatabases()))
-
-    def get_database(self, database: str) -> dict[str, str] | None:
-        found = self._database(database)
-        if found is None:
-            return None
-        facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
-        return {**texts(found.properties()), **facts}
-
-    def database_exists(self, database: str) -> bool:
-        return bool(self._catalog.databaseExists(database))
-
-    def database_location(self, database: str) -> str | None:
-        found = self._database(database)
-        return None if found is None else self._location(found.locationUri())
-
-    def _database(self, database: str) -> Any | None:
-        try:
-            return self._catalog.getDatabase(database)
-        except _spark_errors() as error:
-            if _is(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
-                return None
-            raise
-
-    def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
-        if not ignore_if_exists and self._catalog.databaseExists(database):
-            raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
-        facts = dict(properties)
-        location = facts.pop("location", None)
-        default = self._session_catalog().getDefaultDBPath(database)
-        uri = self._uri(location) if location else default
-        definition = self._jvm.kind(_CATALOG + "CatalogDatabase")(
-            database, facts.pop("comment", ""), uri, self._map(facts)
-        )
-        # The session's catalog: it puts a relative location below the warehouse.
-        self._session_catalog().createDatabase(definition, ignore_if_exists)
-
-    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
-        if self.is_hive and "comment" in changes:
-            raise CatalogError(
-                f"Database {database} was not altered: a Hive metastore keeps the comment that it was created with.",
-                path=database,
-            )
-        found = self._catalog.getDatabase(database)
-        facts = {**texts(found.properties()), "comment": str(found.description() or "")}
-        uri = self._uri(changes["location"]) if changes.get("location") else found.locationUri()
-        for key, value in changes.items():
-            facts[key] = value or ""
-            if value is None:
-                del facts[key]
-        facts.pop("location", None)
-        make, comment = self._jvm.kind(_CATALOG + "CatalogDatabase"), facts.pop("comment", "")
-        self._catalog.alterDatabase(make(database, comment, uri, self._map(facts)))
-
-    def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
-        if not self._catalog.databaseExists(database):
-            if ignore_if_not_exists:
-                return
-            raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
-        try:
-            self._catalog.dropDatabase(database, True, cascade)
-        except _spark_errors() as error:
-            raise CatalogError(f"Database {database} cannot be dropped: {_words(error)}", path=database) from error
-
     # -- tables --------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
-        return sorted(_strings(self._catalog.listTables(database)))
+        return sorted(strings(self._catalog.listTables(database)))
 
     def get_table(self, database: str, name: str) -> HiveTable | None:
         # Asked first, because an exception costs dozens of calls over Py4J; it may still be dropped in between.
@@ -179,8 +85,8 @@ class SessionMetastore(Metastore):
             return None
         try:
             return self._from_spark(self._catalog.getTable(database, name))
-        except _spark_errors() as error:
-            if _is(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
+        except spark_errors() as error:
+            if tells(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
                 return None
             raise
 
@@ -188,7 +94,7 @@ class SessionMetastore(Metastore):
         later = table.kind == MANAGED and not self.creates_in_one_step(str(table.provider))
         try:
             self._catalog.createTable(self._new(replace(table, kind=EXTERNAL) if later else table), False)
-        except _spark_errors() as error:
+        except spark_errors() as error:
             self._refuse(error, table)
             raise
         if later:
@@ -264,7 +170,7 @@ class SessionMetastore(Metastore):
         rename = self._rename_in_memory if self._hive is None else self._rename_in_hive
         try:
             rename(database, name, new_name, kind)
-        except _spark_errors() as error:
+        except spark_errors() as error:
             if self.get_table(database, name) is None:
                 path = f"{database}.{name}"
                 raise TableNotExistError(f"Table {path} does not exist.", path=path) from error
@@ -310,45 +216,6 @@ class SessionMetastore(Metastore):
     def drop_table(self, database: str, name: str) -> None:
         self._catalog.dropTable(database, name, True, False)
 
-    # -- partitions ----------------------------------------------------------------------------------------------
-
-    def list_partitions(self, table: HiveTable) -> list[HivePartition]:
-        found = self._catalog.listPartitions(table.database, table.name, self._none())
-        columns = {column.lower(): column for column in table.partition_columns}
-        return [_partition(facts, columns) for facts in self._texts.facts(found)]
-
-    def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        if partitions:
-            self._catalog.createPartitions(table.database, table.name, self._partitions(table, partitions), False)
-
-    def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        if partitions:
-            self._catalog.alterPartitions(table.database, table.name, self._partitions(table, partitions))
-
-    def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        if partitions:
-            specs = self._texts.specs(partition_specs(partitions))
-            # ignore missing ones, no purge, keep the files
-            self._catalog.dropPartitions(table.database, table.name, specs, True, False, True)
-
-    def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
-        if table.provider != "hive" or partition.extra is None:
-            return False  # Spark reads every partition of its own formats as the table says
-        own, common = partition.extra["storage"], self._texts.storage(table.extra["spark"].storage())
-        if any(own[fact] != common[fact] for fact in ("serde", "inputFormat")):
-            return True
-        if any(name in str(own["serde"]).lower() for name in _SELF_DESCRIBING):
-            return False
-        one, other = own["properties"], common["properties"]
-        return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
-
-    def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
-        common = {} if all(_keeps_format(p) for p in partitions) else self._storage_of(table)
-        return self._texts.partitions(_facts(partition, common) for partition in partitions)
-
-    def _storage_of(self, table: HiveTable) -> dict[str, Any]:
-        return self._texts.storage(self._catalog.getTable(table.database, table.name).storage())
-
     # -- the session ---------------------------------------------------------------------------------------------
 
     def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
@@ -375,7 +242,7 @@ class SessionMetastore(Metastore):
             schema=types.to_arrow(str(found.schema().json())),
             provider=str(provider.get()).lower() if provider.isDefined() else None,
             location=self._location(location.get()) if location.isDefined() else None,
-            partition_columns=tuple(_strings(found.partitionColumnNames())),
+            partition_columns=tuple(strings(found.partitionColumnNames())),
             bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
             serde=self._serde(storage) if serde else {},
             options={k: v for k, v in texts(storage.properties()).items() if k.lower() != "path"},
@@ -440,65 +307,10 @@ class SessionMetastore(Metastore):
 
     def _refuse(self, error: Exception, table: HiveTable) -> None:
         path = f"{table.database}.{table.name}"
-        if _is(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
+        if tells(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
             raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
-        if _is(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
+        if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
             raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
-
-    def _struct(self, schema: Any) -> Any:
-        return self._jvm.struct(types.from_arrow(schema))
-
-    def _identifier(self, database: str, name: str) -> Any:
-        return self._jvm.table_identifier(database, name)
-
-    def _kind(self, kind: str) -> Any:
-        return self._jvm.table_type(kind)
-
-    def _session_catalog(self) -> Any:
-        return self._spark._jsparkSession.sessionState().catalog()
-
-    def _uri(self, location: str | None) -> Any | None:
-        return None if location is None else self._jvm.static(_CATALOG + "CatalogUtils", "stringToURI")(location)
-
-    def _location(self, uri: Any) -> str:
-        return str(self._jvm.static(_CATALOG + "CatalogUtils", "URIToString")(uri))
-
-    def _option(self, value: Any | None) -> Any:
-        return self._jvm.option(value)
-
-    def _none(self) -> Any:
-        return self._jvm.option(None)
-
-    def _seq(self, items: Sequence[Any]) -> Any:
-        return self._jvm.seq(items)
-
-    def _map(self, entries: Mapping[str, str]) -> Any:
-        return self._jvm.scala_map(entries)
-
-
-def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePartition:
-    values = {columns.get(key.lower(), key): value for key, value in facts["spec"].items()}
-    return HivePartition(values, path_of(facts["storage"]["locationUri"]), extra=facts)
-
-
-def _facts(partition: HivePartition, common: Mapping[str, Any]) -> dict[str, Any]:
-    """A partition for Spark's catalog, without statistics: those that it had are of other files."""
-    found = partition.extra or {"parameters": partition.parameters, "createTime": time.time_ns() // 1_000_000}
-    return {
-        "spec": dict(partition.values),
-        "storage": {
-            **(found["storage"] if _keeps_format(partition) else common),
-            "locationUri": uri_of(partition.location),
-        },
-        "parameters": {k: v for k, v in found["parameters"].items() if k not in _PARTITION_STATISTICS},
-        "createTime": found["createTime"],
-        "lastAccessTime": -1,
-        "stats": None,
-    }
-
-
-def _keeps_format(partition: HivePartition) -> bool:
-    return partition.extra is not None and not partition.as_table
 
 
 def _first(schema: Any, width: int) -> Any:
@@ -509,7 +321,7 @@ def _first(schema: Any, width: int) -> Any:
 
 def _bucketing(spec: Any) -> BucketSpec:
     return BucketSpec(
-        int(spec.numBuckets()), tuple(_strings(spec.bucketColumnNames())), tuple(_strings(spec.sortColumnNames()))
+        int(spec.numBuckets()), tuple(strings(spec.bucketColumnNames())), tuple(strings(spec.sortColumnNames()))
     )
 
 
@@ -517,28 +329,3 @@ def _types(raw: Any) -> list[str]:
     fields = raw.schema().fields()
     width = len(fields) - int(raw.partitionColumnNames().length())
     return [str(fields[index].dataType().json()) for index in range(width)]
-
-
-def _items(seq: Any) -> list[Any]:
-    return [seq.apply(index) for index in range(seq.size())]
-
-
-def _strings(seq: Any) -> list[str]:
-    return [str(item) for item in _items(seq)]
-
-
-def _spark_errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    return (Py4JJavaError, PySparkException)
-
-
-def _is(error: Exception, *marks: str) -> bool:
-    text = _words(error)
-    return any(mark in text for mark in marks)
-
-
-def _words(error: Exception) -> str:
-    origin = getattr(error, "java_exception", None)
-    return str(origin.toString()) if origin is not None else str(error)
