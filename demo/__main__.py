@@ -146,6 +146,8 @@ def whole(scene: Scene, result: Result) -> bool:
 
 def describe(scene: Scene, result: Result) -> str:
     """What a side's tables look like after the scene, in words."""
+    if "skipped" in result:
+        return f"[dim]{result['skipped']}[/]"
     error, retry = result["error"], result["retry"]
     lines = []
     if error:

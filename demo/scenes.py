@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Fault = Literal["none", "fails", "killed"]
+
+#: The environment variable with the SQLAlchemy URL of a server that the demo publishes to as well.
+SERVER_URL = "TWOPHASE_DEMO_URL"
 
 #: Rows of the last evening of the year are broken: the job fails when other tasks have already written their files.
 _BROKEN = "IF(month = 12 AND day = 31 AND hour = 20, raise_error('a broken row'), distance)"
@@ -53,6 +57,8 @@ class Scene:
     before : tuple of str
         Statements that make the tables as they are before.
     fault : {"none", "fails", "killed"}
+    stock : str
+        Why stock Spark cannot run it; empty where it can.
     """
 
     title: str
@@ -60,6 +66,7 @@ class Scene:
     complete: Mapping[str, int]
     before: tuple[str, ...] = ()
     fault: Fault = "none"
+    stock: str = ""
 
 
 def create_by_carrier(job: Job) -> None:
@@ -90,6 +97,16 @@ def insert_both(job: Job) -> None:
         job.spark.sql(f"INSERT INTO arrivals SELECT dest, {job.distance} FROM flights")
 
 
+def replace_routes(table: str) -> Callable[[Job], None]:
+    def replace(job: Job) -> None:
+        job.spark.sql(f"""
+            CREATE OR REPLACE TABLE {table} AS
+            SELECT origin, dest, count(*) AS flights, sum({job.distance}) AS miles
+            FROM flights GROUP BY origin, dest""")
+
+    return replace
+
+
 def overwrite_history(job: Job) -> None:
     rows: DataFrame = job.spark.table("flights")
     if job.faulty:
@@ -101,6 +118,37 @@ def overwrite_history(job: Job) -> None:
 
 def _table(name: str, query: str) -> str:
     return f"CREATE TABLE {name} USING parquet AS SELECT {query}"
+
+
+def _into_database(table: str, where: str, stock: str = "") -> Scene:
+    """A report that goes into a table of a SQL database."""
+    january = "SELECT origin, dest, count(*) AS flights FROM flights WHERE month = 1 GROUP BY origin, dest"
+    return Scene(
+        f"CREATE OR REPLACE TABLE {table} AS SELECT ... into {where}, and a task fails",
+        replace_routes(table),
+        {table: 224},
+        (
+            f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}",
+            f"DROP TABLE IF EXISTS {table}",
+            f"CREATE TABLE {table} AS {january}",
+        ),
+        fault="fails",
+        stock=stock,
+    )
+
+
+def _into_server() -> tuple[Scene, ...]:
+    """The same on a server of the user's own, where one is given."""
+    url = os.environ.get(SERVER_URL)
+    if not url:
+        return ()
+    from sqlalchemy.engine import make_url
+
+    found = make_url(url.removeprefix("jdbc:"))
+    schemas = {"postgresql": "public", "sqlite": "main"}
+    schema = schemas.get(found.get_backend_name(), found.database)
+    title = f"{found.get_backend_name()} on {found.host}"
+    return (_into_database(f"server.{schema}.twophase_demo", title, "needs a JDBC driver jar of that database"),)
 
 
 SCENES = (
@@ -135,6 +183,8 @@ SCENES = (
         ),
         fault="fails",
     ),
+    _into_database("shop.main.routes", "a SQL database"),
+    *_into_server(),
     # Last: the session does not survive it.
     Scene(
         'df.write.mode("overwrite")\n  .saveAsTable("history"), and the driver is killed (kill -9)',

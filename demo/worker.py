@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demo import data
-from demo.scenes import SCENES, Job, Scene
+from demo.scenes import SCENES, SERVER_URL, Job, Scene
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +30,29 @@ def say(kind: str, **facts: Any) -> None:
     print(json.dumps({"kind": kind, **facts}), flush=True)
 
 
-def session(directory: Path) -> SparkSession:
-    """A session with an embedded Hive metastore of its own, which survives the process."""
+def databases(side: str, directory: Path) -> dict[str, str]:
+    """The SQL databases by catalog: on our side SQLite, on Spark's own the one that it brings along, Derby."""
+    if side == "stock":
+        facts = {
+            "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+            ".url": f"jdbc:derby:{directory / 'shop'};create=true",
+            ".driver": "org.apache.derby.jdbc.EmbeddedDriver",
+        }
+        return {f"spark.sql.catalog.shop{key}": value for key, value in facts.items()}
+    catalogs = {"shop": f"sqlite:///{directory / 'shop.db'}", "server": os.environ.get(SERVER_URL)}
+    found = {}
+    for name, url in catalogs.items():
+        if url:
+            found |= {f"spark.sql.catalog.{name}": "twophase.jdbc", f"spark.sql.catalog.{name}.url": url}
+    return found
+
+
+def session(side: str, directory: Path) -> SparkSession:
+    """A session with an embedded Hive metastore of its own, which survives the process, and with SQL databases."""
     from pyspark.sql import SparkSession
 
+    # Spark would take the first python3 of the PATH, which need not be the one with twophase in it.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     metastore = f"jdbc:derby:;databaseName={directory / 'metastore_db'};create=true"
     settings = {
         "spark.ui.enabled": "false",
@@ -42,6 +62,7 @@ def session(directory: Path) -> SparkSession:
         "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
         "spark.ui.showConsoleProgress": "false",
+        **databases(side, directory),
     }
     builder = SparkSession.builder.master("local[2]").appName("flights")
     for key, value in settings.items():
@@ -155,7 +176,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--after-kill", metavar="BEFORE", help="what there was before the kill, as JSON")
     options = parser.parse_args(arguments)
 
-    spark = session(options.directory / options.side)
+    spark = session(options.side, options.directory / options.side)
     say("started")
     data.register(spark, options.directory / "data")
     transaction: Transaction = contextlib.nullcontext
@@ -169,7 +190,10 @@ def main(arguments: list[str]) -> None:
         else:
             for number, scene in enumerate(SCENES):
                 say("scene", number=number)
-                run(spark, scene, transaction)
+                if options.side == "stock" and scene.stock:
+                    say("result", skipped=scene.stock)
+                else:
+                    run(spark, scene, transaction)
     spark.stop()
 
 

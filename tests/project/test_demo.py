@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.project import source
+from tests.servers import Server
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(tmp_path: Path) -> None:
+def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
+    tmp_path: Path, postgresql: Server
+) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "demo", "--keep", str(tmp_path / "demo")],
         cwd=source.ROOT,
+        env={**os.environ, "TWOPHASE_DEMO_URL": postgresql.url},
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "gone, with its" in run.stdout
+    assert "into postgresql on" in " ".join(run.stdout.split())
+    assert "shop.main.routes: gone" in run.stdout and "shop.main.routes: as before" in run.stdout
+    address = f"host={postgresql.host} port={postgresql.port} user=twophase dbname=twophase"
+    with psycopg.connect(address, autocommit=True) as connection:
+        assert connection.execute("SELECT count(*) FROM public.twophase_demo").fetchone() == (224,)
+        connection.execute("DROP TABLE public.twophase_demo")
     assert "LOCATION_ALREADY_EXISTS" in run.stdout
 
 
