@@ -302,6 +302,13 @@ class Database(ABC):
     ) -> int:
         """Load a partition and enter it into the ledger, in one transaction, by a way of the database's own.
 
+        One connection does it all: what a small partition costs is mostly connecting.
+
+        Returns
+        -------
+        int
+            Rows of the partition, also where an earlier attempt has written them.
+
         Raises
         ------
         TakenError

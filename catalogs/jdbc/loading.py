@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ class Target:
     staging, ledger : Table
     columns : tuple of str
         Names of the staging table's columns, in the order of the rows'.
+    types : mapping of str to str
+        What the database calls the type of each.
     path, transaction_id : str
         For messages.
     label : str
@@ -44,6 +46,7 @@ class Target:
     staging: Table
     ledger: Table
     columns: tuple[str, ...]
+    types: Mapping[str, str]
     path: str
     transaction_id: str
     label: str
@@ -101,35 +104,40 @@ class Loader:
             yield database, ready
 
     def _load(self, database: Database, part: int, batches: Iterable[pa.RecordBatch]) -> int:
+        renamed = self._renamed(batches)
+        first = next(renamed, None)
+        rest = renamed if first is None else itertools.chain([first], renamed)
+        quick = first is not None and database.takes_quickly(first.schema, self.target.types)
         engine = database.engine(self.target.staging.database, pooled=False, label=self.target.label)
         try:
-            with engine.connect() as connection, connection.begin():
-                done = self._written(database, connection, part)
-            return self._write(database, engine, part, self._renamed(batches)) if done is None else done
+            if first is not None and quick:
+                return self._load_quickly(database, part, first.schema, rest)
+            return self._write(database, engine, part, rest)
         except TakenError:
             return self._written_by_another(database, engine, part)
         finally:
             engine.dispose()
 
-    def _write(self, database: Database, engine: sa.Engine, part: int, batches: Iterator[pa.RecordBatch]) -> int:
+    def _load_quickly(
+        self, database: Database, part: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    ) -> int:
         target = self.target
-        first = next(batches, None)
-        rest = batches if first is None else itertools.chain([first], batches)
-        if first is not None and database.takes_quickly(first.schema, self._types(database, engine)):
-            return database.load_quickly(
-                target.staging, target.ledger, part, first.schema, rest, target.label, lambda: step("jdbc.part_commit")
-            )
+        return database.load_quickly(
+            target.staging, target.ledger, part, schema, batches, target.label, lambda: step("jdbc.part_commit")
+        )
+
+    def _write(self, database: Database, engine: sa.Engine, part: int, batches: Iterator[pa.RecordBatch]) -> int:
         with engine.connect() as connection:
+            with connection.begin():
+                done = self._written(database, connection, part)
+            if done is not None:
+                return done
             transaction = connection.begin()
-            rows = database.load(connection, target.staging, self._named(), rest)
+            rows = database.load(connection, self.target.staging, self._named(), batches)
             self._enter(database, connection, part, rows)
             with step("jdbc.part_commit"):
                 transaction.commit()
         return rows
-
-    def _types(self, database: Database, engine: sa.Engine) -> dict[str, str]:
-        with engine.connect() as connection:
-            return {column.name: column.type for column in database.columns(connection, self.target.staging)}
 
     def _written_by_another(self, database: Database, engine: sa.Engine, part: int) -> int:
         with engine.connect() as connection, connection.begin():

@@ -174,9 +174,10 @@ class JdbcParticipant(TwoPhaseCatalogTable):
 
     def _load_target(self) -> Target:
         place = self.place
-        return Target(
-            place.staging, place.ledger, tuple(self.columns), str(self.path), self.transaction_id, place.label
-        )
+        with self._begun(read_only=True) as connection:
+            types = {column.name: column.type for column in self.store.database.columns(connection, place.staging)}
+        names = tuple(self.columns)
+        return Target(place.staging, place.ledger, names, types, str(self.path), self.transaction_id, place.label)
 
     def _check_written(self, told: int) -> None:
         with self._begun(read_only=True) as connection:

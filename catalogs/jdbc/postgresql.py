@@ -224,6 +224,9 @@ class PostgreSQL(Database):
         watched = _Watched(batches)
         with dbapi.connect(self._conninfo(label)) as connection, connection.cursor() as cursor:
             try:
+                cursor.execute(f"SELECT row_count FROM {self.name(ledger)} WHERE part = {part}")
+                if done := cursor.fetchone():
+                    return int(done[0])
                 reader = pa.RecordBatchReader.from_batches(schema, watched)
                 cursor.adbc_ingest(staging.name, reader, mode="append", db_schema_name=staging.database)
                 values = f"({part}, {watched.rows})"
