@@ -1,8 +1,10 @@
-"""CTAS into PostgreSQL: twophase against Spark's JDBC writer, as it comes and tuned, and against ``psql \\copy``.
+"""CTAS into a database: twophase against Spark's JDBC writer, as it comes and tuned, and the database's own loader.
 
 All write the same rows to the same server in one run, in rounds that change who goes first; the number to read is the
-median of each round's ratio. The server is started for the run. The JDBC driver is needed for Spark's writer only:
-Debian's package ``libpostgresql-jdbc-java`` has it in ``/usr/share/java/postgresql.jar``.
+median of each round's ratio. Servers are started for the run. The loader is ``psql \\copy`` or ``LOAD DATA LOCAL``, out
+of a file that is there already; SQLite has none. Spark's writer needs the drivers in ``/usr/share/java`` (of Debian's
+packages ``libpostgresql-jdbc-java``, ``libmariadb-java``, ``libxerial-sqlite-jdbc-java``); it writes to SQLite in one
+partition, because there is one writer.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import gc
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -22,24 +25,73 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.csv as pcsv
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.engine import make_url
 
 import twophase
 from tests import servers
-from tests.servers import Server
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-JAR = Path("/usr/share/java/postgresql.jar")
+JARS = Path("/usr/share/java")
 COLUMNS = (
     "id",
     "id % 1000 AS k",
     "CAST(id AS STRING) AS name",
     "id / 7 AS x",
-    "timestamp_seconds(id) AS at",
+    # MariaDB's TIMESTAMP begins with the second second of 1970.
+    "timestamp_seconds(id + 1) AS at",
 )
+LOADED = Path("rows.csv")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of database, and how Spark's own writer and the database's loader reach it.
+
+    Attributes
+    ----------
+    title : str
+    jar : str
+        Below :data:`JARS`.
+    driver : str
+    schema : str
+    tuned : str
+        What the URL of the tuned writer ends with.
+    loader : str
+        What the database's own loader is called; empty without one.
+    """
+
+    title: str
+    jar: str
+    driver: str
+    schema: str
+    tuned: str
+    loader: str
+
+
+KINDS = {
+    "postgresql": Kind(
+        "PostgreSQL",
+        "postgresql.jar",
+        "org.postgresql.Driver",
+        "public",
+        "?reWriteBatchedInserts=true",
+        "\\copy",
+    ),
+    "mariadb": Kind(
+        "MariaDB",
+        "mariadb-java-client.jar",
+        "org.mariadb.jdbc.Driver",
+        "twophase",
+        "?rewriteBatchedStatements=true",
+        "LOAD DATA",
+    ),
+    "sqlite": Kind("SQLite", "sqlite-jdbc.jar", "org.sqlite.JDBC", "main", "", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +100,7 @@ class Result:
 
     Attributes
     ----------
+    database : str
     rows : int
     seconds : dict
         Median of each side.
@@ -55,27 +108,30 @@ class Result:
         Median over the rounds of twophase / other.
     """
 
+    database: str
     rows: int
     seconds: dict[str, float]
     ratios: dict[str, float]
 
 
 @contextlib.contextmanager
-def session(server: Server, jar: Path, directory: Path) -> Iterator[SparkSession]:
-    """A session with the catalog and, for Spark's own writer, the driver."""
+def session(urls: dict[str, str], directory: Path) -> Iterator[SparkSession]:
+    """A session with a catalog for each database and, for Spark's own writer, the drivers."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jars = [str(JARS / KINDS[name].jar) for name in urls]
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "3g",
-        "spark.jars": str(jar),
-        "spark.driver.extraClassPath": str(jar),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.jars": ",".join(jars),
+        "spark.driver.extraClassPath": ":".join(jars),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.catalog.pg": "twophase.jdbc",
-        "spark.sql.catalog.pg.url": server.url,
     }
+    for name, url in urls.items():
+        settings |= {f"spark.sql.catalog.{name}": "twophase.jdbc", f"spark.sql.catalog.{name}.url": url}
     builder = SparkSession.builder.master(f"local[{os.cpu_count()}]").appName("jdbc_ctas")
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -89,55 +145,78 @@ def session(server: Server, jar: Path, directory: Path) -> Iterator[SparkSession
 
 
 class Sides:
-    """The ways to write, by name; each makes its table anew."""
+    """The ways to write into one database, by name; each makes its table anew."""
 
-    def __init__(self, spark: SparkSession, server: Server, file: Path, rows: int) -> None:
-        self._spark = spark
-        self._server = server
+    def __init__(self, spark: SparkSession, name: str, url: str, file: Path, rows: int) -> None:
+        self._name = name
+        self._kind = KINDS[name]
+        self._url = make_url(url)
         self._file = file
         self._frame = spark.range(rows).selectExpr(*COLUMNS)
+        if name == "sqlite":
+            # Spark does not understand how this driver says that a table is missing.
+            with contextlib.closing(sqlite3.connect(str(self._url.database))) as connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS stock (id)")
 
     def all(self) -> dict[str, Callable[[], None]]:
-        return {"twophase": self.ours, "default": self.default, "tuned": self.tuned, "copy": self.copy}
+        ways = {"twophase": self.ours, "default": self.default, "tuned": self.tuned}
+        return {**ways, "loader": self.load} if self._kind.loader else ways
 
     def ours(self) -> None:
-        self._frame.writeTo("pg.public.ours").createOrReplace()
+        self._frame.writeTo(f"{self._name}.{self._kind.schema}.ours").createOrReplace()
 
     def default(self) -> None:
-        self._jdbc(self._frame, "", {})
+        self._jdbc("", {})
 
     def tuned(self) -> None:
-        self._jdbc(self._frame, "?reWriteBatchedInserts=true", {"batchsize": "10000"})
+        self._jdbc(self._kind.tuned, {"batchsize": "10000"})
 
-    def _jdbc(self, frame: DataFrame, query: str, options: dict[str, str]) -> None:
-        url = f"jdbc:postgresql://{self._server.host}:{self._server.port}/twophase{query}"
-        facts = {
-            "url": url,
-            "dbtable": "public.stock",
-            "user": "twophase",
-            "driver": "org.postgresql.Driver",
-            **options,
-        }
+    def _jdbc(self, query: str, options: dict[str, str]) -> None:
+        frame, url, facts = self._frame, self._url, {"driver": self._kind.driver, "dbtable": "stock", **options}
+        if self._name == "sqlite":
+            frame, facts["url"] = frame.coalesce(1), f"jdbc:sqlite:{url.database}"
+        else:
+            # MariaDB's driver answers to this scheme, too, and Spark knows its dialect by it.
+            scheme = "postgresql" if self._name == "postgresql" else "mysql"
+            facts["url"] = f"jdbc:{scheme}://{url.host}:{url.port}/{url.database}{query}"
+            facts |= {"user": str(url.username), "password": str(url.password or "")}
         frame.write.format("jdbc").options(**facts).mode("overwrite").save()
 
-    def copy(self) -> None:
-        self.psql("DROP TABLE IF EXISTS public.copied")
-        self.psql("CREATE TABLE public.copied AS SELECT * FROM public.ours WITH NO DATA")
-        self.psql(f"\\copy public.copied FROM '{self._file}' (FORMAT csv)")
+    def make_file(self) -> None:
+        """The rows as the loader takes them."""
+        rows = self._frame.withColumn("at", self._frame["at"].cast("timestamp_ntz")).toArrow()
+        pcsv.write_csv(rows, self._file, pcsv.WriteOptions(include_header=False, quoting_style="none"))
 
-    def psql(self, command: str) -> None:
-        address = ["-h", self._server.host, "-p", str(self._server.port), "-U", "twophase", "-d", "twophase"]
-        subprocess.run(["psql", "-q", *address, "-c", command], check=True, capture_output=True)
+    def load(self) -> None:
+        schema = self._kind.schema
+        self.run(f"DROP TABLE IF EXISTS {schema}.loaded")
+        if self._name == "postgresql":
+            self.run(f"CREATE TABLE {schema}.loaded AS SELECT * FROM {schema}.ours WITH NO DATA")
+            self.run(f"\\copy {schema}.loaded FROM '{self._file}' (FORMAT csv)")
+        else:
+            self.run(f"CREATE TABLE {schema}.loaded AS SELECT * FROM {schema}.ours LIMIT 0")
+            self.run(f"LOAD DATA LOCAL INFILE '{self._file}' INTO TABLE {schema}.loaded FIELDS TERMINATED BY ','")
+
+    def run(self, command: str) -> None:
+        """Run a command in the database's own client."""
+        url = self._url
+        if self._name == "postgresql":
+            words = ["psql", "-q", "-h", url.host, "-p", str(url.port), "-U", url.username, "-d", url.database, "-c"]
+        else:
+            words = ["mariadb", "--local-infile", "-h", url.host, "-P", str(url.port), "-u", url.username]
+            words += [f"-p{url.password}", url.database, "-e"]
+        subprocess.run([*map(str, words), command], check=True, capture_output=True)
 
 
-def measure(sides: Sides, rows: int, rounds: int, file: Path) -> Result:
+def measure(sides: Sides, database: str, rows: int, rounds: int) -> Result:
     """Run the rounds, after one that warms up and does not count."""
     times: dict[str, list[float]] = {name: [] for name in sides.all()}
+    sides.make_file()
     sides.ours()
-    sides.psql(f"\\copy public.ours TO '{file}' (FORMAT csv)")
     for number in range(-1, rounds):
         ways = list(sides.all().items())
-        for name, way in ways[number % 4 :] + ways[: number % 4]:
+        turn = number % len(ways)
+        for name, way in ways[turn:] + ways[:turn]:
             gc.collect()
             start = time.perf_counter()
             way()
@@ -148,37 +227,58 @@ def measure(sides: Sides, rows: int, rounds: int, file: Path) -> Result:
         for name, other in times.items()
         if name != "twophase"
     }
-    return Result(rows, {name: statistics.median(taken) for name, taken in times.items()}, ratios)
+    return Result(database, rows, {name: statistics.median(taken) for name, taken in times.items()}, ratios)
 
 
 def report(results: Sequence[Result], console: Console) -> None:
-    table = Table(title="CTAS into PostgreSQL (medians)")
-    for column in ("rows", "twophase, s", "default, s", "tuned, s", "\\copy, s", "/ default", "/ tuned", "/ \\copy"):
-        table.add_column(column, justify="right")
+    table = Table(title="CTAS into a database: medians, in seconds, and twophase divided by each")
+    for column in ("database", "rows", "twophase", "default", "tuned", "loader", "/ default", "/ tuned", "/ loader"):
+        table.add_column(column, justify="left" if column == "database" else "right")
     for one in results:
-        seconds = [f"{one.seconds[name]:.2f}" for name in ("twophase", "default", "tuned", "copy")]
-        ratios = [f"{one.ratios[name]:.2f}" for name in ("default", "tuned", "copy")]
-        table.add_row(f"{one.rows:,}", *seconds, *ratios)
+        seconds = [_shown(one.seconds, name) for name in ("twophase", "default", "tuned", "loader")]
+        ratios = [_shown(one.ratios, name) for name in ("default", "tuned", "loader")]
+        table.add_row(KINDS[one.database].title, f"{one.rows:,}", *seconds, *ratios)
     console.print(table)
+
+
+def _shown(numbers: dict[str, float], name: str) -> str:
+    return f"{numbers[name]:.2f}" if name in numbers else ""
+
+
+@contextlib.contextmanager
+def places(names: Sequence[str], directory: Path) -> Iterator[dict[str, str]]:
+    """URLs of the databases, whose servers run as long as the block."""
+    with contextlib.ExitStack() as stack:
+        starts = {"postgresql": servers.postgresql, "mariadb": servers.mariadb}
+        urls = {name: stack.enter_context(starts[name]()).url for name in names if name in starts}
+        yield urls | ({"sqlite": f"sqlite:///{directory / 'bench.db'}"} if "sqlite" in names else {})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jdbc_ctas", description=__doc__)
     parser.add_argument("--rows", default="1000000,10000000", metavar="N,N")
+    parser.add_argument("--databases", default="postgresql,mariadb,sqlite", metavar="NAME,NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jar", type=Path, default=JAR, help="PostgreSQL's JDBC driver, for Spark's own writer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(arguments)
-    if not options.jar.exists():
-        parser.error(f"{options.jar} is missing. Run: apt-get install -y libpostgresql-jdbc-java")
-    console, results = Console(), []
-    with tempfile.TemporaryDirectory(prefix="twophase-bench-") as made, servers.postgresql() as server:
-        directory = Path(made)
-        with session(server, options.jar, directory) as spark:
-            for rows in (int(text) for text in options.rows.replace("_", "").split(",")):
-                sides = Sides(spark, server, directory / "rows.csv", rows)
-                results.append(measure(sides, rows, options.rounds, directory / "rows.csv"))
-    report(results, console)
+    names = options.databases.split(",")
+    for name in names:
+        if name not in KINDS:
+            parser.error(f"There is no database {name!r}. Known: {', '.join(KINDS)}")
+        if not (JARS / KINDS[name].jar).exists():
+            packages = "libpostgresql-jdbc-java libmariadb-java libxerial-sqlite-jdbc-java"
+            parser.error(f"{JARS / KINDS[name].jar} is missing. Run: apt-get install -y {packages}")
+    results = []
+    with (
+        tempfile.TemporaryDirectory(prefix="twophase-bench-") as made,
+        places(names, Path(made)) as urls,
+        session(urls, Path(made)) as spark,
+    ):
+        for rows in (int(text) for text in options.rows.replace("_", "").split(",")):
+            for name in names:
+                sides = Sides(spark, name, urls[name], Path(made) / LOADED, rows)
+                results.append(measure(sides, name, rows, options.rounds))
+    report(results, Console(width=120))
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=2))
 
