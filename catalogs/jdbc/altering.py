@@ -32,10 +32,10 @@ def create(
     definition: TableDefinition,
     clauses: Sequence[tuple[str, str]],
 ) -> None:
-    """Create a table with its comments; in one statement where DDL commits."""
+    """Create a table with its comments; in one statement where it takes them."""
     text = note_of(definition, database).write()
     comments = {f.name: said for f in definition.schema if (said := column_comment(f))}
-    if not database.ddl_in_transaction:
+    if database.comments_in_ddl:
         literal = database.text
         told = [(n, c + (f" COMMENT {literal(comments[n])}" if n in comments else "")) for n, c in clauses]
         database.create(connection, table, told, f" COMMENT={literal(text)}" if text else "")

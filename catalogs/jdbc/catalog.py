@@ -53,7 +53,7 @@ class JdbcCatalog(Catalog):
             read=True,
             rename_table=True,
             alter_table=True,
-            group_publish=True,
+            group_publish=self.store.database.groups,
         )
 
     # -- databases -----------------------------------------------------------------------------------------------
@@ -250,9 +250,11 @@ class JdbcCatalog(Catalog):
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         assert isinstance(participant, JdbcParticipant)
-        return publishing.group_key(participant)
+        return publishing.group_key(participant) if self.store.database.groups else None
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
+        if not self.store.database.groups:
+            super().publish_group(participants)
         members = [member for member in participants if isinstance(member, JdbcParticipant)]
         with publishing.publish_step():
             publishing.publish(self.store, members)

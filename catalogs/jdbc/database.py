@@ -75,6 +75,12 @@ class Database(ABC):
     longest_name: ClassVar[int]
     #: DDL takes part in transactions: a publish is one database transaction.
     ddl_in_transaction: ClassVar[bool] = True
+    #: Several tables are published in one step.
+    groups: ClassVar[bool] = True
+    #: ``CREATE TABLE`` takes comments, in words of MariaDB and MySQL; they hold the owner stamps, too.
+    comments_in_ddl: ClassVar[bool] = False
+    #: A partition is computed before it waits for its turn to write, not while all others wait.
+    one_writer: ClassVar[bool] = False
     #: Columns have comments of their own.
     column_comments: ClassVar[bool] = True
     #: Times with a zone are compared with times with a zone.
@@ -123,6 +129,30 @@ class Database(ABC):
 
     def configure(self, engine: sa.Engine) -> None:
         """Listen to the engine's events."""
+
+    # -- what it can do ------------------------------------------------------------------------------------------
+
+    def learn(self, engine: sa.Engine, database: str) -> None:
+        """Find out what the database can do, where its kind does not say it; before the first write."""
+
+    @property
+    def keeps_tables(self) -> bool:
+        """Whether new rows in the old table are a better replace than a new table, where the columns stay."""
+        return False
+
+    def refusal(self, swaps: bool) -> str | None:
+        """Why nothing can be promised of a statement; None where it can.
+
+        Parameters
+        ----------
+        swaps : bool
+            Whether a new table takes a name, as opposed to rows that go into a table.
+        """
+        return None
+
+    def level_reason(self, swaps: bool) -> str | None:
+        """Why a statement is below level 3; None where it is not."""
+        return None
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -262,8 +292,17 @@ class Database(ABC):
         """Take the lock of one participant's publish until the transaction's or connection's end."""
 
     @contextmanager
-    def exclusive(self, engine: sa.Engine, names: Sequence[str]) -> Iterator[sa.Connection]:
-        """A transaction in which the locks of these names are held, and until its commit has ended."""
+    def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
+        """A transaction in which the locks of these names are held, and until its commit has ended.
+
+        Parameters
+        ----------
+        engine : sqlalchemy.Engine
+        home : str
+            The database of the hidden tables.
+        names : sequence of str
+            The hidden tables' keys.
+        """
         with engine.begin() as connection:
             for name in names:
                 self.guard(connection, name)
@@ -362,6 +401,10 @@ def open_database(settings: Settings) -> Database:
         from twophase.catalogs.jdbc.sqlite import SQLite
 
         return SQLite(settings)
-    from twophase.catalogs.jdbc.mysql import MySQL
+    if backend == "mysql":
+        from twophase.catalogs.jdbc.mysql import MySQL
 
-    return MySQL(settings)
+        return MySQL(settings)
+    from twophase.catalogs.jdbc.generic import open_generic
+
+    return open_generic(settings)

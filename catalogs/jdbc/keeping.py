@@ -92,12 +92,17 @@ class Keeper(ABC):
 
 def keeper(connection: sa.Connection, database: Database, old: Table, staging: Table, names: frozenset[str]) -> Keeper:
     """The keeper for a kind of database."""
+    from twophase.catalogs.jdbc.keeping_generic import GenericKeeper
     from twophase.catalogs.jdbc.keeping_mysql import MySQLKeeper
     from twophase.catalogs.jdbc.keeping_postgresql import PostgreSQLKeeper
     from twophase.catalogs.jdbc.keeping_sqlite import SQLiteKeeper
 
-    kinds: dict[str, Callable[..., Keeper]] = {"PostgreSQL": PostgreSQLKeeper, "SQLite": SQLiteKeeper}
-    return kinds.get(database.title, MySQLKeeper)(connection, database, old, staging, names)
+    kinds: dict[str, Callable[..., Keeper]] = {
+        "PostgreSQL": PostgreSQLKeeper,
+        "SQLite": SQLiteKeeper,
+        "MariaDB/MySQL": MySQLKeeper,
+    }
+    return kinds.get(database.title, GenericKeeper)(connection, database, old, staging, names)
 
 
 def _of(member: JdbcParticipant, connection: sa.Connection) -> Keeper:

@@ -96,8 +96,8 @@ class Loader:
     def _arranged(
         self, database: Database, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[Database, Iterable[pa.RecordBatch]]]:
-        """SQLite has one writer: a partition is computed before its turn, not while all others wait."""
-        if database.title != "SQLite":
+        """Where there is one writer, a partition is computed before its turn, not while all others wait."""
+        if not database.one_writer:
             yield database, batches
             return
         with tempfile.TemporaryDirectory(prefix="twophase-") as directory, spooled(Path(directory), batches) as ready:
@@ -118,9 +118,7 @@ class Loader:
         finally:
             engine.dispose()
 
-    def _load_quickly(
-        self, database: Database, part: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-    ) -> int:
+    def _load_quickly(self, database: Database, part: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
         target = self.target
         return database.load_quickly(
             target.staging, target.ledger, part, schema, batches, target.label, lambda: step("jdbc.part_commit")

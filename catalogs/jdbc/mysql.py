@@ -67,6 +67,7 @@ class MySQL(Database):
     longest_name = 64
     longest_comment = 2048
     ddl_in_transaction = False
+    comments_in_ddl = True
 
     def check_name(self, name: str, what: str, path: object) -> None:
         super().check_name(name, what, path)
@@ -221,7 +222,7 @@ class MySQL(Database):
             raise TimeoutError(f"lock wait timeout: another session publishes or examines {name}")
 
     @contextmanager
-    def exclusive(self, engine: sa.Engine, names: Sequence[str]) -> Iterator[sa.Connection]:
+    def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
         with engine.connect() as connection:
             try:
                 with connection.begin():

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from twophase.catalogs.jdbc import definitions, keeping
 from twophase.catalogs.jdbc.database import Table
-from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def offer(
         A name, column, type, option or target that this database cannot take.
     """
     catalog.check_path(path)
+    catalog.store.learn(path.database, path)
     with catalog.store.begin(path.database, path=path, read_only=True) as connection:
         seen = catalog.seen(connection, path)
         _check_target(catalog, connection, path, purpose, seen, context.base)
@@ -52,6 +53,10 @@ def offer(
             if effect == REPLACE:
                 facts |= _replaced(catalog, connection, path, definition, facts)
                 effect = facts.pop("effect")
+    swaps, database = effect in _SWAPS, catalog.store.database
+    if reason := database.refusal(swaps):
+        raise AtomicityNotSupportedError(f"{path} cannot be written all or nothing: {reason}.", path=path)
+    below = database.level_reason(swaps)
     return {
         "path": path.to_document(),
         "purpose": purpose.value,
@@ -61,7 +66,8 @@ def offer(
         "effect": effect,
         "seen": context.base["seen"] if context.base else seen,
         "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
-        "level": Level.ATOMIC.value,
+        "level": (Level.UNDONE if below else Level.ATOMIC).value,
+        "level_reason": below,
         **facts,
     }
 
@@ -120,9 +126,10 @@ def _replaced(
     same = sorted(name for name, kind in new.items() if types.get(name, "").lower() == kind.lower())
     work = keeping.keeper(connection, database, table, table, frozenset(same))
     dependents = work.dependents()
-    if not dependents:
+    unchanged = list(new) == list(types) and len(same) == len(types)
+    if not dependents and not (unchanged and database.keeps_tables):
         return {"effect": REPLACE, "definition": kept.to_document(), "same": same}
-    if list(new) != list(types) or len(same) != len(types):
+    if not unchanged:
         raise CatalogError(
             f"{path} cannot be replaced with other columns: {', '.join(dependents)} would be lost.",
             path=path,

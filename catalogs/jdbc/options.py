@@ -191,9 +191,10 @@ class _Reader:
         password = self._password()
         if password is not None:
             url = url.set(password=password)
-        if url.get_backend_name() == "sqlite" and (not url.database or url.database == ":memory:"):
+        if url.get_backend_name() in ("sqlite", "duckdb") and (not url.database or url.database == ":memory:"):
             raise self._wrong(
-                "a database in memory is not seen by the executors.", "Name a file: sqlite:////directory/file.db"
+                "a database in memory is not seen by the executors.",
+                f"Name a file: {url.get_backend_name()}:////directory/file.db",
             )
         return url
 
@@ -211,9 +212,7 @@ class _Reader:
         backend, _, driver = url.drivername.partition("+")
         backend = {"postgres": "postgresql"}.get(backend, backend)
         if backend not in DRIVERS:
-            raise self._wrong(
-                f"twophase.jdbc does not know the database {backend!r}.", nearest(backend, tuple(DRIVERS))
-            )
+            return self._other_driver(url)
         if driver and driver != DRIVERS[backend]:
             raise self._wrong(f"{backend} is reached through {DRIVERS[backend]} here, not through {driver!r}.")
         name = f"{'mysql' if backend == 'mariadb' else backend}+{DRIVERS[backend]}"
@@ -225,6 +224,19 @@ class _Reader:
                 f"the driver of {backend} is not installed: {error}.", f"Run: pip install 'twophase[{extra}]'"
             ) from error
         return name
+
+    def _other_driver(self, url: URL) -> str:
+        """Any other database goes by its dialect, where that is installed."""
+        try:
+            url.get_dialect().import_dbapi()
+        except NoSuchModuleError:
+            backend = url.drivername.partition("+")[0]
+            raise self._wrong(
+                f"no SQLAlchemy dialect is installed for the database {backend!r}.", nearest(backend, tuple(DRIVERS))
+            ) from None
+        except ImportError as error:
+            raise self._wrong(f"the driver of {url.drivername} is not installed: {error}.") from error
+        return url.drivername
 
     def _password(self) -> str | None:
         given = [name for name in ("password", "password_env", "password_file") if self._options.get(name)]
@@ -246,8 +258,9 @@ class _Reader:
 
     def staging_schema(self, url: URL) -> str | None:
         name = self._options.get("staging_schema") or None
-        if name and url.get_backend_name() == "sqlite":
-            raise self._wrong("SQLite has no schema for staging tables.", "Use the option staging_prefix.")
+        if name and url.get_backend_name() not in ("postgresql", "mysql"):
+            backend = url.get_backend_name()
+            raise self._wrong(f"{backend} takes no schema for staging tables.", "Use the option staging_prefix.")
         return name
 
     def staging_prefix(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import errors
+from twophase.catalogs.jdbc import errors, stepwise
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
@@ -40,9 +40,10 @@ def exclusive(
     store: Store, home: str, keys: Sequence[str], *, path: object = None, transaction_id: str | None = None
 ) -> Iterator[sa.Connection]:
     """A database transaction that no other publish or question about these participants runs beside."""
+    store.learn(home, path)
     with (
         errors.speaking(store.settings, path=path, transaction_id=transaction_id),
-        store.database.exclusive(store.engine(home), sorted(keys)) as connection,
+        store.database.exclusive(store.engine(home), home, sorted(keys)) as connection,
     ):
         yield connection
 
@@ -55,10 +56,15 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:
             member.check_staged(connection)
+            if stepwise.is_under_way(store, connection, member.place):
+                continue
             store.database.lock_target(connection, member.target, member.effect)
             member.check_target(connection)
         if waiting and first.swaps and isinstance(store.database, MySQL):
             _rename(store.database, connection, waiting)
+            return
+        if waiting and first.swaps and not store.database.ddl_in_transaction:
+            stepwise.swap(first)
             return
         for member in waiting:
             member.apply(connection)
@@ -96,7 +102,7 @@ def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:
 def _known(store: Store, connection: sa.Connection, place: Place, key: str) -> bool:
     home = place.ledger.database
     there = store.database.list_relations(connection, home)
-    if place.done.name in there:
+    if place.done.name in there or stepwise.is_published(store, connection, place, there):
         return True
     return store.published(home).name in there and store.was_published(connection, home, key)
 
@@ -113,6 +119,8 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str) -> 
         stamp = store.stamp(connection, place.ledger)
         if stamp is None or stamp["transaction_id"] != transaction_id:
             return
+        if not database.ddl_in_transaction and not database.comments_in_ddl:
+            stepwise.undo(store, place, Table(*stamp["path"]))
         database.stop_writers(connection, place.label)
         with step("jdbc.drop_staging"):
             database.drop(connection, place.staging)
@@ -132,7 +140,11 @@ def tidy(store: Store, place: Place, key: str, path: ObjectPath) -> None:
                 database.drop(connection, place.aside)
             with step("jdbc.drop_done"):
                 database.drop(connection, place.done)
-        elif place.ledger.name in there:  # Rows were inserted out of the staging table.
+        elif place.ledger.name in there:  # Rows were inserted out of the staging table, or it took the name by itself.
+            if stepwise.is_published(store, connection, place, there):
+                stepwise.record(store, place, key, path)
+            with step("jdbc.drop_aside"):
+                database.drop(connection, place.aside)
             with step("jdbc.drop_staging"):
                 database.drop(connection, place.staging)
             with step("jdbc.drop_ledger"):

@@ -63,6 +63,7 @@ class SQLite(Database):
     title = "SQLite"
     longest_name = 1_000
     column_comments: ClassVar[bool] = False
+    one_writer: ClassVar[bool] = True
 
     # -- files ---------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ from twophase.model import ObjectPath
 STAMP = -1
 #: The ledger's row that says that the rows of an earlier statement of the transaction were taken over.
 TAKEN_OVER = -2
+#: The ledger's row that says that the staging table may have taken its name, where that is a step of its own.
+PUBLISHING = -3
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,17 @@ class Store:
     ) -> Iterator[sa.Connection]:
         """A database transaction; errors of the database come out in words."""
         engine = self.engine(database)
+        if not read_only:
+            self.learn(database, path)
         if read_only:
             engine = engine.execution_options(twophase_read_only=True)
         with errors.speaking(self.settings, path=path, transaction_id=transaction_id), engine.begin() as connection:
             yield connection
+
+    def learn(self, database: str, path: object = None) -> None:
+        """Find out what the database can do, before the first statement that writes there."""
+        with errors.speaking(self.settings, path=path):
+            self.database.learn(self.engine(database), self.home(database))
 
     def database_exists(self, database: str) -> bool:
         """Whether a database is there."""
@@ -138,16 +147,17 @@ class Store:
     # -- the ledger ----------------------------------------------------------------------------------------------
 
     def make_ledger(self, connection: sa.Connection, place: Place, stamp: Mapping[str, Any]) -> None:
-        """Create a participant's ledger with its owner stamp; in one step in every database."""
+        """Create a participant's ledger with its owner stamp; in one step in every database but some others."""
         database, text = self.database, json.dumps(stamp)
         columns = [
             ("part", "integer NOT NULL PRIMARY KEY"),
             ("row_count", "bigint NOT NULL"),
             ("stamp", "varchar(2000)"),
         ]
-        comment = "" if database.ddl_in_transaction else f" COMMENT={database.text(text)}"
-        database.create(connection, place.ledger, columns, comment)
-        if database.ddl_in_transaction:
+        if database.comments_in_ddl:
+            database.create(connection, place.ledger, columns, f" COMMENT={database.text(text)}")
+        else:
+            database.create(connection, place.ledger, columns)
             connection.execute(sa.insert(self.ledger_table(place.ledger)).values(part=STAMP, row_count=0, stamp=text))
 
     def ledger_table(self, table: Table) -> sa.TableClause:
@@ -157,7 +167,7 @@ class Store:
     def stamp(self, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
         """The owner stamp of a ledger; None for what is none of ours."""
         database = self.database
-        if not database.ddl_in_transaction:
+        if database.comments_in_ddl:
             text = database.comment(connection, table)
         else:
             ledger = self.ledger_table(table)

@@ -10,15 +10,22 @@ import pytest
 
 from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
 from tests.crash.scenarios import JDBC
+from tests.crash.worlds import variable
+from tests.jdbc.conftest import make_place
 from twophase import failpoints
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
 
+#: Those of a publish in steps, for databases that are known by their SQLAlchemy dialects only.
+IN_STEPS = {"jdbc.mark", "jdbc.move_aside", "jdbc.move_in", "jdbc.move_back", "jdbc.unmark"}
+
+WIDER = "replace with other columns"
+
 #: Steps that only some databases take: what MariaDB moves aside, and what others drop inside the publish.
 ELSEWHERE = {
-    "sqlite": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done"},
-    "postgresql": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done"},
-    "mariadb": set(),
+    "sqlite": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", *IN_STEPS},
+    "postgresql": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", *IN_STEPS},
+    "mariadb": IN_STEPS,
 }
 
 #: Where every step is tried on the servers, too; in the other scenarios they die in the publish only, and the slow tier
@@ -39,8 +46,7 @@ DEATHS = [
 def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
     name = f"jdbc-{request.param}"
     if request.param != "sqlite":
-        # The children of the matrix find the server by it.
-        os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = request.getfixturevalue(request.param).url
+        os.environ[variable(request.param)] = make_place(request.param, request, fast_directory).url
     reports.append(Report(name))
     with Crew(name, fast_directory / name, reports[-1]) as crew:
         yield crew
@@ -81,3 +87,18 @@ def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("crew", "scenario"), [("plain-mariadb", n) for n in ("create", WIDER)], indirect=["crew"])
+def test_after_any_failure_of_a_publish_in_steps_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    steps = {*IN_STEPS, "jdbc.record", "jdbc.drop_aside", "jdbc.drop_staging", "jdbc.drop_ledger", "core.publish"}
+    assert not crew.run(crew.planner.cases(scenario, lambda step: quick(step) if step in steps else ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("crew", "death"), [("plain-mariadb", Case(WIDER, "jdbc.move_aside=exit_after"))], ids=str, indirect=["crew"]
+)
+def test_a_recovery_that_dies_between_the_steps_of_a_publish_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))

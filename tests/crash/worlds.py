@@ -234,6 +234,11 @@ class JdbcWorld(World):
         return [*mine, *self.place.hidden(self.database)]
 
 
+def variable(kind: str) -> str:
+    """The environment variable by which the children of the matrix find a server."""
+    return f"TWOPHASE_CRASH_{kind.upper().replace('-', '_')}"
+
+
 class JdbcServerWorld(JdbcWorld):
     """The same over a server; each directory has a database of its own there."""
 
@@ -245,7 +250,7 @@ class JdbcServerWorld(JdbcWorld):
         return super().open_catalogs()
 
     def open_place(self) -> Place:
-        return Place(self.kind, os.environ[f"TWOPHASE_CRASH_{self.kind.upper()}"])
+        return Place(self.kind, os.environ[variable(self.kind)])
 
     def set_up(self, scenario: Scenario) -> None:
         catalog = self.catalogs["shop"]
@@ -260,6 +265,12 @@ class JdbcMariaDBWorld(JdbcServerWorld):
     kind = "mariadb"
 
 
+class JdbcPlainMariaDBWorld(JdbcServerWorld):
+    """MariaDB as a database that only its SQLAlchemy dialect knows: it publishes in steps."""
+
+    kind = "plain-mariadb"
+
+
 WORLDS: dict[str, type[World]] = {
     "chaos": ChaosWorld,
     "hive-pointer": HiveWorld,
@@ -267,4 +278,5 @@ WORLDS: dict[str, type[World]] = {
     "jdbc-sqlite": JdbcWorld,
     "jdbc-postgresql": JdbcServerWorld,
     "jdbc-mariadb": JdbcMariaDBWorld,
+    "jdbc-plain-mariadb": JdbcPlainMariaDBWorld,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jdbc.places import Place
+from tests.jdbc.places import PLAIN, Place
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalogs.jdbc import JdbcCatalog
@@ -21,6 +21,12 @@ def make_place(kind: str, request: pytest.FixtureRequest, directory: Path) -> Pl
     """A database of a kind."""
     if kind == "sqlite":
         return Place(kind, f"sqlite:///{directory / 'shop.db'}")
+    if kind == "duckdb":
+        return Place(kind, f"duckdb:///{directory / 'shop.duckdb'}")
+    if kind.startswith("plain-"):
+        url: str = request.getfixturevalue(kind.removeprefix("plain-")).url
+        backend, rest = url.split("+", 1)
+        return Place(kind, f"{PLAIN[backend]}+{rest}")
     server: Server = request.getfixturevalue(kind)
     return Place(kind, server.url)
 

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import registry
 
 from twophase.catalog import Environment
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.model import ObjectPath
 
 HIDDEN = "__twophase_"
+#: The servers again, under names that say nothing to the catalog: it knows them by their SQLAlchemy dialects only.
+PLAIN = {"postgresql": "plainpostgresql", "mysql": "plainmysql"}
+registry.register("plainpostgresql.psycopg", "sqlalchemy.dialects.postgresql.psycopg", "PGDialect_psycopg")
+registry.register("plainmysql.pymysql", "sqlalchemy.dialects.mysql.pymysql", "MySQLDialect_pymysql")
 Row = tuple[Any, ...]
 
 
@@ -31,7 +36,7 @@ class Place:
     Attributes
     ----------
     kind : str
-        ``sqlite``, ``postgresql`` or ``mariadb``.
+        ``sqlite``, ``postgresql``, ``mariadb``, ``duckdb``, or one of the servers with ``plain-`` before it.
     url : str
     """
 
@@ -47,7 +52,7 @@ class Place:
         return open_jdbc(**self.options(**more))
 
     def quote(self, name: str) -> str:
-        mark = "`" if self.kind == "mariadb" else '"'
+        mark = "`" if self.kind.endswith("mariadb") else '"'
         return mark + name.replace(mark, mark * 2) + mark
 
     def name(self, path: ObjectPath) -> str:
@@ -60,8 +65,9 @@ class Place:
         """Run one statement, committed at once, and fetch its rows."""
         if self.kind == "sqlite":
             return self._in_sqlite(sql, database)
-        engine = sa.create_engine(self.url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
+        options: dict[str, Any] = {} if self.kind == "duckdb" else {"isolation_level": "AUTOCOMMIT"}
+        engine = sa.create_engine(self.url, poolclass=sa.pool.NullPool, **options)
+        with engine.begin() as connection:
             result = connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
             return [tuple(row) for row in result] if result.returns_rows else []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class JdbcConformance(CatalogConformance):
 
     @pytest.fixture
     def secrets(self, place: Place) -> list[str]:
-        return ["twophase:twophase"] if self.kind == "mariadb" else []
+        return ["twophase:twophase"] if self.kind.endswith("mariadb") else []
 
     @pytest.fixture(autouse=True)
     def nothing_is_left(self, place: Place, database: str, catalog: Catalog) -> Any:
@@ -70,3 +71,23 @@ class TestPostgreSQL(JdbcConformance):
 
 class TestMariaDB(JdbcConformance):
     kind = "mariadb"
+
+
+class OtherConformance(JdbcConformance):
+    """A database that is known by its SQLAlchemy dialect only."""
+
+    capabilities = replace(JdbcConformance.capabilities, group_publish=False)
+
+
+@pytest.mark.slow
+class TestPlainPostgreSQL(OtherConformance):
+    """As a database that only SQLAlchemy knows: DDL takes part in transactions."""
+
+    kind = "plain-postgresql"
+
+
+@pytest.mark.slow
+class TestPlainMariaDB(OtherConformance):
+    """As a database that only SQLAlchemy knows: each DDL statement commits."""
+
+    kind = "plain-mariadb"

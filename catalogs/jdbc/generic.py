@@ -1,0 +1,391 @@
+"""Any other database with an SQLAlchemy dialect: what it can do is tried out, and decides how far its promises go.
+
+A catalog's first write tries, with a table of its own that goes again: whether a primary key refuses a second row (else
+no row could be promised to be there once), whether DDL is undone with its transaction, and how a table is renamed.
+"""
+
+from __future__ import annotations
+
+import secrets as random_source
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import SQLAlchemyError
+
+from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.generic_types import (
+    arrow_type,
+    arrow_value,
+    driver_values,
+    duckdb_arrow_type,
+    sqlalchemy_type,
+    type_text,
+    without_collation,
+)
+from twophase.catalogs.jdbc.options import Settings
+
+_is = pa.types
+
+#: The ways to rename a table, in the words of one database or another.
+_RENAMES = (
+    "ALTER TABLE {old} RENAME TO {full_new}",
+    "ALTER TABLE {old} RENAME TO {new}",
+    "RENAME TABLE {old} TO {full_new}",
+    "RENAME TABLE {old} TO {new}",
+)
+#: Characters of a name: dialects promise more than their databases take, and what is too long shows too late.
+_LONGEST = 63
+#: A schema's name where a database has none.
+ONLY = "main"
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a database was found to do.
+
+    Attributes
+    ----------
+    keys : bool
+        A primary key refuses a second row.
+    undoes_ddl : bool
+        Tables that were made and renamed are as before when their transaction is rolled back.
+    rename : str
+        How a table is renamed; empty where it cannot be.
+    """
+
+    keys: bool = False
+    undoes_ddl: bool = False
+    rename: str = ""
+
+    def to_document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def open_generic(settings: Settings) -> Generic:
+    """The class for a database that has none of its own."""
+    return DuckDB(settings) if settings.parsed.get_backend_name() == "duckdb" else Generic(settings)
+
+
+class Generic(Database):
+    """A database that twophase knows by its SQLAlchemy dialect only."""
+
+    column_comments = False
+    one_writer = True
+    groups = False
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.title = self.dialect.name  # type: ignore[misc]
+        self.longest_name = min(self.dialect.max_identifier_length, _LONGEST)  # type: ignore[misc]
+        self.abilities: Abilities | None = None
+
+    @property
+    def ddl_in_transaction(self) -> bool:  # type: ignore[override]
+        return self.abilities is not None and self.abilities.undoes_ddl
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def connect_arguments(self, label: str) -> dict[str, Any]:
+        return {}
+
+    def configure(self, engine: sa.Engine) -> None:
+        sa.event.listen(engine, "do_connect", self._connect)
+
+    def _connect(self, dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
+        """Wait for a database whose file another process has open."""
+        waiting = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: "lock" in str(error).lower()),
+            stop=tenacity.stop_after_delay(self.settings.lock_timeout),
+            wait=tenacity.wait_random(0.02, 0.2),
+            reraise=True,
+        )
+        return waiting(dialect.connect, *arguments, **options)
+
+    # -- what it can do ------------------------------------------------------------------------------------------
+
+    def learn(self, engine: sa.Engine, database: str) -> None:
+        if self.abilities is not None:
+            return
+        with engine.connect() as connection:
+            there = database in self.list_databases(connection)
+        if there:  # Else it is about to be made.
+            self.abilities = _Trial(self, engine, database).run()
+
+    def refusal(self, swaps: bool) -> str | None:
+        found = self.abilities or Abilities()
+        if not found.keys:
+            return "its primary keys do not refuse a second row, or no table could be made to try it"
+        if swaps and not found.rename:
+            return "no way was found to rename a table there"
+        return None
+
+    @property
+    def keeps_tables(self) -> bool:
+        return not self.ddl_in_transaction
+
+    def level_reason(self, swaps: bool) -> str | None:
+        if not swaps or self.ddl_in_transaction:
+            return None
+        return f"{self.title} commits each DDL statement, so that the old and the new table change names one by one"
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def name(self, table: Table) -> str:
+        schema = self.schema(table.database)
+        return self.quote(table.name) if schema is None else super().name(table)
+
+    def schema(self, database: str) -> str | None:
+        return database if self._has_schemas else None
+
+    @property
+    def _has_schemas(self) -> bool:
+        return type(self.dialect).get_schema_names is not Dialect.get_schema_names
+
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        if not self._has_schemas:
+            return [ONLY]
+        return sorted(name for name in sa.inspect(connection).get_schema_names() if name.lower() not in _SYSTEM)
+
+    def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        self.run(connection, f"CREATE SCHEMA {self.quote(database)}")
+
+    def drop_database(self, connection: sa.Connection, database: str) -> None:
+        for name, kind in self.list_relations(connection, database).items():
+            self.run(connection, f"DROP {kind} {self.name(Table(database, name))}")
+        self.run(connection, f"DROP SCHEMA {self.quote(database)}")
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        inspector, schema = sa.inspect(connection), self.schema(database)
+        views = dict.fromkeys(inspector.get_view_names(schema=schema), "view")
+        return {**dict.fromkeys(inspector.get_table_names(schema=schema), "table"), **views}
+
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        found = sa.inspect(connection).get_columns(table.name, schema=self.schema(table.database))
+        return [
+            Column(
+                str(facts["name"]),
+                type_text(without_collation(facts["type"]), self.dialect),
+                arrow_type(facts["type"]),
+                bool(facts.get("nullable", True)),
+                facts.get("comment") or None,
+                "computed" in facts,
+            )
+            for facts in found
+        ]
+
+    def _notes(self, database: str) -> sa.TableClause:
+        return self.construct(Table(database, f"{self.settings.staging_prefix}comments"), "name", "said")
+
+    def comment(self, connection: sa.Connection, table: Table) -> str | None:
+        notes = self._notes(table.database)
+        if notes.name not in self.list_relations(connection, table.database):
+            return None
+        found: str | None = connection.scalar(sa.select(notes.c.said).where(notes.c.name == table.name))
+        return found
+
+    def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
+        notes = self._notes(table.database)
+        if notes.name not in self.list_relations(connection, table.database):
+            kind = self.column_type(pa.field("said", pa.string())) or "varchar(4000)"
+            columns = [("name", "varchar(255) NOT NULL"), ("said", kind)]
+            self.create(connection, Table(table.database, notes.name), columns)
+        connection.execute(sa.delete(notes).where(notes.c.name == table.name))
+        if comment is not None:
+            connection.execute(sa.insert(notes).values(name=table.name, said=comment))
+
+    def column_type(self, field: pa.Field) -> str | None:
+        kind = sqlalchemy_type(field.type)
+        return None if kind is None else type_text(kind, self.dialect) or None
+
+    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+        types = {column.name: column.type for column in self.columns(connection, source)}
+        self.create(connection, table, [(name, types[name]) for name in columns])
+
+    def drop(self, connection: sa.Connection, table: Table) -> None:
+        if table.name not in self.list_relations(connection, table.database):
+            return
+        self.run(connection, f"DROP TABLE {self.name(table)}")
+        if self.comment(connection, table) is not None:
+            self.set_comment(connection, table, None)
+
+    def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
+        how = (self.abilities or Abilities()).rename or _RENAMES[1]
+        self.run(connection, self._rename(how, table, new))
+        if (comment := self.comment(connection, table)) is not None:
+            self.set_comment(connection, table, None)
+            self.set_comment(connection, new, comment)
+
+    def _rename(self, how: str, table: Table, new: Table) -> str:
+        return how.format(old=self.name(table), new=self.quote(new.name), full_new=self.name(new))
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
+        """The locks are those of the ledgers' stamps, where DDL leaves them alone."""
+        with engine.begin() as connection:
+            if self.ddl_in_transaction:
+                there = self.list_relations(connection, home)
+                for ledger in (f"{self.settings.staging_prefix}l_{name}" for name in names):
+                    if ledger in there:
+                        table = self.construct(Table(home, ledger), "part", "row_count")
+                        connection.execute(sa.update(table).where(table.c.part == -1).values(row_count=0))
+            yield connection
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> int:
+        """By the driver's own ``executemany``, a batch at a time."""
+        rows = 0
+        for batch in batches:
+            columns = [(field.name, sqlalchemy_type(column.type), column) for field, column in rendering.plain(batch)]
+            quoted = sa.sql.quoted_name
+            target = sa.table(
+                quoted(table.name, True),
+                *(sa.column(quoted(name, True), kind) for name, kind, _ in columns),
+                schema=self.schema(table.database),
+            )
+            values = zip(*(driver_values(column) for _, _, column in columns), strict=True)
+            names = [f"c{number}" for number in range(len(columns))]
+            places: dict[Any, Any] = {column: sa.bindparam(name) for column, name in zip(target.c, names, strict=True)}
+            found = [dict(zip(names, row, strict=True)) for row in values]
+            if found:
+                connection.execute(sa.insert(target).values(places), found)
+            rows += len(found)
+        return rows
+
+    def snapshot_options(self) -> dict[str, Any]:
+        return {}
+
+    def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([None if value is None else arrow_value(value, kind) for value in values], kind)
+
+
+class DuckDB(Generic):
+    """DuckDB: the reflection of its dialect reads tables that DuckDB lacks, so SQL's own information_schema tells."""
+
+    def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
+        """Connections are never kept: its file is open to one process at a time."""
+        return super().engine(database, pooled=False, label=label)
+
+    def list_databases(self, connection: sa.Connection) -> list[str]:
+        found = connection.execute(
+            sa.text("SELECT schema_name FROM information_schema.schemata WHERE catalog_name = current_database()")
+        )
+        return sorted(name for (name,) in found if name not in _SYSTEM)
+
+    def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
+        found = connection.execute(
+            sa.text(
+                "SELECT table_name, CASE table_type WHEN 'VIEW' THEN 'view' ELSE 'table' END "
+                "FROM information_schema.tables WHERE table_catalog = current_database() AND table_schema = :schema"
+            ),
+            {"schema": database},
+        )
+        return {str(name): str(kind) for name, kind in found}
+
+    def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
+        found = connection.execute(
+            sa.text(
+                "SELECT column_name, data_type, is_nullable = 'YES' FROM information_schema.columns "
+                "WHERE table_catalog = current_database() AND table_schema = :schema AND table_name = :name "
+                "ORDER BY ordinal_position"
+            ),
+            {"schema": table.database, "name": table.name},
+        )
+        return [Column(name, kind, duckdb_arrow_type(kind), bool(nullable)) for name, kind, nullable in found]
+
+
+_SYSTEM = {"information_schema", "pg_catalog", "sys", "mysql", "performance_schema"}
+
+
+class _Trial:
+    """Tries a database out with a table that goes again."""
+
+    def __init__(self, database: Generic, engine: sa.Engine, home: str) -> None:
+        self._database = database
+        self._engine = engine
+        mark = random_source.token_hex(6)
+        self._table, self._other = (
+            Table(home, f"{database.settings.staging_prefix}try_{mark}{end}") for end in ("", "_b")
+        )
+
+    def run(self) -> Abilities:
+        try:
+            try:
+                undoes = self._undone(self._create)
+                with self._engine.begin() as connection:
+                    if not self._there(connection, self._table):
+                        self._create(connection)
+                keys = self._refuses_a_second_row()
+                rename = next((how for how in _RENAMES if self._renames(how)), "")
+            except SQLAlchemyError:
+                return Abilities()
+            return Abilities(keys, bool(rename) and undoes and self._undone_rename(rename), rename)
+        finally:
+            for table in (self._table, self._other):
+                with suppress(SQLAlchemyError), self._engine.begin() as connection:
+                    self._database.drop(connection, table)
+
+    def _create(self, connection: sa.Connection) -> None:
+        self._database.create(connection, self._table, [("part", "integer NOT NULL PRIMARY KEY")])
+
+    def _there(self, connection: sa.Connection, table: Table) -> bool:
+        return table.name in self._database.list_relations(connection, table.database)
+
+    def _undone(self, work: Any) -> bool:
+        """Whether nothing of it is there after a rollback."""
+        with self._engine.connect() as connection:
+            transaction = connection.begin()
+            before = self._there(connection, self._table)
+            work(connection)
+            transaction.rollback()
+        with self._engine.connect() as connection:
+            return self._there(connection, self._table) == before
+
+    def _undone_rename(self, how: str) -> bool:
+        try:
+            return self._undone(lambda connection: self._rename(connection, how, self._table, self._other))
+        except SQLAlchemyError:
+            return False
+
+    def _rename(self, connection: sa.Connection, how: str, table: Table, new: Table) -> None:
+        self._database.run(connection, self._database._rename(how, table, new))
+
+    def _renames(self, how: str) -> bool:
+        try:
+            for table, new in ((self._table, self._other), (self._other, self._table)):
+                with self._engine.begin() as connection:
+                    self._rename(connection, how, table, new)
+                with self._engine.connect() as connection:
+                    if not self._there(connection, new):
+                        return False  # It went to another schema.
+        except SQLAlchemyError:
+            return False
+        return True
+
+    def _refuses_a_second_row(self) -> bool:
+        table = self._database.construct(self._table, "part")
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(table).values(part=1))
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(table).values(part=1))
+        except SQLAlchemyError:
+            return True
+        return False

@@ -1,0 +1,124 @@
+"""Databases that are known by their dialects only: each works at the level that its DDL allows, and says so."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.jdbc.conftest import make_place
+from tests.jdbc.places import Place, ordered
+from tests.jdbc.statements import ROWS, SCHEMA, offer, run, table
+from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.catalogs.jdbc.generic import Abilities, Generic
+from twophase.catalogs.jdbc.loading import Loader
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError
+from twophase.model import Level, ObjectPath, Outcome, Purpose
+
+REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
+WIDER = pa.schema([*SCHEMA, pa.field("half", pa.float64())])
+WIDER_ROWS = [(1, "one", 0.5), (2, None, None)]
+
+
+@pytest.fixture(params=["duckdb", "plain-postgresql", "plain-mariadb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return make_place(request.param, request, tmp_path)
+
+
+def test_each_statement_has_the_level_that_the_ddl_allows(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
+    """PostgreSQL and DuckDB undo DDL with its transaction; MariaDB commits it."""
+    done = [
+        run(catalog, path),
+        run(catalog, path, Purpose.INSERT_INTO, [(3, "three")]),
+        run(catalog, path, REPLACE, ROWS),
+        run(catalog, path, REPLACE, WIDER_ROWS, WIDER),
+    ]
+    assert ordered(place.rows(path)) == ordered(WIDER_ROWS)
+    stepwise = place.kind == "plain-mariadb"
+    assert [participant.level for participant in done] == ([2, 3, 3, 2] if stepwise else [3, 3, 3, 3])
+    reasons = [participant.level_reason for participant in done]
+    assert [bool(reason) for reason in reasons] == [participant.level is Level.UNDONE for participant in done]
+
+
+def test_a_second_attempt_and_one_that_failed_change_nothing(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    def breaks() -> Iterator[pa.RecordBatch]:
+        yield from table(ROWS).to_batches()
+        raise RuntimeError("the user's own")
+
+    participant = offer(catalog, path, Purpose.CREATE_TABLE_AS)
+    participant.begin()
+    task = Loader(catalog.store.settings, participant._load_target())
+    with pytest.raises(RuntimeError, match="the user's own"):
+        task(0, breaks())
+    assert [task(0, table(ROWS).to_batches()), task(0, table(ROWS).to_batches())] == [2, 2]
+    participant.prepare()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.commit()
+    participant.finish()
+    assert ordered(place.rows(path)) == ordered(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("abilities", "told"), [(Abilities(), "do not refuse a second row"), (Abilities(keys=True), "rename a table")]
+)
+def test_where_nothing_can_be_promised_nothing_is_begun(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, abilities: Abilities, told: str
+) -> None:
+    assert isinstance(catalog.store.database, Generic)
+    catalog.store.database.abilities = abilities
+    with pytest.raises(AtomicityNotSupportedError, match=told):
+        offer(catalog, path, Purpose.CREATE_TABLE_AS)
+    catalog.store.database.abilities = None
+
+
+def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
+    place.execute(f"CREATE TABLE {place.name(path)} (id BIGINT PRIMARY KEY, k INT DEFAULT 7)")
+    replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+    lost = " ".join(replaced.document["lost"])
+    assert "default" in lost and "key" in lost
+
+
+def test_a_dialect_that_is_not_installed_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="no SQLAlchemy dialect is installed for the database 'nosuch'"):
+        twophase.catalogs.jdbc.JdbcCatalog("shop", {"url": "nosuch://h/d"}, twophase.Environment())
+
+
+@pytest.mark.slow
+def test_spark_writes_to_duckdb_and_reads_it_on_the_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB is open to one process at a time: tasks wait for each other."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.master("local[2]").appName("others")
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.sql.catalog.duck": "twophase.jdbc",
+        "spark.sql.catalog.duck.url": f"duckdb:///{tmp_path / 'shop.duckdb'}",
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        twophase.attach(spark)
+        rows = "id, CAST(id AS STRING) AS name, CAST(id AS DECIMAL(12, 2)) AS price, timestamp_seconds(id) AS at"
+        spark.sql(f"CREATE TABLE duck.main.daily AS SELECT {rows} FROM range(0, 1000, 1, 4)")
+        spark.sql("INSERT INTO duck.main.daily SELECT -1, NULL, NULL, NULL")
+        spark.sql(
+            "CREATE OR REPLACE TABLE duck.main.sums AS SELECT count(name) AS n, max(at) AS at FROM duck.main.daily"
+        )
+        found = spark.table("duck.main.sums").collect()
+        assert [(row.n, row.at) for row in found] == [(1000, datetime.datetime(1970, 1, 1, 0, 16, 39))]
+        assert spark.table("duck.main.daily").where("id >= 990").count() == 10
+    finally:
+        spark.stop()
