@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
+from tests.crash.matrix import Case, Crew, Report, quick, quick_tier, slow_tier
 from tests.crash.scenarios import JDBC
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
@@ -28,9 +28,10 @@ ELSEWHERE = {
     "mariadb": IN_STEPS,
 }
 
-#: Where every step is tried on the servers, too; in the other scenarios they die in the publish only, and the slow tier
-#: is SQLite's alone, as a case takes up to a second there.
+#: Where every step is tried on the servers, too; in the other scenarios they die in the publish only. A case takes a
+#: second or two there, so that the slow tier adds death at each step of some scenarios, and SQLite has all the rest.
 SERVERS_QUICK = {"create", "replace"}
+SERVERS_SLOW = ("insert", "replace with other columns", "two tables")
 
 DEATHS = [
     Case("create", "core.publish=exit_after"),
@@ -40,6 +41,18 @@ DEATHS = [
     Case("two tables", "core.record_committing=exit_after"),
     Case("create and insert", "core.publish=exit_after"),
 ]
+
+
+#: The death whose recovery is killed on the servers in the quick tier: the publish is done, and nothing after it.
+ON_SERVERS = Case("replace", "core.publish=exit_after")
+
+
+def of_recovery(*, slow: bool) -> list[tuple[str, Case]]:
+    """Databases with the deaths whose recovery is tried, by tier."""
+    pairs = [(name, death) for name in DATABASES for death in DEATHS]
+    if not slow:
+        return [(name, death) for name, death in pairs if name == "sqlite" or death == ON_SERVERS]
+    return [(name, death) for name, death in pairs if name != "sqlite" and death.scenario in SERVERS_SLOW]
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -61,12 +74,12 @@ def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -
     assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(("crew", "death"), of_recovery(slow=False), ids=str, indirect=["crew"])
 def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(("crew", "death"), of_recovery(slow=False), ids=str, indirect=["crew"])
 def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
     assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
@@ -87,6 +100,27 @@ def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("crew", "death"), of_recovery(slow=True), ids=str, indirect=["crew"])
+def test_on_the_servers_too_any_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [(server, name) for server in DATABASES[1:] for name in SERVERS_SLOW],
+    indirect=["crew"],
+)
+def test_on_the_servers_too_everything_is_old_or_new_after_a_death_at_any_step(crew: Crew, scenario: str) -> None:
+    done = quick_at(crew, scenario)
+    steps = crew.planner.cases(
+        scenario, lambda step: ("exit_after",) if step.startswith("jdbc.") and not done(step) else ()
+    )
+    assert not crew.run(steps)
 
 
 @pytest.mark.slow

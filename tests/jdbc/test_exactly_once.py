@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.jdbc.conftest import make_place
+from tests.jdbc.conftest import KINDS, make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
 from twophase import failpoints
@@ -149,6 +149,11 @@ def test_a_straggler_in_the_middle_of_its_rows_does_not_hold_up_the_publish(
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 
+DATABASES = {"sqlite": "main", "postgresql": "public", "mariadb": "twophase"}
+#: How many, how many different ones, and their sum.
+ALL_OF_THEM = (4000, 4000, sum(range(4000)))
+
+
 def deadly() -> Any:
     """A function whose first attempt at one partition kills its executor, after other tasks have written theirs.
 
@@ -176,8 +181,9 @@ def deadly() -> Any:
 def test_lost_executors_and_speculation_write_each_row_once(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One session, and a statement into each database: tables without a key, and one with a key."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    place = make_place("postgresql", request, tmp_path)
+    places = {kind: make_place(kind, request, tmp_path) for kind in KINDS}
     builder: Any = SparkSession.builder.master("local-cluster[2,1,1024]").appName("exactly once")
     conf = {
         "spark.ui.enabled": "false",
@@ -190,20 +196,27 @@ def test_lost_executors_and_speculation_write_each_row_once(
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.quantile": "0.1",
         "spark.task.maxFailures": "10",
-        "spark.sql.catalog.pg": "twophase.jdbc",
-        **{f"spark.sql.catalog.pg.{key}": value for key, value in place.options().items()},
     }
+    for kind, place in places.items():
+        conf[f"spark.sql.catalog.{kind}"] = "twophase.jdbc"
+        # Tasks queue for SQLite's only writer.
+        options = place.options(lock_timeout="60")
+        conf |= {f"spark.sql.catalog.{kind}.{key}": value for key, value in options.items()}
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
         twophase.attach(spark)
         rows = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
-        rows.writeTo("pg.public.once").create()
-        assert place.execute("SELECT count(*), count(DISTINCT id), sum(id) FROM public.once") == [
-            (4000, 4000, sum(range(4000)))
-        ]
-        assert place.hidden("public") == []
+        for kind, place in places.items():
+            name = f"{DATABASES[kind]}.once"
+            rows.writeTo(f"{kind}.{name}").create()
+            assert place.execute(f"SELECT count(*), count(DISTINCT id), sum(id) FROM {name}") == [ALL_OF_THEM]
+            place.execute(f"CREATE UNIQUE INDEX once_id ON {'once' if kind == 'sqlite' else name} (id)")
+            rows.write.insertInto(f"{kind}.{name}", overwrite=True)
+            assert place.execute(f"SELECT count(*), count(DISTINCT id), sum(id) FROM {name}") == [ALL_OF_THEM]
+            assert place.hidden(DATABASES[kind]) == []
     finally:
         spark.stop()
-        place.execute("DROP TABLE IF EXISTS public.once")
+        for kind, place in places.items():
+            place.execute(f"DROP TABLE IF EXISTS {DATABASES[kind]}.once")

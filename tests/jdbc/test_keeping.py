@@ -137,3 +137,32 @@ class TestMariaDB:
         place.execute(f"INSERT INTO {name} (name) VALUES ('eight')")
         assert place.execute(f"SELECT id FROM {name} WHERE name = 'eight'") == [(8,)]
         assert place.execute(f"SHOW KEYS FROM {name} WHERE Key_name = 'part'")
+
+    def test_foreign_keys_and_triggers_that_go_are_named(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str, caplog: Any
+    ) -> None:
+        other = place.name(ObjectPath.of(path.database, "other"))
+        place.execute(f"CREATE TABLE {other} (id bigint PRIMARY KEY)")
+        place.execute(f"INSERT INTO {other} VALUES (7)")
+        place.execute(
+            f"CREATE TABLE {name} (id bigint, name longtext, CONSTRAINT its FOREIGN KEY (id) REFERENCES other (id))"
+        )
+        trigger = place.name(ObjectPath.of(path.database, "watch"))
+        place.execute(f"CREATE TRIGGER {trigger} BEFORE UPDATE ON {name} FOR EACH ROW SET NEW.id = 7")
+        replaced = run(catalog, path, REPLACE, [(8, "eight")])
+        assert [lost.split(" (")[0] for lost in replaced.document["lost"]] == ["constraint `its`", "trigger watch"]
+        assert "constraint `its`" in caplog.text and "trigger watch" in caplog.text
+        assert place.rows(path) == [(8, "eight")]
+
+    def test_a_table_that_others_refer_to_keeps_its_place_or_is_not_replaced(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        other = place.name(ObjectPath.of(path.database, "other"))
+        place.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, name longtext)")
+        place.execute(f"CREATE TABLE {other} (id bigint, FOREIGN KEY mine (id) REFERENCES daily (id))")
+        with pytest.raises(CatalogError, match=r"foreign key .* of other"):
+            stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        run(catalog, path, REPLACE, ROWS, pa.schema([SCHEMA.field("id").with_nullable(False), SCHEMA.field("name")]))
+        assert ordered(place.rows(path)) == ROWS
+        with pytest.raises(Exception, match="foreign key constraint fails"):
+            place.execute(f"INSERT INTO {other} VALUES (99)")
