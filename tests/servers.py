@@ -66,8 +66,14 @@ class ServerNotInstalledError(RuntimeError):
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[Server]:
-    """A PostgreSQL server with the database ``twophase``; its user ``twophase`` may do everything."""
+def postgresql(*, longest_file: int | None = None) -> Iterator[Server]:
+    """A PostgreSQL server with the database ``twophase``; its user ``twophase`` may do everything.
+
+    Parameters
+    ----------
+    longest_file : int, optional
+        Bytes that it may write into one file.
+    """
     initdb = _program("initdb", "postgresql", "/usr/lib/postgresql/*/bin")
     postgres = _program("postgres", "postgresql", "/usr/lib/postgresql/*/bin")
     user = _unprivileged_user("postgres")
@@ -76,7 +82,8 @@ def postgresql() -> Iterator[Server]:
         _run([initdb, "-D", str(data), *"-U twophase -A trust -E UTF8 --locale=C -N".split()], directory, user)
 
         def command(port: int) -> list[str]:
-            return _postgres(postgres, directory, port)
+            limit = [] if longest_file is None else ["prlimit", f"--fsize={longest_file}", "--"]
+            return [*limit, *_postgres(postgres, directory, port)]
 
         def ready(port: int) -> None:
             import psycopg
@@ -99,27 +106,28 @@ def _postgres(program: str, directory: Path, port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def postgresql_again(server: Server) -> Iterator[None]:
-    """A PostgreSQL server that has ended, started again on its data and its port."""
-    postgres = _program("postgres", "postgresql", "/usr/lib/postgresql/*/bin")
-    user = _unprivileged_user("postgres")
+def again(server: Server) -> Iterator[None]:
+    """A database server that has ended, started again on its data and its port."""
 
     def ready(_: int) -> None:
-        import psycopg
+        import sqlalchemy
 
-        with psycopg.connect(f"host={HOST} port={server.port} user=twophase dbname=twophase") as connection:
-            connection.execute("SELECT 1")
+        sqlalchemy.create_engine(server.url, poolclass=sqlalchemy.pool.NullPool).connect().close()
 
-    def command(_: int) -> list[str]:
-        return _postgres(postgres, server.directory, server.port)
-
-    with _server("PostgreSQL", command, ready, server.directory, user=user, stop=signal.SIGINT):
+    command = [str(word) for word in server.process.args]  # type: ignore[union-attr]
+    with _server(server.name, lambda _: command, ready, server.directory, stop=signal.SIGINT):
         yield
 
 
 @contextlib.contextmanager
-def mariadb() -> Iterator[Server]:
-    """A MariaDB server with the database ``twophase``; its user ``twophase`` (password the same) may do everything."""
+def mariadb(*settings: str) -> Iterator[Server]:
+    """A MariaDB server with the database ``twophase``; its user ``twophase`` (password the same) may do everything.
+
+    Parameters
+    ----------
+    *settings : str
+        More options of the server.
+    """
     install = _program("mariadb-install-db", "mariadb-server", "/usr/bin")
     mariadbd = _program("mariadbd", "mariadb-server", "/usr/sbin")
     client = _program("mariadb", "mariadb-server", "/usr/bin")
@@ -134,6 +142,7 @@ def mariadb() -> Iterator[Server]:
                 *(mariadbd, "--no-defaults", f"--datadir={data}", f"--socket={sock}", f"--port={port}"),
                 *(f"--bind-address={HOST}", f"--pid-file={directory / 'server.pid'}", "--skip-name-resolve"),
                 *("--innodb-flush-log-at-trx-commit=0", "--character-set-server=utf8mb4", "--local-infile=ON"),
+                *settings,
             ]
 
         def ready(port: int) -> None:

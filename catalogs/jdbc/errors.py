@@ -40,8 +40,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "schema where it may create tables.",
     ),
     (
-        r"no space left|disk.*full|is full|disk quota|\b53100\b|\b1114\b|\b1021\b|database or disk is full",
+        r"no space left|could not extend file|disk.*full|is full|disk quota|\b53100\b|\b1114\b|\b1021\b",
         "Make room on the database's disk, and run the statement again.",
+    ),
+    (
+        r"incorrect datetime value|\b1292\b",
+        "A TIMESTAMP of MariaDB and MySQL holds 1970 to 2038 only: set column_types to DATETIME(6) for this column.",
     ),
     (
         r"lock timeout|lock wait timeout|\b55P03\b|\b1205\b|database is locked|table is locked",

@@ -93,23 +93,30 @@ def _cut_the_publish(catalog: JdbcCatalog, proxy: CuttingProxy, place: Place, mo
     failpoints.arm("jdbc.publish", lambda _: proxy.cut(FINAL[place.kind], moment), nth=1)
 
 
-def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(tmp_path: Path) -> None:
-    """PostgreSQL is killed between the decision and the publish, and started again on its data."""
-    with servers.postgresql() as server:
-        place = Place("postgresql", server.url)
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(kind: str) -> None:
+    """It is killed between the decision and the publish, and started again on its data."""
+    start = servers.postgresql if kind == "postgresql" else servers.mariadb
+    with start() as server:
+        place = Place(kind, server.url)
+        if kind == "mariadb":
+            place.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")  # Our servers spare it elsewhere.
         catalog = place.catalog(connect_timeout="2")
-        path = ObjectPath.of("public", "restarted")
+        path = ObjectPath.of("public" if kind == "postgresql" else "twophase", "restarted")
         participant = stage(catalog, path)
-        os.kill(server.process.pid, signal.SIGQUIT)  # the server's own word for "at once"
+        # SIGQUIT is PostgreSQL's own word for "at once"; SIGKILL would leave its children running.
+        os.kill(server.process.pid, signal.SIGQUIT if kind == "postgresql" else signal.SIGKILL)
         server.process.wait(30)
         with pytest.raises(CatalogError, match="answered"):
             participant.commit()
         assert participant.outcome() is Outcome.UNKNOWN
         with pytest.raises(CatalogError, match="nothing was removed"):
             participant.abort()
-        with servers.postgresql_again(server):
-            again = catalog.restore(participant.document)
-            assert again.outcome() is Outcome.NOT_PUBLISHED
-            again.commit()
+        with servers.again(server):
+            restored = catalog.restore(participant.document)
+            assert restored.outcome() is Outcome.NOT_PUBLISHED
+            restored.commit()
+            restored.finish()
             assert ordered(place.rows(path)) == ROWS
+            assert place.hidden(path.database) == []
         catalog.close()

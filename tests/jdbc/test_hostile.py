@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from tests import servers
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, open_jdbc, ordered
-from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage
+from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage, table
 from tests.project.source import ROOT
 from tests.servers import free_port
 from twophase.catalogs.jdbc import JdbcCatalog
@@ -201,6 +202,31 @@ participant.abort()
     assert "told:" in done.stdout, done.stdout + done.stderr
     assert ordered(place.rows(path)) == ROWS
     assert place.hidden("main") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_a_full_disk_of_a_server_leaves_the_old_table(kind: str) -> None:
+    """PostgreSQL may write no file of more than 20 MB, and MariaDB's only tablespace may not grow beyond that."""
+    limit = "--innodb-data-file-path=ibdata1:12M:autoextend:max:20M"
+    starts = {
+        "postgresql": lambda: servers.postgresql(longest_file=20_000_000),
+        "mariadb": lambda: servers.mariadb(limit),
+    }
+    with starts[kind]() as server:
+        place = Place(kind, server.url)
+        catalog, path = place.catalog(), ObjectPath.of("public" if kind == "postgresql" else "twophase", "daily")
+        run(catalog, path)
+        if kind == "mariadb":
+            place.execute("SET GLOBAL innodb_file_per_table = OFF")
+        participant = offer(catalog, path, Purpose.REPLACE_TABLE_AS)
+        participant.begin()
+        with pytest.raises(CatalogError, match="Make room on the database's disk"):
+            participant.write(table([(i, "x" * 1000) for i in range(50_000)]))
+        participant.abort()
+        assert ordered(place.rows(path)) == ROWS
+        assert place.hidden(path.database) == []
+        catalog.close()
 
 
 def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
