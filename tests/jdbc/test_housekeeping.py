@@ -1,0 +1,56 @@
+"""Looking for what dead transactions left does not disturb the living ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.jdbc.places import Place, ordered
+from tests.jdbc.statements import ROWS, stage
+from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.catalogs.jdbc.database import Table
+from twophase.model import ObjectPath, Outcome, Purpose
+
+
+def test_a_look_at_several_stamps_does_not_hold_up_a_publish_of_several_tables(
+    place: Place, catalog: JdbcCatalog, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publish drops the ledgers, one after the other: who held the lock of one while waiting for another would
+    wait for it, and be waited for."""
+    staged = [stage(catalog, ObjectPath.of(database, name)) for name in ("one", "two")]
+    cleaner = place.catalog()
+    read, looked = cleaner.store.stamp, []
+
+    def publish_in_between(connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+        looked.append(table.name)
+        if len(looked) == 2:
+            catalog.publish_group(list(staged))
+        return read(connection, table)
+
+    monkeypatch.setattr(cleaner.store, "stamp", publish_in_between)
+    found = [residue.location for residue in cleaner.residues() if database in residue.location]
+    assert len(looked) >= 2 and len(found) <= 2
+    for participant in staged:
+        assert participant.outcome() is Outcome.PUBLISHED
+        participant.finish()
+        assert ordered(place.rows(participant.path)) == ROWS
+    cleaner.close()
+
+
+def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
+    place: Place, catalog: JdbcCatalog, database: str
+) -> None:
+    living, dead = (stage(catalog, ObjectPath.of(database, name), Purpose.CREATE_TABLE_AS) for name in ("one", "two"))
+    others = place.catalog()
+    found = others.residues(live_transactions=frozenset({living.transaction_id}))
+    mine = [residue for residue in found if residue.location.startswith(f"{database}.")]
+    assert [residue.transaction_id for residue in mine] == [dead.transaction_id]
+    for residue in (*mine, *mine):  # Twice: it may be repeated.
+        others.remove_residue(residue)
+    assert dead.left_behind() == [] and len(living.left_behind()) == 2
+    living.commit()
+    living.finish()
+    assert ordered(place.rows(living.path)) == ROWS
+    others.close()
