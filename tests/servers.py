@@ -148,7 +148,8 @@ def mariadb(*settings: str) -> Iterator[Server]:
         def ready(port: int) -> None:
             sql = (
                 "CREATE DATABASE IF NOT EXISTS twophase; "
-                "CREATE USER IF NOT EXISTS twophase@'%' IDENTIFIED BY 'twophase'; GRANT ALL ON *.* TO twophase@'%';"
+                "CREATE USER IF NOT EXISTS twophase@'%' IDENTIFIED BY 'twophase'; "
+                "GRANT ALL ON *.* TO twophase@'%' WITH GRANT OPTION;"
             )
             address = ["--protocol=tcp", f"--host={HOST}", f"--port={port}", "--user=root"]
             subprocess.run([client, "--no-defaults", *address, "-e", sql], check=True, capture_output=True, timeout=30)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
@@ -38,6 +38,8 @@ _KEY = """
 SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
 """
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 
 #: MariaDB writes integers with a width, which means nothing; but ``tinyint(1)`` is a boolean.
 _WIDTH = re.compile(r"^(tinyint(?!\(1\))|smallint|mediumint|int|bigint)\(\d+\)")
@@ -67,6 +69,7 @@ class MySQL(Database):
     longest_name = 64
     longest_comment = 2048
     ddl_in_transaction = False
+    _sees_numbers = True
     comments_in_ddl = True
 
     def check_name(self, name: str, what: str, path: object) -> None:
@@ -181,8 +184,26 @@ class MySQL(Database):
         return f"({default})" if "DEFAULT_GENERATED" in extra else self.text(default)
 
     def generation(self, connection: sa.Connection, table: Table) -> str | None:
+        """The time when it was made, in seconds, and, for those who may see it, InnoDB's number of the table."""
         found = self._fact(connection, table, "CREATE_TIME")
-        return None if found is None else str(found)
+        if found is None:
+            return None
+        number = self._number(connection, table)
+        return str(found) if number is None else f"{found} {number}"
+
+    def _number(self, connection: sa.Connection, table: Table) -> int | None:
+        name = f"{table.database}/{table.name}"
+        # Other names stand there in an alphabet of file names.
+        if not self._sees_numbers or not _FILE_NAME.fullmatch(name):
+            return None
+        where = "INNODB_SYS_TABLES" if self.is_mariadb(connection) else "INNODB_TABLES"
+        sql = sa.text(f"SELECT TABLE_ID FROM information_schema.{where} WHERE NAME = :name")
+        try:
+            number: int | None = connection.scalar(sql, {"name": name})
+        except DBAPIError:  # It takes the right PROCESS.
+            self._sees_numbers = False
+            return None
+        return number
 
     def column_type(self, field: pa.Field) -> str | None:
         for test, name in _TYPES:

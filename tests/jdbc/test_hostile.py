@@ -260,6 +260,51 @@ def test_a_table_that_an_outsider_changed_meanwhile_is_a_conflict(
     assert len(place.rows(path)) == len(ROWS)
 
 
+def test_a_swap_by_an_outsider_within_the_same_second_is_a_conflict(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """MariaDB tells when a table was made in whole seconds: two tables of one second are told apart, too."""
+    place = make_place("mariadb", request, tmp_path)
+    catalog, path = place.catalog(), ObjectPath.of("twophase", "swapped")
+    made = "SELECT CREATE_TIME FROM information_schema.TABLES WHERE TABLE_NAME IN ('swapped', 'impostor')"
+    times = set()
+    while len(times) != 1:
+        for name in ("swapped", "impostor"):
+            place.execute(f"CREATE OR REPLACE TABLE twophase.{name} (id BIGINT NULL, name LONGTEXT NULL)")
+        times = set(place.execute(made))
+    participant = stage(catalog, path, Purpose.INSERT_OVERWRITE)
+    place.execute("RENAME TABLE twophase.swapped TO twophase.gone, twophase.impostor TO twophase.swapped")
+    with pytest.raises(WriteConflictError, match="another writer published it"):
+        participant.commit()
+    participant.abort()
+    for name in ("swapped", "gone"):
+        place.execute(f"DROP TABLE twophase.{name}")
+    catalog.close()
+
+
+def test_a_role_that_sees_no_numbers_of_tables_writes_all_the_same(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """MariaDB shows them to holders of PROCESS; a role without CREATE is told before any job."""
+    place = make_place("mariadb", request, tmp_path)
+    place.execute("CREATE DATABASE IF NOT EXISTS open_to_guests")
+    place.execute(f"CREATE OR REPLACE USER guest@'%' IDENTIFIED BY '{SECRET}'")
+    place.execute("GRANT ALL ON open_to_guests.* TO guest@'%'")
+    place.execute("GRANT SELECT, INSERT ON twophase.* TO guest@'%'")
+    url = url_of(place, username="guest", password=SECRET, database="open_to_guests")
+    catalog = open_jdbc(**place.options(url=url))
+    path = ObjectPath.of("open_to_guests", "daily")
+    run(catalog, path)
+    run(catalog, path, Purpose.CREATE_OR_REPLACE_TABLE_AS, [(3, "three")])
+    assert place.rows(path) == [(3, "three")]
+    with pytest.raises(CatalogError, match=r"command denied.*needs CREATE on the schema") as caught:
+        offer(catalog, ObjectPath.of("twophase", "t"), Purpose.CREATE_TABLE_AS).begin()
+    assert SECRET not in str(caught.value) + repr(catalog)
+    catalog.close()
+    place.execute("DROP DATABASE open_to_guests")
+    place.execute("DROP USER guest@'%'")
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
