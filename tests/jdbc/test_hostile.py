@@ -176,6 +176,30 @@ def test_a_server_that_wants_tls_is_told_so(request: pytest.FixtureRequest, tmp_
     catalog.close()
 
 
+def test_postgresql_tells_a_wrong_password_and_that_it_wants_tls(tmp_path: Path) -> None:
+    """A server whose pg_hba.conf admits passwords only, and then TLS only."""
+    with servers.postgresql() as server:
+        place = Place("postgresql", server.url)
+        place.execute(f"CREATE ROLE guest LOGIN PASSWORD '{SECRET}'")
+        rules = server.directory / "data" / "pg_hba.conf"
+        engine = sa.create_engine(place.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as held:
+            for rule, wrong, told in (
+                ("host all all all scram-sha-256", f"not-{SECRET}", "Check the options user and password"),
+                ("hostssl all all all trust", SECRET, "The server wants TLS"),
+            ):
+                rules.write_text(f"{rule}\n")
+                held.exec_driver_sql("SELECT pg_reload_conf()")
+                catalog = open_jdbc(url=url_of(place, username="guest", password=wrong))
+                with pytest.raises(CatalogError, match=told) as caught:
+                    while True:  # The server reads its rules when it comes to it.
+                        catalog.close()
+                        catalog.list_databases()
+                assert SECRET not in str(caught.value)
+                catalog.close()
+        engine.dispose()
+
+
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
     """The file of a SQLite database may not grow: as with a full disk or a quota."""
     place = Place("sqlite", f"sqlite:///{tmp_path / 'shop.db'}")
