@@ -6,6 +6,7 @@ no row could be promised to be there once), whether DDL is undone with its trans
 
 from __future__ import annotations
 
+import re
 import secrets as random_source
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,6 +41,8 @@ _RENAMES = (
     "RENAME TABLE {old} TO {full_new}",
     "RENAME TABLE {old} TO {new}",
 )
+#: How a database says that another process has it open: of DuckDB, and of others that are a file.
+_HELD = re.compile(r"could not set lock|conflicting lock|database is locked", re.IGNORECASE)
 #: Characters of a name: dialects promise more than their databases take, and what is too long shows too late.
 _LONGEST = 63
 #: A schema's name where a database has none.
@@ -101,7 +104,7 @@ class Generic(Database):
     def _connect(self, dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
         """Wait for a database whose file another process has open."""
         waiting = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: "lock" in str(error).lower()),
+            retry=tenacity.retry_if_exception(lambda error: bool(_HELD.search(str(error)))),
             stop=tenacity.stop_after_delay(self.settings.lock_timeout),
             wait=tenacity.wait_random(0.02, 0.2),
             reraise=True,

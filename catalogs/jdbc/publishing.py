@@ -117,6 +117,8 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str) -> 
         if place.ledger.name not in there or _known(store, connection, place, key):
             return
         stamp = store.stamp(connection, place.ledger)
+        if stamp is None and stepwise.is_half_made(store, connection, place):
+            database.drop(connection, place.ledger)
         if stamp is None or stamp["transaction_id"] != transaction_id:
             return
         if not database.ddl_in_transaction and not database.comments_in_ddl:

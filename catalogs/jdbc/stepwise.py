@@ -55,6 +55,13 @@ def is_under_way(store: Store, connection: sa.Connection, place: Place) -> bool:
     return place.aside.name in store.database.list_relations(connection, place.aside.database)
 
 
+def is_half_made(store: Store, connection: sa.Connection, place: Place) -> bool:
+    """Whether a ledger has not got its stamp yet, where that is a step of its own; its name is this transaction's."""
+    if store.database.ddl_in_transaction or store.database.comments_in_ddl:
+        return False
+    return connection.execute(sa.select(store.ledger_table(place.ledger))).first() is None
+
+
 def record(store: Store, place: Place, key: str, path: ObjectPath) -> None:
     """Say that it happened, durably, before anything is dropped. Idempotent."""
     home = place.ledger.database

@@ -80,6 +80,20 @@ def test_where_nothing_can_be_promised_nothing_is_begun(
     catalog.store.database.abilities = None
 
 
+def test_a_ledger_that_never_got_its_stamp_goes_with_its_transaction(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    """Where DDL commits, a driver can die between the two."""
+    participant = offer(catalog, path, Purpose.CREATE_TABLE_AS)
+    ledger = participant.place.ledger
+    if place.kind == "plain-mariadb":
+        columns = "part integer NOT NULL PRIMARY KEY, row_count bigint NOT NULL, stamp varchar(2000)"
+        place.execute(f"CREATE TABLE {place.name(ObjectPath.of(ledger.database, ledger.name))} ({columns})")
+        assert participant.left_behind() != []
+    participant.abort()
+    assert participant.left_behind() == []
+
+
 def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
     place.execute(f"CREATE TABLE {place.name(path)} (id BIGINT PRIMARY KEY, k INT DEFAULT 7)")
     replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
