@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -496,8 +497,9 @@ def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
     assert is_ours(spark, "t")
 
 
-def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException) as caught:
+@pytest.mark.parametrize("grouped", [False, True], ids=["alone", "in a transaction"])
+def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession, grouped: bool) -> None:
+    with pytest.raises(AnalysisException) as caught, twophase.transaction(spark) if grouped else nullcontext():
         spark.range(1).writeTo("missing").append()
     assert caught.value.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
 

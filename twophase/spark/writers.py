@@ -183,7 +183,9 @@ class RoutedWriter(DataFrameWriterV2):
         parts = router.parts(self._table)
         ruling = router.ownership.of_existing(parts) if parts else Ruling(Owner.SPARK)
         target, existing = ruling.ours, ruling.facts
-        if target is None or existing is None or not self._offers(target, purpose):
+        if ruling.owner is Owner.NOBODY:
+            getattr(DataFrameWriterV2, method)(self, *args)  # Spark says that there is no such table.
+        elif target is None or existing is None or not self._offers(target, purpose):
             self._run(method, None, *args)
         elif method == "overwritePartitions":
             scope = OverwriteScope(dynamic=bool(existing.partition_columns))
