@@ -3,6 +3,9 @@
 PYTHON ?=
 SPARK40 := 4.0.5
 PYTEST_ARGS ?=
+# Processes that run the tests; each holds a JVM and, where it needs them, servers of its own.
+JOBS ?= 2
+SHARED := -n $(JOBS) --dist loadfile
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -15,13 +18,13 @@ demo: .venv/.installed java ## Watch real statements fail, be killed and recover
 	@.venv/bin/python -m demo
 
 test: .venv/.installed java servers ## Run all tests (25 minutes)
-	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest $(SHARED) $(PYTEST_ARGS)
 
 test-fast: .venv/.installed java servers ## Run all tests but the slow ones (6 minutes)
-	@.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
-	@.venv-spark40/bin/python -m pytest -m spark40 $(PYTEST_ARGS)
+	@.venv-spark40/bin/python -m pytest $(SHARED) -m spark40 $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
 	@.venv/bin/python -m ruff check

@@ -1,13 +1,15 @@
-"""What all tests share: the real servers, one of each for the whole run, started when first asked for."""
+"""What all tests share: the real servers, one of each for a process of tests, started when first asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
 from tests import servers
+from tests.numbers import NUMBERS
 from tests.servers import Server
 
 
@@ -15,7 +17,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """PySpark 4.0 leaves sockets to the garbage collector; with it that is no fault of ours."""
     if version("pyspark").startswith("4.0"):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    config.stash[NUMBERS] = []
     _keep_configurations_apart()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes (pytest-xdist) hands its numbers over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["numbers"] = [str(number) for number in session.config.stash[NUMBERS]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The process that started the others gets them; one that died had none to give."""
+    node.config.stash[NUMBERS] += getattr(node, "workeroutput", {}).get("numbers", [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for number in config.stash[NUMBERS]:
+        terminalreporter.write_line(str(number))
 
 
 def _keep_configurations_apart() -> None:

@@ -1,4 +1,4 @@
-"""The numbers of the crash matrix, at the end of the run."""
+"""What the crash matrices share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Report
-
-_reports = pytest.StashKey[list[Report]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_reports] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for report in config.stash.get(_reports, []):
-        terminalreporter.write_line(str(report))
+from tests.numbers import NUMBERS
 
 
 @pytest.fixture(scope="session")
-def reports(pytestconfig: pytest.Config) -> list[Report]:
+def reports(pytestconfig: pytest.Config) -> list[object]:
     """Where each matrix puts its numbers."""
-    return pytestconfig.stash[_reports]
+    return pytestconfig.stash[NUMBERS]
 
 
 @pytest.fixture(scope="session")

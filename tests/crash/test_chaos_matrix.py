@@ -42,9 +42,10 @@ SILENCES = [
 
 
 @pytest.fixture(scope="module")
-def crew(fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
-    reports.append(Report("chaos"))
-    with Crew("chaos", fast_directory / "chaos", reports[-1]) as crew:
+def crew(fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
+    report = Report("chaos")
+    reports.append(report)
+    with Crew("chaos", fast_directory / "chaos", report) as crew:
         yield crew
 
 

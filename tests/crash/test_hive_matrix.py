@@ -54,10 +54,11 @@ DEATHS = [
 
 
 @pytest.fixture(scope="module", params=RECIPES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
     name = f"hive-{request.param}"
-    reports.append(Report(name))
-    with Crew(name, fast_directory / name, reports[-1]) as crew:
+    report = Report(name)
+    reports.append(report)
+    with Crew(name, fast_directory / name, report) as crew:
         yield crew
 
 

@@ -53,12 +53,13 @@ def quick_deaths(crew: Crew) -> list[Case]:
 
 
 @pytest.fixture(scope="module", params=DATABASES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
     name = f"jdbc-{request.param}"
     if request.param != "sqlite":
         os.environ[variable(request.param)] = make_place(request.param, request, fast_directory).url
-    reports.append(Report(name))
-    with Crew(name, fast_directory / name, reports[-1]) as crew:
+    report = Report(name)
+    reports.append(report)
+    with Crew(name, fast_directory / name, report) as crew:
         yield crew
 
 
