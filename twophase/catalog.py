@@ -101,6 +101,9 @@ class Environment:
     partition_runner : object or None
         Runs a function over each partition of a DataFrame on the executors, in Arrow batches; see
         :class:`twophase.spark.partitions.SparkPartitions`.
+    parquet_writer : object or None
+        Writes a DataFrame with Spark's own Parquet writer, with field ids; see
+        :class:`twophase.spark.parquet.SparkParquet`.
     warehouse : str
         Root directory of the default database, as a URI or an absolute path.
     retention : float
@@ -112,6 +115,7 @@ class Environment:
     session_metastore: Any = None
     table_writer: Any = None
     partition_runner: Any = None
+    parquet_writer: Any = None
     warehouse: str = ""
     retention: float = 86_400.0
     conf: Mapping[str, str] = {}
@@ -474,6 +478,28 @@ class Catalog(ABC):
             It does not exist.
         """
         raise AtomicityNotSupportedError(f"Catalog {self.name} offers no reads through Spark.", path=path)
+
+    def read_source_as_of(
+        self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
+    ) -> ReadSource:
+        """How Spark reads a state that the table had before.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        version : str, optional
+            What ``VERSION AS OF`` says: a snapshot, or a name of one.
+        timestamp : int, optional
+            What ``TIMESTAMP AS OF`` says, in microseconds since the epoch.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            It never had, or no longer has, such a state.
+        """
+        raise AtomicityNotSupportedError(f"Catalog {self.name} has no time travel.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 

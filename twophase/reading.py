@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from twophase.model import ObjectPath, TableDefinition
 
-__all__ = ["BatchReader", "Filter", "ReadSource"]
+__all__ = ["BatchReader", "FileReader", "Filter", "ParquetScan", "ReadSource"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,44 @@ class BatchReader(ABC):
 
 
 @dataclass(frozen=True)
+class ParquetScan:
+    """What one read opens.
+
+    Attributes
+    ----------
+    locations : sequence of str
+        Of Parquet files whose every field has an id.
+    schema : pyarrow.Schema
+        All columns of the table, each field with its id in ``PARQUET:field_id``: files are read by these, whatever
+        names they have.
+    by_name : frozenset of str
+        Top-level columns that have their present name and type in each of the files, and whose name no other column of
+        any of the files has: only conditions on these may be told to the Parquet reader, which goes by names there.
+    """
+
+    locations: Sequence[str]
+    schema: pa.Schema
+    by_name: frozenset[str] = frozenset()
+
+
+class FileReader(ABC):
+    """Tells which Parquet files hold the rows of a read; Spark's own reader reads them, by field ids."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """What tells this state of the table from all others."""
+
+    @abstractmethod
+    def accepts(self, condition: Filter) -> bool:
+        """Whether files can be left out by this condition, and never one with a row that fulfils it."""
+
+    @abstractmethod
+    def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
+        """The files of one read, those left out in which no row can fulfil all conditions."""
+
+
+@dataclass(frozen=True)
 class ReadSource:
     """How Spark reads a table of this catalog.
 
@@ -62,15 +100,18 @@ class ReadSource:
     kind : str
         ``session_table``: Spark's own session catalog reads the table ``name``;
         ``files``: files of format ``provider`` under ``location``, partition values in the directory names;
-        ``batches``: ``reader`` reads it, on the executors.
+        ``batches``: ``reader`` reads it, on the executors;
+        ``parquet``: Spark's own Parquet reader reads the files that ``files`` tells, by field ids.
     name : ObjectPath, optional
         For ``session_table``.
     provider, location : str, optional
         For ``files``.
     definition : TableDefinition, optional
-        For ``files`` and ``batches``: schema, partitioning and options to read with.
+        For ``files``, ``batches`` and ``parquet``: schema, partitioning and options to read with.
     reader : BatchReader, optional
         For ``batches``.
+    files : FileReader, optional
+        For ``parquet``.
     """
 
     kind: str
@@ -79,3 +120,4 @@ class ReadSource:
     location: str | None = None
     definition: TableDefinition | None = None
     reader: BatchReader | None = None
+    files: FileReader | None = None

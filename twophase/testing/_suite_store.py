@@ -210,7 +210,7 @@ class TablesChapter(SuiteBase):
             with pytest.raises(AtomicityNotSupportedError):
                 driver.catalog.read_source(path)
             return
-        assert driver.catalog.read_source(path).kind in ("session_table", "files", "batches")
+        assert driver.catalog.read_source(path).kind in ("session_table", "files", "batches", "parquet")
         with pytest.raises(TableNotExistError):
             driver.catalog.read_source(ObjectPath.of(path.database, "missing"))
 
