@@ -1,0 +1,404 @@
+"""The lakehouse catalog: Apache Iceberg tables, written in two phases."""
+
+from __future__ import annotations
+
+import secrets as random_source
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+)
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+
+from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalogs.hive.files import Files
+from twophase.catalogs.lakehouse import (
+    altering,
+    definitions,
+    errors,
+    housekeeping,
+    layout,
+    manifests,
+    options,
+    publishing,
+    snapshots,
+)
+from twophase.catalogs.lakehouse.offers import offer
+from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.catalogs.lakehouse.reading import ManifestReader, State
+from twophase.catalogs.lakehouse.reading_arrow import INSPECTIONS, IcebergReader, Rows, inspect
+from twophase.catalogs.lakehouse.store import Loaded, Store
+from twophase.errors import (
+    CatalogError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
+from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.reading import ReadSource
+from twophase.schema import to_iceberg
+
+
+class LakehouseCatalog(Catalog):
+    """Iceberg tables behind PyIceberg's SQL catalog, in SQLite or PostgreSQL; no Iceberg jar is needed.
+
+    Parameters
+    ----------
+    name, options, environment
+        As for every catalog; see :attr:`known_options`.
+
+    Raises
+    ------
+    ConfigurationError
+        A wrong option.
+    """
+
+    known_options: ClassVar[Mapping[str, str]] = options.KNOWN
+
+    def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
+        super().__init__(name, options_, environment)
+        self.store = Store(options.read(name, options_, environment.warehouse))
+        self.files = Files()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            purposes=frozenset(Purpose),
+            partitioning=definitions.TRANSFORMS,
+            alter_database=True,
+            rename_table=True,
+            alter_table=True,
+            read=True,
+            group_publish=True,
+            providers=frozenset({definitions.PROVIDER}),
+        )
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        with errors.speaking(self.store.settings):
+            return sorted(".".join(levels) for levels in self.store.catalog.list_namespaces())
+
+    def database_exists(self, database: str) -> bool:
+        if not database.strip() or "." in database:
+            return False
+        with errors.speaking(self.store.settings, path=database):
+            return bool(self.store.catalog.namespace_exists((database,)))
+
+    def create_database(
+        self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
+    ) -> None:
+        definitions.check_name(database, "database", database)
+        given = {key: value for key, value in (properties or {}).items() if key != "location"}
+        try:
+            with errors.speaking(self.store.settings, path=database):
+                self.store.catalog.create_namespace((database,), {"exists": "true", **given})
+        except NamespaceAlreadyExistsError:
+            if not ignore_if_exists:
+                raise DatabaseAlreadyExistsError(
+                    f"Database {database} exists already in catalog {self.name}.", path=database
+                ) from None
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        self._require_database(database)
+        known = self.load_database(database)
+        removals = {key for key, value in changes.items() if value is None and key in known}
+        updates = {key: value for key, value in changes.items() if value is not None}
+        with errors.speaking(self.store.settings, path=database):
+            self.store.catalog.update_namespace_properties((database,), removals, updates)
+
+    def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
+        if not self.database_exists(database):
+            if ignore_if_not_exists:
+                return
+            self._require_database(database)
+        tables = {path: place for path, place in self.all_tables().items() if path.database == database}
+        if tables and not cascade:
+            names = ", ".join(sorted(path.name for path in tables)[:5])
+            raise CatalogError(
+                f"Database {database} is not empty: it holds {names}.",
+                path=database,
+                hint="Drop its tables first, or say CASCADE.",
+            )
+        places = {path: self._location(path, pointer) for path, pointer in tables.items()}
+        with self.store.begin(path=database) as connection:
+            for path, place in places.items():
+                if place is not None:
+                    self.store.record_dropped(connection, path, place)
+            self.store.drop_namespace(connection, database)
+
+    def load_database(self, database: str) -> dict[str, str]:
+        self._require_database(database)
+        try:
+            with errors.speaking(self.store.settings, path=database):
+                found = self.store.catalog.load_namespace_properties((database,))
+        except NoSuchNamespaceError:
+            raise self._no_database(database) from None
+        return {key: value for key, value in found.items() if key != "exists"}
+
+    def _no_database(self, database: str) -> DatabaseNotExistError:
+        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+
+    def _require_database(self, database: str) -> None:
+        if not self.database_exists(database):
+            raise self._no_database(database)
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def all_tables(self) -> dict[ObjectPath, str]:
+        """All tables, and their metadata files; in one look."""
+        with self.store.begin(read_only=True) as connection:
+            return self.store.locations(connection)
+
+    def list_tables(self, database: str) -> list[str]:
+        self._require_database(database)
+        return sorted(path.name for path in self.all_tables() if path.database == database)
+
+    def table_exists(self, path: ObjectPath) -> bool:
+        if self._inspected(path) is not None:
+            return True
+        return len(path.namespace) == 1 and self.store.pointer(path) is not None
+
+    def check_path(self, path: ObjectPath) -> None:
+        """Refuse a name that no table here can have.
+
+        Raises
+        ------
+        CatalogError
+        DatabaseNotExistError
+        """
+        if len(path.namespace) != 1:
+            raise CatalogError(f"A table of catalog {self.name} is named database.table; {path} is not.", path=path)
+        definitions.check_name(path.name, "table", path)
+        self._require_database(path.database)
+
+    def require(self, path: ObjectPath) -> Loaded:
+        """A table that is there.
+
+        Raises
+        ------
+        TableNotExistError
+        CatalogError
+            Its metadata file is missing or damaged.
+        """
+        found = self.store.load(path) if len(path.namespace) == 1 else None
+        if found is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        return found
+
+    def load_table(self, path: ObjectPath) -> TableDefinition:
+        inspected = self._inspected(path)
+        if inspected is not None:
+            return TableDefinition(self._inspection(*inspected).schema)
+        return definitions.to_definition(self.require(path).metadata)
+
+    def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
+        self.check_path(path)
+        definitions.check(path, definition)
+        schema = definitions.to_schema(path, definition)
+        spec = definitions.to_spec(path, schema, definition.partitioning)
+        if self.store.pointer(path) is None:
+            place = layout.Place(
+                layout.table_location(self.store.settings.warehouse, path, self.own_key()), self.own_key()
+            )
+            properties = definitions.to_properties(definition)
+            metadata = snapshots.new_metadata(place.location, to_iceberg(schema), spec, properties, str(uuid.uuid4()))
+            if self._register(path, place, metadata):
+                return
+        if not ignore_if_exists:
+            raise TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
+
+    def _register(self, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
+        location = place.metadata_file(0)
+        with errors.writing(path, location):
+            self.store.write_metadata(location, metadata)
+        with self.store.begin(path=path) as connection:
+            made = self.store.swap(connection, path, None, location)
+        if not made:
+            place.remove(self.files)
+        return made
+
+    def own_key(self) -> str:
+        """A key for what no participant makes."""
+        return random_source.token_hex(12)
+
+    def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
+        pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
+        if pointer is None:
+            if ignore_if_not_exists:
+                return
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        place = self._location(path, pointer)
+        with self.store.begin(path=path) as connection:
+            gone = self.store.drop(connection, path, pointer)
+            if gone and place is not None:
+                self.store.record_dropped(connection, path, place)
+        if not gone:
+            self.drop_table(path, ignore_if_not_exists=ignore_if_not_exists, purge=purge)
+        elif purge and place is not None:
+            self.files.remove_tree(place)
+            self.store.forget_dropped(place)
+
+    def _location(self, path: ObjectPath, pointer: str) -> str | None:
+        """The directory of a table; None where its metadata cannot be read: then its files stay."""
+        try:
+            return self.store.metadata(path, pointer).location
+        except CatalogError:
+            return None
+
+    def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
+        if self.store.pointer(path) is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        self.check_path(new_path)
+        with self.store.begin(path=path) as connection:
+            renamed = self.store.rename(connection, path, new_path)
+        if not renamed:
+            raise TableAlreadyExistsError(f"Table {new_path} exists already in catalog {self.name}.", path=new_path)
+
+    def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
+        altering.alter(self, path, list(changes))
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read_source(self, path: ObjectPath) -> ReadSource:
+        inspected = self._inspected(path)
+        if inspected is not None:
+            rows = self._inspection(*inspected)
+            return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
+        metadata = self.require(path).metadata
+        current = metadata.current_snapshot()
+        return self._source(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+
+    def read_source_as_of(
+        self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
+    ) -> ReadSource:
+        metadata = self.require(path).metadata
+        if version is not None:
+            return self._source(path, metadata, *self._version(path, metadata, version))
+        assert timestamp is not None
+        snapshot_id = next(
+            (log.snapshot_id for log in reversed(metadata.snapshot_log) if log.timestamp_ms * 1000 <= timestamp), None
+        )
+        if snapshot_id is None or metadata.snapshot_by_id(snapshot_id) is None:
+            raise CatalogError(
+                f"{path} has no state of that time: it is older than the table, or its retention has ended.", path=path
+            )
+        return self._source(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+
+    def _version(self, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
+        """Snapshot and schema of what ``VERSION AS OF`` names: a snapshot's number, a branch or a tag."""
+        ref = metadata.refs.get(version)
+        if ref is not None:
+            # A branch is shown in the table's schema, as Iceberg does.
+            is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
+            schema = metadata.current_schema_id if is_branch else self._schema_of(metadata, ref.snapshot_id)
+            return ref.snapshot_id, schema
+        number = int(version) if version.lstrip("-").isdigit() else None
+        if number is None or metadata.snapshot_by_id(number) is None:
+            raise CatalogError(
+                f"{path} has no snapshot, branch or tag {version!r}.",
+                path=path,
+                hint=f"SELECT snapshot_id FROM {self.name}.{path}.snapshots shows those that there are.",
+            )
+        return number, self._schema_of(metadata, number)
+
+    def _schema_of(self, metadata: TableMetadata, snapshot_id: int) -> int:
+        snapshot = metadata.snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
+
+    def _source(self, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int) -> ReadSource:
+        if metadata.format_version > 2:
+            raise CatalogError(
+                f"{path} is an Iceberg table of format version {metadata.format_version}, which cannot be read yet.",
+                path=path,
+                hint="Versions 1 and 2 can be read.",
+            )
+        schema = metadata.schema_by_id(schema_id)
+        assert schema is not None
+        definition = definitions.to_definition(metadata, schema)
+        found = manifests.manifests_of(metadata, snapshot_id)
+        if snapshot_id is not None and (
+            manifests.has_deletes(found) or definitions.NAME_MAPPING in metadata.properties
+        ):
+            reader = IcebergReader(path, metadata, snapshot_id, schema)
+            return ReadSource("batches", definition=definition, reader=reader)
+        return ReadSource(
+            "parquet", definition=definition, files=ManifestReader(State.of(metadata, snapshot_id, schema))
+        )
+
+    def staged_source(self, participant: LakehouseParticipant) -> ReadSource | None:
+        """How to read what a participant staged, with what the table holds."""
+        metadata, found = participant.staged_manifests()
+        if manifests.has_deletes(found):
+            return None
+        schema = to_iceberg(participant.schema)
+        specs = {participant.spec.spec_id: participant.spec} | (dict(metadata.specs()) if metadata else {})
+        schemas = (schema, *(metadata.schemas if metadata else ()))
+        state = State(participant.name, schema, specs, schemas, tuple(found), participant.schema.highest_field_id)
+        shown = TableDefinition(
+            definitions.without_ids(definitions.arrow_of(schema, state.highest_field_id)), provider=definitions.PROVIDER
+        )
+        return ReadSource("parquet", definition=shown, files=ManifestReader(state))
+
+    def _inspected(self, path: ObjectPath) -> tuple[ObjectPath, str] | None:
+        """The table and the kind, where a path names one of its metadata tables."""
+        if len(path.namespace) != 2 or path.name not in INSPECTIONS:
+            return None
+        table = ObjectPath.of(*path.namespace)
+        return (table, path.name) if self.store.pointer(table) is not None else None
+
+    def _inspection(self, path: ObjectPath, name: str) -> Any:
+        return inspect(self.store.iceberg_table(path, self.require(path)), name)
+
+    # -- the two-phase write -------------------------------------------------------------------------------------
+
+    def two_phase_create_table(
+        self,
+        path: ObjectPath,
+        definition: TableDefinition,
+        *,
+        purpose: Purpose,
+        ignore_if_exists: bool = False,
+        is_streaming_mode: bool = False,
+        context: WriteContext | None = None,
+    ) -> TwoPhaseCatalogTable | None:
+        if is_streaming_mode:
+            return None
+        context = context or WriteContext(f"{self.name}-{random_source.token_hex(6)}")
+        return LakehouseParticipant(self, offer(self, path, definition, purpose, context, time.time()))
+
+    def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
+        return LakehouseParticipant(self, document)
+
+    def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
+        return f"{self.store.settings.display_uri} {self.store.settings.catalog_name}"
+
+    def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
+        members = [member for member in participants if isinstance(member, LakehouseParticipant)]
+        with publishing.publish_step():
+            publishing.publish(self.store, self.files, members)
+
+    # -- housekeeping --------------------------------------------------------------------------------------------
+
+    def remove_staged(self, participant: str) -> None:
+        """Remove what a participant staged, where it was not published. Idempotent."""
+        housekeeping.remove_staged(self, participant)
+
+    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+        return housekeeping.residues(self, live_transactions)
+
+    def remove_residue(self, residue: Residue) -> None:
+        housekeeping.remove(self, residue)
+
+    def check(self) -> list[str]:
+        return housekeeping.problems(self)
+
+    def close(self) -> None:
+        self.store.close()

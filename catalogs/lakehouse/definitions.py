@@ -1,0 +1,399 @@
+"""Definitions as Iceberg's schemas, partition specs and properties, and back; bad input is told before any work."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.transforms import Transform as IcebergTransform
+
+from twophase.catalogs.lakehouse import options
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, TableDefinition, Transform
+from twophase.schema import Field, Kind, Schema, assign_ids, from_iceberg, to_arrow, to_iceberg
+from twophase.schema.errors import SchemaError
+
+PROVIDER = "iceberg"
+TRANSFORMS = frozenset({"identity", "bucket", "truncate", "years", "months", "days", "hours"})
+#: Words of ``USING`` that mean this catalog's one format; ``parquet`` is what a ``DataFrameWriter`` says by default.
+_PROVIDERS = (None, PROVIDER, "parquet", "twophase.lakehouse")
+#: Options of one table, in ``OPTIONS (...)`` or of a ``DataFrameWriter``.
+TABLE_OPTIONS = ("compression",)
+#: How options are called among Iceberg's properties.
+_AS_PROPERTY = {"compression": "write.parquet.compression-codec"}
+_FORMAT_VERSION = "format-version"
+NAME_MAPPING = "schema.name-mapping.default"
+
+_SPARK_FIELD = b"SPARK:field"
+_COMMENT = b"comment"
+_FIELD_ID = b"PARQUET:field_id"
+#: Spark's types, by the start of their names, that Iceberg has no counterpart for.
+_FOREIGN = ("interval", "variant", "void", "null", "geography", "geometry", "string collate")
+_FIRST_SPEC_FIELD = 1000
+_LONGEST_NAME = 255
+
+_TIMES: Mapping[str, type[IcebergTransform[Any, Any]]] = {
+    "years": YearTransform,
+    "months": MonthTransform,
+    "days": DayTransform,
+    "hours": HourTransform,
+}
+_SUFFIXES = {"years": "_year", "months": "_month", "days": "_day", "hours": "_hour"}
+_OTHER_WORDS = {
+    "year": "years",
+    "month": "months",
+    "day": "days",
+    "date": "days",
+    "hour": "hours",
+    "date_hour": "hours",
+}
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def check_name(name: str, what: str, path: object) -> None:
+    """Refuse a name that other Iceberg engines would read as several, or not at all.
+
+    Raises
+    ------
+    CatalogError
+    """
+    problem = None
+    if "." in name:
+        problem = "a dot separates names in an Iceberg catalog"
+    elif name != name.strip() or not name.isprintable():
+        problem = "it begins or ends with a space, or has characters that cannot be printed"
+    elif len(name) > _LONGEST_NAME:
+        problem = f"it is longer than {_LONGEST_NAME} characters"
+    if problem:
+        raise CatalogError(f"{name!r} cannot be the name of a {what} here: {problem}.", path=path)
+
+
+# -- definitions to Iceberg --------------------------------------------------------------------------------------------
+
+
+def check(path: ObjectPath, definition: TableDefinition) -> None:
+    """Refuse what an Iceberg table cannot be, before anything happens.
+
+    Raises
+    ------
+    CatalogError
+        A layout, an option, a property, or a column's name or type.
+    """
+    _check_layout(path, definition)
+    _check_columns(path, definition.schema)
+    to_spec(path, to_schema(path, definition), definition.partitioning)
+
+
+def _check_layout(path: ObjectPath, definition: TableDefinition) -> None:
+    problem = None
+    if definition.provider not in _PROVIDERS:
+        problem = f"its files are Parquet below Iceberg metadata, not {definition.provider}"
+    elif definition.bucketing:
+        problem = "CLUSTERED BY makes Spark's own buckets; write PARTITIONED BY (bucket(n, column))"
+    elif definition.location or definition.external:
+        problem = "its place is chosen by the catalog, not by LOCATION"
+    elif definition.serde:
+        problem = "an Iceberg table has no SerDe"
+    elif (version := definition.properties.get(_FORMAT_VERSION, "2")) != "2":
+        problem = f"it is written in format version 2, not {version}"
+    if problem:
+        raise CatalogError(f"{path} cannot be made: {problem}.", path=path)
+    for name in definition.options:
+        if name not in TABLE_OPTIONS:
+            known = options.nearest(name, TABLE_OPTIONS)
+            raise CatalogError(f"There is no option {name} for {path}.", path=path, hint=known)
+
+
+def _check_columns(path: ObjectPath, schema: pa.Schema) -> None:
+    if len(schema) == 0:
+        raise CatalogError(f"{path} needs at least one column.", path=path)
+    if any(not name for name in schema.names):
+        raise CatalogError(f"{path}: a column has no name.", path=path)
+    twice = [name for name, times in Counter(name.lower() for name in schema.names).items() if times > 1]
+    if twice:
+        raise CatalogError(f"{path}: two columns are named {twice[0]}.", path=path)
+    for column in schema:
+        if "." in column.name:
+            raise CatalogError(
+                f"{path}: the column {column.name!r} has a dot, which separates the levels of a path.", path=path
+            )
+    check_types(path, schema)
+
+
+def check_types(path: ObjectPath, schema: pa.Schema) -> None:
+    """Refuse columns of types of Spark's that Iceberg has no counterpart for.
+
+    Raises
+    ------
+    CatalogError
+    """
+    for column in schema:
+        if (kind := _foreign(column)) is not None:
+            raise CatalogError(
+                f"{path}: the column {column.name} has the type {kind}, which Iceberg tables do not have.",
+                path=path,
+                hint="Cast it, for instance to STRING or BIGINT.",
+            )
+
+
+def _foreign(column: pa.Field) -> str | None:
+    """A type of Spark's in a column that Iceberg has no counterpart for."""
+    described = (column.metadata or {}).get(_SPARK_FIELD)
+    found = list(_atoms(json.loads(described)["type"])) if described else []
+    return next((kind for kind in found if kind.startswith(_FOREIGN) or kind == "udt"), None)
+
+
+def _atoms(kind: Any) -> Iterator[str]:
+    if isinstance(kind, str):
+        yield kind
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _atoms(field["type"])
+    elif kind["type"] == "udt":
+        yield "udt"
+    else:
+        for part in ("elementType", "keyType", "valueType"):
+            if part in kind:
+                yield from _atoms(kind[part])
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """A schema in the types that Iceberg has, with comments and no other metadata."""
+    return pa.schema([_plain(column) for column in schema])
+
+
+def _plain(column: pa.Field) -> pa.Field:
+    said = (column.metadata or {}).get(_COMMENT)
+    return pa.field(column.name, _plain_type(column.type), column.nullable, None if said is None else {_COMMENT: said})
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    is_ = pa.types
+    if is_.is_int8(kind) or is_.is_int16(kind):
+        return pa.int32()
+    if is_.is_struct(kind):
+        return pa.struct([_plain(child) for child in kind])
+    if is_.is_map(kind):
+        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
+    if is_.is_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    return kind
+
+
+def to_schema(path: ObjectPath, definition: TableDefinition, base: TableMetadata | None = None) -> Schema:
+    """The schema of a new table; of a table that replaces another one, a column that stays keeps its id.
+
+    Raises
+    ------
+    CatalogError
+        A type that Iceberg does not have, or names that Spark cannot tell apart.
+    """
+    try:
+        if base is None:
+            schema = assign_ids(plain(definition.schema))
+        else:
+            old = from_iceberg(base.schema(), highest_field_id=base.last_column_id)
+            schema = _with_known_ids(assign_ids(plain(definition.schema)), old)
+        to_iceberg(schema)
+    except SchemaError as error:
+        raise CatalogError(f"{path} cannot be an Iceberg table: {error}", path=path) from error
+    return schema
+
+
+def _with_known_ids(fresh: Schema, old: Schema) -> Schema:
+    """A schema whose fields have the ids of those of the old one with the same path and type, and else new ones."""
+    numbers = count(old.highest_field_id + 1)
+
+    def siblings(new: Sequence[Field], known: Sequence[Field]) -> tuple[Field, ...]:
+        named = {node.name: node for node in known}
+        return tuple(one(node, named.get(node.name)) for node in new)
+
+    def one(node: Field, match: Field | None) -> Field:
+        same = match is not None and (match.kind, match.leaf) == (node.kind, node.leaf)
+        number = match.id if same and match else next(numbers)
+        return replace(node, id=number, children=siblings(node.children, match.children if same and match else ()))
+
+    fields = siblings(fresh.fields, old.fields)
+    highest = max([old.highest_field_id, *(node.id for top in fields for node in top.walk())])
+    return Schema(fields, fresh.schema_id, highest)
+
+
+def to_spec(
+    path: ObjectPath, schema: Schema, transforms: Sequence[Transform], base: TableMetadata | None = None
+) -> PartitionSpec:
+    """The partition spec of ``PARTITIONED BY``.
+
+    Raises
+    ------
+    CatalogError
+        An unknown transform or column, or one that does not go with the column's type.
+    """
+    iceberg = to_iceberg(schema)
+    fields: list[PartitionField] = []
+    numbers = count((base.last_partition_id or _FIRST_SPEC_FIELD - 1) + 1 if base else _FIRST_SPEC_FIELD)
+    known = {
+        (field.source_id, str(field.transform)): field.field_id
+        for spec in (base.partition_specs if base else ())
+        for field in spec.fields
+    }
+    for transform in transforms:
+        source = _source(path, schema, transform)
+        made, name = _transform(path, transform, source)
+        if not made.can_transform(iceberg.find_type(source.id)):
+            raise CatalogError(
+                f"{path} cannot be partitioned by {transform.name} of {source.name}: it is {source.type_name}.",
+                path=path,
+            )
+        number = known.get((source.id, str(made)))
+        fields.append(PartitionField(source.id, next(numbers) if number is None else number, made, name))
+    _check_spec(path, schema, fields)
+    spec = PartitionSpec(*fields, spec_id=0)
+    if base is None:
+        return spec
+    same = next((old for old in base.partition_specs if old.fields == spec.fields), None)
+    return same or PartitionSpec(*fields, spec_id=max(old.spec_id for old in base.partition_specs) + 1)
+
+
+def _source(path: ObjectPath, schema: Schema, transform: Transform) -> Field:
+    if len(transform.columns) != 1:
+        raise CatalogError(f"{path}: {transform.name} takes one column, not {len(transform.columns)}.", path=path)
+    named = transform.columns[0]
+    found = next((field for field in schema if field.name.lower() == named.lower()), None)
+    if found is None:
+        raise CatalogError(
+            f"{path} cannot be partitioned by {named}: it has no such column at the top.",
+            path=path,
+            hint=f"Columns: {', '.join(field.name for field in schema)}.",
+        )
+    if found.kind is not Kind.LEAF:
+        raise CatalogError(f"{path} cannot be partitioned by {named}: it is a {found.type_name}.", path=path)
+    return found
+
+
+def _transform(path: ObjectPath, transform: Transform, source: Field) -> tuple[IcebergTransform[Any, Any], str]:
+    name = _OTHER_WORDS.get(transform.name, transform.name)
+    if name == "identity":
+        return IdentityTransform(), source.name
+    if name in _TIMES:
+        made: Any = _TIMES[name]
+        return made(), source.name + _SUFFIXES[name]
+    if name not in ("bucket", "truncate"):
+        raise CatalogError(
+            f"{path} cannot be partitioned by {transform.name}({source.name}).",
+            path=path,
+            hint=options.nearest(transform.name, tuple(sorted(TRANSFORMS))),
+        )
+    number = transform.arguments[0] if len(transform.arguments) == 1 else None
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
+        raise CatalogError(f"{path}: {name} takes one whole number above 0 and a column.", path=path)
+    if name == "bucket":
+        return BucketTransform(number), f"{source.name}_bucket"
+    return TruncateTransform(number), f"{source.name}_trunc"
+
+
+def _check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionField]) -> None:
+    names: set[str] = set()
+    times: set[int] = set()
+    for field in fields:
+        is_time = isinstance(field.transform, tuple(_TIMES.values()))
+        if field.name in names or (is_time and field.source_id in times):
+            raise CatalogError(f"{path} is partitioned twice by {schema.name_of(field.source_id)}.", path=path)
+        if is_time:
+            times.add(field.source_id)
+        taken = next((column for column in schema if column.name == field.name and column.id != field.source_id), None)
+        if taken is not None:
+            raise CatalogError(f"{path}: the partition {field.name} and a column have one name.", path=path)
+        names.add(field.name)
+
+
+def to_properties(definition: TableDefinition) -> dict[str, str]:
+    """The properties of a new table: the user's, the options that are properties, and the comment."""
+    found = {key: value for key, value in definition.properties.items() if key != _FORMAT_VERSION}
+    found |= {_AS_PROPERTY[key]: value for key, value in definition.options.items()}
+    return found if definition.comment is None else {**found, "comment": definition.comment}
+
+
+# -- Iceberg to definitions --------------------------------------------------------------------------------------------
+
+
+def to_definition(metadata: TableMetadata, schema: IcebergSchema | None = None) -> TableDefinition:
+    """The definition of a table, with its current schema or another one.
+
+    Raises
+    ------
+    CatalogError
+        A column has a type that PyArrow or Spark does not have.
+    """
+    shown = schema or metadata.schema()
+    properties = {key: value for key, value in metadata.properties.items() if key != "comment"}
+    return TableDefinition(
+        without_ids(arrow_of(shown, metadata.last_column_id)),
+        provider=PROVIDER,
+        partitioning=tuple(
+            _shown(field, shown) for field in metadata.spec().fields if field.source_id in shown.field_ids
+        ),
+        comment=metadata.properties.get("comment"),
+        properties={_FORMAT_VERSION: str(metadata.format_version), **properties},
+        location=metadata.location,
+    )
+
+
+def _shown(field: PartitionField, schema: IcebergSchema) -> Transform:
+    column = schema.find_column_name(field.source_id)
+    assert column is not None
+    transform = field.transform
+    for name, kind in _TIMES.items():
+        if isinstance(transform, kind):
+            return Transform(name, (column,))
+    if isinstance(transform, BucketTransform):
+        return Transform("bucket", (column,), (transform.num_buckets,))
+    if isinstance(transform, TruncateTransform):
+        return Transform("truncate", (column,), (transform.width,))
+    return Transform(str(transform), (column,))
+
+
+def schema_of(metadata: TableMetadata, schema: IcebergSchema | None = None) -> Schema:
+    """The schema of a table as ours."""
+    return from_iceberg(schema or metadata.schema(), highest_field_id=metadata.last_column_id)
+
+
+def arrow_of(schema: IcebergSchema, highest_field_id: int) -> pa.Schema:
+    """A schema as PyArrow's, each field with its id.
+
+    Raises
+    ------
+    CatalogError
+        A column has a type that PyArrow or Spark does not have.
+    """
+    try:
+        found = to_arrow(from_iceberg(schema, highest_field_id=highest_field_id))
+    except SchemaError as error:
+        raise CatalogError(str(error)) from error
+    for column in found:
+        if isinstance(column.type, pa.BaseExtensionType):
+            raise CatalogError(f"The column {column.name} has Iceberg's type uuid, which Spark does not have.")
+    return found
+
+
+def without_ids(schema: pa.Schema) -> pa.Schema:
+    """A schema with comments and no other metadata."""
+    return plain(schema)

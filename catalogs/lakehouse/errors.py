@@ -1,0 +1,98 @@
+"""What PyIceberg, its database and the file system say, as errors of ours: in words, and without any secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from twophase.catalogs.lakehouse.options import Settings
+from twophase.errors import CatalogError, TwoPhaseError
+
+_HINTS = (
+    ("no such table", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),
+    ("undefinedtable", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),
+    ("does not exist", "Its tables are missing: set init_catalog_tables to true, or name the right uri."),
+    ("no such column", "It is no Iceberg catalog of a version that PyIceberg knows."),
+    ("undefinedcolumn", "It is no Iceberg catalog of a version that PyIceberg knows."),
+    ("not a database", "The file is no SQLite database, or it is damaged."),
+    ("malformed", "The file is no SQLite database, or it is damaged."),
+    ("unable to open", "The directory of the file must exist and be writable."),
+    ("readonly", "The file and its directory must be writable."),
+    ("read-only", "The file and its directory must be writable."),
+    ("locked", "Another process holds the catalog: run the statement again."),
+    ("refused", "Check host and port in the uri, and that the server runs."),
+    ("authentication", "Check user and password in the uri."),
+    ("permission denied", "The role needs to read and write the Iceberg catalog's tables."),
+)
+
+
+def reason(error: BaseException) -> str:
+    """What was said, in one line."""
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = str(origin).strip() or type(origin).__name__
+    return text.splitlines()[0].rstrip(".")
+
+
+def hint(error: BaseException) -> str | None:
+    """What to do about it."""
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = f"{type(origin).__name__} {origin}".lower()
+    return next((advice for mark, advice in _HINTS if mark in text), None)
+
+
+@contextmanager
+def speaking(settings: Settings, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
+    """Turn what the catalog's database says into a :class:`CatalogError`."""
+    try:
+        yield
+    except TwoPhaseError:
+        raise
+    except SQLAlchemyError as error:
+        raise CatalogError(
+            f"The Iceberg catalog {settings.display_uri} failed: {reason(error)}.",
+            path=path,
+            transaction_id=transaction_id,
+            hint=hint(error),
+        ) from error
+
+
+@contextmanager
+def reading_metadata(path: object, location: str | None) -> Iterator[None]:
+    """Turn the failure to read a table's metadata into words."""
+    try:
+        yield
+    except (NoSuchTableError, TwoPhaseError):
+        raise
+    except FileNotFoundError as error:
+        raise CatalogError(
+            f"The metadata file of {path} is missing: {location}.",
+            path=path,
+            hint="Restore the file, or drop the table: its pointer leads nowhere.",
+        ) from error
+    except (ValidationError, ValueError, KeyError, TypeError) as error:
+        raise CatalogError(
+            f"The metadata file of {path} cannot be read ({location}): {reason(error)}.",
+            path=path,
+            hint="It is damaged, or of a format that PyIceberg does not know.",
+        ) from error
+    except OSError as error:
+        raise CatalogError(
+            f"The metadata file of {path} cannot be opened ({location}): {reason(error)}.", path=path
+        ) from error
+
+
+@contextmanager
+def writing(path: object, location: str) -> Iterator[None]:
+    """Turn the failure to write a file into words."""
+    try:
+        yield
+    except OSError as error:
+        raise CatalogError(
+            f"{path} cannot be written: {location} cannot be made ({reason(error)}).",
+            path=path,
+            hint="The warehouse must exist, or its directory be writable.",
+        ) from error

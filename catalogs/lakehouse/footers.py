@@ -1,0 +1,176 @@
+"""Data files as Iceberg registers them: ids checked, statistics taken, partition values read from the rows.
+
+All of it comes from the file itself, and on an executor where there are many files. What Iceberg's readers skip, they
+skip by these statistics: a bound is given only where every row group tells one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.typedef import Record
+
+from twophase.errors import CatalogError
+from twophase.schema import from_iceberg, to_arrow, verify_file_schema
+from twophase.schema.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Registrar:
+    """Makes Iceberg's data files of Parquet files. It travels to the executors.
+
+    Parameters
+    ----------
+    path : str
+        The table, for messages.
+    schema : pyiceberg.schema.Schema
+        What the files are written with.
+    spec : pyiceberg.partitioning.PartitionSpec
+    properties : mapping of str to str
+        The table's; they may limit the statistics.
+    """
+
+    path: str
+    schema: IcebergSchema
+    spec: PartitionSpec
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is computed from the rest stays here.
+        return {name: self.__dict__[name] for name in ("path", "schema", "spec", "properties")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @cached_property
+    def _statistics_plan(self) -> Any:
+        return compute_statistics_plan(self.schema, dict(self.properties))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return parquet_path_to_id_mapping(self.schema)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return to_arrow(from_iceberg(self.schema))
+
+    def register(self, location: str) -> DataFile | None:
+        """A file as Iceberg registers it; None for one without rows.
+
+        Raises
+        ------
+        CatalogError
+            Its ids are not the schema's, its rows are of several partitions, or a NOT NULL column holds NULL.
+        """
+        source = load_file_io({}, location).new_input(location)
+        with source.open() as stream:
+            file = pq.ParquetFile(stream)
+            self._check_ids(location, file.schema_arrow)
+            if file.metadata.num_rows == 0:
+                return None
+            self._check_nulls(location, file.metadata)
+            partition = [self._partition_value(location, file, part) for part in self.spec.fields]
+            return self._data_file(location, len(source), file.metadata, Record(*partition))
+
+    def _check_ids(self, location: str, found: pa.Schema) -> None:
+        try:
+            verify_file_schema(found, from_iceberg(self.schema))
+        except SchemaError as error:
+            raise CatalogError(
+                f"The file {location} cannot become part of {self.path}: {error}", path=self.path
+            ) from error
+
+    def _data_file(self, location: str, size: int, footer: pq.FileMetaData, partition: Record) -> DataFile:
+        statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
+        for number in _without_bounds(footer, self._ids):
+            statistics.column_aggregates.pop(number, None)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=location,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=size,
+            sort_order_id=None,
+            spec_id=self.spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def _check_nulls(self, location: str, footer: pq.FileMetaData) -> None:
+        required = {column.field_id for column in self.schema.fields if column.required}
+        for chunk in _chunks(footer):
+            number = self._ids[chunk.path_in_schema]
+            if number in required and chunk.is_stats_set and chunk.statistics.null_count:
+                raise CatalogError(
+                    f"{self.path}: the column {chunk.path_in_schema} is NOT NULL, and the rows hold NULL.",
+                    path=self.path,
+                )
+
+    # -- partition values ----------------------------------------------------------------------------------------
+
+    def _partition_value(self, location: str, file: pq.ParquetFile, part: PartitionField) -> Any:
+        """The value that all rows of the file have: PyIceberg's own transform of the first row's."""
+        name = self.schema.find_column_name(part.source_id)
+        assert name is not None
+        first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0]
+        transform = part.transform.transform(self.schema.find_type(part.source_id))
+        value = transform(as_iceberg(first))
+        if part.transform.preserves_order:
+            kind = self._arrow.field(name).type
+            for bound in _bounds(file.metadata, name):
+                if transform(as_iceberg(pa.scalar(bound, kind))) != value:
+                    raise self._mixed(location, part)
+        return value
+
+    def _mixed(self, location: str, part: PartitionField) -> CatalogError:
+        return CatalogError(f"The file {location} holds rows of several partitions of {part.name}.", path=self.path)
+
+
+def as_iceberg(scalar: pa.Scalar) -> Any:
+    """A value in the form in which Iceberg's transforms take it: instants as numbers."""
+    kind = scalar.type
+    if pa.types.is_date32(kind):
+        return scalar.cast(pa.int32()).as_py()
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return scalar.cast(pa.int64()).as_py()
+    return scalar.as_py()
+
+
+def _chunks(footer: pq.FileMetaData) -> Iterable[pq.ColumnChunkMetaData]:
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for number in range(footer.num_columns):
+            yield row_group.column(number)
+
+
+def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]:
+    """Columns of which some row group holds values and tells no bounds: it has a NaN, or very long values."""
+    found = set()
+    for chunk in _chunks(footer):
+        told: Any = chunk.statistics if chunk.is_stats_set else None
+        counted = told is not None and told.has_null_count
+        if not counted or (not told.has_min_max and told.null_count < chunk.num_values):
+            found.add(ids[chunk.path_in_schema])
+    return found
+
+
+def _bounds(footer: pq.FileMetaData, name: str) -> Iterable[Any]:
+    for chunk in _chunks(footer):
+        if chunk.path_in_schema == name and chunk.is_stats_set and chunk.statistics.has_min_max:
+            yield chunk.statistics.min
+            yield chunk.statistics.max

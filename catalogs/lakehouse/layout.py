@@ -1,0 +1,127 @@
+"""Where things lie below a table's location, and how what one participant makes is told from all else there.
+
+::
+
+    <location>/data/<key>/...                                         its data files
+    <location>/metadata/<uuid>-m0.avro, -k0.avro                      manifests of what it adds and keeps
+    <location>/metadata/snap-<snapshot>-0-<uuid>.avro                 manifest lists, one for each try to publish
+    <location>/metadata/<version>-<uuid>.metadata.json                the same
+
+The key is a hash of transaction, ordinal and table, and each uuid begins with it. Iceberg itself gives these names no
+meaning beyond the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import uuid
+from dataclasses import dataclass
+
+from twophase.catalogs.hive.files import Files, join
+from twophase.model import ObjectPath
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_\-]")
+_KEY_LENGTH = 24
+#: What the key leaves of a uuid, random for each file.
+_REST_LENGTH = 32 - _KEY_LENGTH
+
+
+def key_of(path: ObjectPath, transaction_id: str, ordinal: int) -> str:
+    """What tells a participant from all others, in hexadecimal digits."""
+    told = json.dumps([transaction_id, ordinal, *path.to_document()])
+    return hashlib.sha256(told.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def table_location(warehouse: str, path: ObjectPath, key: str) -> str:
+    """A place for a new table that no other table has had: a dropped one of this name may still be read."""
+    parts = [_UNSAFE.sub("_", part)[:80] for part in (*path.namespace, path.name)]
+    return join(warehouse, *parts[:-1], f"{parts[-1]}-{key[:12]}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one participant works.
+
+    Attributes
+    ----------
+    location : str
+        Of the table.
+    key : str
+    """
+
+    location: str
+    key: str
+
+    @property
+    def data(self) -> str:
+        """Directory of its data files."""
+        return join(self.location, "data", self.key)
+
+    @property
+    def metadata(self) -> str:
+        """Directory of the table's metadata."""
+        return join(self.location, "metadata")
+
+    @property
+    def _mark(self) -> str:
+        """How each of its uuids begins."""
+        return str(uuid.UUID(self.key + "0" * _REST_LENGTH))[:-_REST_LENGTH]
+
+    def _uuid(self, rest: str) -> str:
+        return self._mark + rest
+
+    def manifest(self, kind: str, number: int) -> str:
+        """A manifest; the same name at each try."""
+        return join(self.metadata, f"{self._uuid('0' * _REST_LENGTH)}-{kind}{number}.avro")
+
+    def manifest_list(self, snapshot_id: int) -> str:
+        """A manifest list of a name of its own."""
+        return join(self.metadata, f"snap-{snapshot_id}-0-{self._uuid(secrets.token_hex(4))}.avro")
+
+    def metadata_file(self, version: int) -> str:
+        """A metadata file of a name of its own."""
+        return join(self.metadata, f"{version:05d}-{self._uuid(secrets.token_hex(4))}.metadata.json")
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def metadata_files(self, files: Files) -> list[str]:
+        """All that it has made among the metadata."""
+        found = files.list(self.metadata, recursive=False)
+        return [join(self.metadata, entry.name) for entry in found if self._mark in entry.name]
+
+    def left(self, files: Files) -> list[str]:
+        """All that it has made."""
+        data = [self.data] if files.exists(self.data) else []
+        return [*data, *self.metadata_files(files)]
+
+    def remove(self, files: Files) -> None:
+        """Remove all that it has made, and directories that are empty then. Idempotent."""
+        files.remove_tree(self.data)
+        for file in self.metadata_files(files):
+            remove_file(files, file)
+        for directory in (join(self.location, "data"), self.metadata, self.location):
+            if files.exists(directory):
+                files.remove_if_empty(directory)
+
+    def remove_tries(self, files: Files, published: set[str]) -> None:
+        """Remove what tries to publish left that did not go through. Idempotent."""
+        for file in self.metadata_files(files):
+            if file not in published:
+                remove_file(files, file)
+
+
+def remove_file(files: Files, location: str) -> None:
+    """Remove a file, and the checksum that Hadoop keeps beside it on a local file system. Idempotent."""
+    directory, _, name = location.rpartition("/")
+    files.remove_file(location)
+    if files.is_local(location):
+        files.remove_file(f"{directory}/.{name}.crc")
+
+
+def version_of(metadata_location: str) -> int:
+    """Number of a metadata file; 0 where its name has none."""
+    digits = metadata_location.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdigit() else 0

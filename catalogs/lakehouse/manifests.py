@@ -1,0 +1,231 @@
+"""Manifests: what a participant adds to a table, and what it keeps of the files that are there."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    PartitionFieldSummary,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from twophase.catalogs.lakehouse.layout import Place
+
+FORMAT_VERSION: Final = 2
+_COUNTS = (
+    "added_files_count",
+    "existing_files_count",
+    "deleted_files_count",
+    "added_rows_count",
+    "existing_rows_count",
+    "deleted_rows_count",
+)
+_FACTS = (
+    "manifest_path",
+    "manifest_length",
+    "partition_spec_id",
+    "sequence_number",
+    "min_sequence_number",
+    "added_snapshot_id",
+    *_COUNTS,
+)
+Document = dict[str, Any]
+#: Whether a file's rows stay.
+Keeps = Callable[[DataFile], bool]
+
+
+def to_document(manifest: ManifestFile) -> Document:
+    """A manifest's row in a manifest list as plain JSON."""
+    summaries = None if manifest.partitions is None else [_summary_document(part) for part in manifest.partitions]
+    return {
+        **{name: getattr(manifest, name) for name in _FACTS},
+        "content": int(manifest.content),
+        "partitions": summaries,
+    }
+
+
+def from_document(document: Mapping[str, Any]) -> ManifestFile:
+    """The manifest of :func:`to_document`."""
+    facts = {name: document[name] for name in _FACTS}
+    summaries = document["partitions"]
+    partitions = None if summaries is None else [_summary(part) for part in summaries]
+    content = ManifestContent(document["content"])
+    return ManifestFile.from_args(**facts, content=content, partitions=partitions, key_metadata=None)
+
+
+def _summary_document(part: PartitionFieldSummary) -> list[Any]:
+    bounds = [None if b is None else base64.b64encode(b).decode() for b in (part.lower_bound, part.upper_bound)]
+    return [part.contains_null, part.contains_nan, *bounds]
+
+
+def _summary(facts: Sequence[Any]) -> PartitionFieldSummary:
+    lower, upper = (None if text is None else base64.b64decode(text) for text in facts[2:])
+    return PartitionFieldSummary.from_args(
+        contains_null=facts[0], contains_nan=facts[1], lower_bound=lower, upper_bound=upper
+    )
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def manifests_of(metadata: TableMetadata, snapshot_id: int | None) -> list[ManifestFile]:
+    """All manifests of a snapshot; None: of an empty table."""
+    snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        return []
+    return list(snapshot.manifests(load_file_io({}, metadata.location)))
+
+
+def entries_of(manifest: ManifestFile) -> list[ManifestEntry]:
+    """The live files of a manifest."""
+    return manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=True)
+
+
+def all_entries(manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
+    """The live files of several manifests, read side by side."""
+    found = ExecutorFactory.get_or_create().map(entries_of, list(manifests))
+    return [entry for entries in found for entry in entries]
+
+
+def is_data(manifest: ManifestFile) -> bool:
+    """Whether a manifest lists data files; else files that tell of deleted rows."""
+    return bool(manifest.content == ManifestContent.DATA)
+
+
+def has_deletes(manifests: Iterable[ManifestFile]) -> bool:
+    """Whether another engine has deleted single rows, without rewriting their files."""
+    return any(
+        m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests
+    )
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """What writing manifests takes.
+
+    Attributes
+    ----------
+    place : Place
+    schema : pyiceberg.schema.Schema
+    specs : mapping of int to pyiceberg.partitioning.PartitionSpec
+    snapshot_id : int
+        Of the snapshot that will refer to them.
+    properties : mapping of str to str
+    """
+
+    place: Place
+    schema: IcebergSchema
+    specs: Mapping[int, PartitionSpec]
+    snapshot_id: int
+    properties: Mapping[str, str]
+
+    @property
+    def compression(self) -> Any:
+        """Avro's codec."""
+        return self.properties.get(
+            TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
+        )
+
+    def _writer(self, spec_id: int, location: str) -> ManifestWriter:
+        output = load_file_io({}, location).new_output(location)
+        return write_manifest(
+            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, self.compression
+        )
+
+    def add(self, spec_id: int, files: Sequence[DataFile]) -> list[ManifestFile]:
+        """A manifest of new files."""
+        if not files:
+            return []
+        with self._writer(spec_id, self.place.manifest("m", 0)) as writer:
+            for file in files:
+                writer.add(_entry(ManifestEntryStatus.ADDED, self.snapshot_id, file))
+        return [writer.to_manifest_file()]
+
+    def keep(self, manifests: Sequence[ManifestFile], keeps: Keeps) -> tuple[list[ManifestFile], list[DataFile]]:
+        """The manifests with only some of their files left; and the files of the table that went.
+
+        A manifest none of whose files goes stays as it is. What another engine deleted of files that stay goes on
+        being deleted. Files that the transaction itself had added just vanish.
+        """
+        kept: list[ManifestFile] = []
+        removed: list[DataFile] = []
+        for number, manifest in enumerate(manifests):
+            entries = entries_of(manifest) if is_data(manifest) else []
+            gone = {entry.data_file.file_path for entry in entries if not keeps(entry.data_file)}
+            if not gone:
+                kept.append(manifest)
+                continue
+            removed += [e.data_file for e in entries if e.data_file.file_path in gone and not self._is_own(e)]
+            kept += self._rewrite(number, manifest, entries, gone)
+        return kept, removed
+
+    def _is_own(self, entry: ManifestEntry) -> bool:
+        """Whether an earlier statement of the same transaction has added a file."""
+        return entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == self.snapshot_id
+
+    def _rewrite(
+        self, number: int, manifest: ManifestFile, entries: Sequence[ManifestEntry], gone: set[str]
+    ) -> list[ManifestFile]:
+        if all(self._is_own(entry) and entry.data_file.file_path in gone for entry in entries):
+            return []
+        with self._writer(manifest.partition_spec_id, self.place.manifest("k", number)) as writer:
+            for entry in entries:
+                is_gone = entry.data_file.file_path in gone
+                if self._is_own(entry):
+                    if not is_gone:
+                        writer.add(_entry(ManifestEntryStatus.ADDED, self.snapshot_id, entry.data_file))
+                elif is_gone:
+                    writer.delete(entry)
+                else:
+                    writer.existing(entry)
+        return [writer.to_manifest_file()]
+
+    def write_list(
+        self, location: str, manifests: Sequence[ManifestFile], parent: Snapshot | None, sequence_number: int
+    ) -> None:
+        """The manifest list of the snapshot."""
+        output = load_file_io({}, location).new_output(location)
+        parent_id = None if parent is None else parent.snapshot_id
+        with write_manifest_list(
+            FORMAT_VERSION, output, self.snapshot_id, parent_id, sequence_number, self.compression
+        ) as writer:
+            writer.add_manifests(list(manifests))
+
+
+def _entry(status: ManifestEntryStatus, snapshot_id: int, file: DataFile) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status, snapshot_id=snapshot_id, sequence_number=None, file_sequence_number=None, data_file=file
+    )
+
+
+def counts(added: Sequence[DataFile], removed: Sequence[DataFile]) -> dict[str, str]:
+    """What a snapshot's summary says of its files, in Iceberg's words."""
+    found = {
+        "added-data-files": len(added),
+        "added-records": sum(file.record_count for file in added),
+        "added-files-size": sum(file.file_size_in_bytes for file in added),
+        "deleted-data-files": len(removed),
+        "deleted-records": sum(file.record_count for file in removed),
+        "removed-files-size": sum(file.file_size_in_bytes for file in removed),
+    }
+    return {key: str(value) for key, value in found.items() if value}

@@ -1,0 +1,205 @@
+"""What a statement becomes: create, replace, append or overwrite; bad input is told before any work."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table.metadata import TableMetadata
+
+from twophase.catalogs.lakehouse import definitions, layout
+from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
+from twophase.catalogs.lakehouse.store import Loaded
+from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.schema import to_iceberg
+
+if TYPE_CHECKING:
+    from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
+
+_NEW = (CREATE, REPLACE)
+Document = dict[str, Any]
+
+
+def offer(
+    catalog: LakehouseCatalog,
+    path: ObjectPath,
+    definition: TableDefinition,
+    purpose: Purpose,
+    context: WriteContext,
+    since: float,
+) -> Document:
+    """The document of a participant that has staged nothing yet.
+
+    Raises
+    ------
+    TableAlreadyExistsError, TableNotExistError, DatabaseNotExistError
+        The target is not as the purpose needs it.
+    CatalogError
+        A name, column, type, option or target that an Iceberg table cannot have.
+    """
+    catalog.check_path(path)
+    loaded = catalog.store.load(path)
+    base = context.base
+    _check_target(catalog, path, purpose, loaded, base)
+    effect = _effect(purpose, loaded, base)
+    key = layout.key_of(path, context.transaction_id, context.ordinal)
+    if purpose.inserts:
+        facts = _insert(catalog, path, definition, loaded, base)
+    else:
+        facts = _new_table(catalog, path, definition, loaded if effect == REPLACE else None, key)
+    scope = _scope(context, facts) if purpose is Purpose.INSERT_OVERWRITE else None
+    return {
+        "path": path.to_document(),
+        "purpose": purpose.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        "since": since,
+        "effect": effect,
+        "key": key,
+        "overwrite": None if scope is None else scope.to_document(),
+        "level": Level.ATOMIC.value,
+        "null_columns": [],
+        "counts": {},
+        "added": [],
+        "kept": None,
+        **facts,
+        **_prior(purpose, scope, base, loaded),
+    }
+
+
+def _scope(context: WriteContext, facts: Mapping[str, Any]) -> OverwriteScope:
+    """The scope of an overwrite; without partitions a dynamic one is the whole table."""
+    scope = context.overwrite or OverwriteScope()
+    return scope if facts["spec"]["fields"] or not scope.dynamic else OverwriteScope(scope.static_partition)
+
+
+def is_whole(scope: OverwriteScope) -> bool:
+    """Whether nothing stays."""
+    return not scope.static_partition and not scope.dynamic
+
+
+def _check_target(
+    catalog: LakehouseCatalog,
+    path: ObjectPath,
+    purpose: Purpose,
+    loaded: Loaded | None,
+    base: Mapping[str, Any] | None,
+) -> None:
+    there = loaded is not None or base is not None
+    if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
+        raise TableAlreadyExistsError(f"Table {path} exists already in catalog {catalog.name}.", path=path)
+    if not there and not purpose.creates:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {catalog.name}.", path=path)
+    if loaded is not None:
+        check_writable(path, loaded.metadata)
+
+
+def check_writable(path: ObjectPath, metadata: TableMetadata) -> None:
+    """Refuse a table that is not of the one format version that is written.
+
+    Raises
+    ------
+    CatalogError
+    """
+    if metadata.format_version != 2:
+        raise CatalogError(
+            f"{path} is an Iceberg table of format version {metadata.format_version}: only version 2 can be written.",
+            path=path,
+            hint="Write it with the engine that made it, or copy its rows into a new table.",
+        )
+
+
+def _effect(purpose: Purpose, loaded: Loaded | None, base: Mapping[str, Any] | None) -> str:
+    before = None if base is None else str(base["effect"])
+    if purpose is Purpose.INSERT_INTO:
+        return before or APPEND
+    if purpose is Purpose.INSERT_OVERWRITE:
+        return before if before in _NEW else OVERWRITE
+    if base is not None:
+        return CREATE if before == CREATE else REPLACE
+    return CREATE if loaded is None else REPLACE
+
+
+def _prior(
+    purpose: Purpose, scope: OverwriteScope | None, base: Mapping[str, Any] | None, loaded: Loaded | None
+) -> Document:
+    """What the statement builds on: an earlier one of its transaction, or the table as it is."""
+    if base is None:
+        seen = None if loaded is None else Seen.document_of(loaded)
+        nothing: Document = {"prior": None, "base_kept": None, "base_counts": {}, "carries": []}
+        metadata = None if loaded is None else loaded.metadata
+        return {"seen": seen, "snapshot_id": _snapshot_id(metadata), **nothing}
+    facts = {"seen": base["seen"], "snapshot_id": base["snapshot_id"]}
+    if not purpose.inserts:
+        return {**facts, "prior": None, "base_kept": [], "base_counts": {}, "carries": []}
+    removed = {k: v for k, v in base["counts"].items() if k.startswith(("deleted-", "removed-"))}
+    kept = base["kept"] if base["effect"] != APPEND else None
+    facts |= {"base_kept": kept, "base_counts": removed}
+    if scope is not None and is_whole(scope):
+        return {**facts, "prior": None, "carries": []}
+    return {
+        **facts,
+        "prior": base["added"],
+        "carries": [f"{base['transaction_id']}/{base['ordinal']}", *base["carries"]],
+    }
+
+
+def _snapshot_id(metadata: TableMetadata | None) -> int:
+    """An id that no snapshot of the table has."""
+    taken = set() if metadata is None else {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    while True:
+        found = uuid.uuid4().int & (2**63 - 1)
+        if found not in taken:
+            return found
+
+
+def _new_table(
+    catalog: LakehouseCatalog, path: ObjectPath, definition: TableDefinition, replaced: Loaded | None, key: str
+) -> Document:
+    definitions.check(path, definition)
+    base = None if replaced is None else replaced.metadata
+    schema = definitions.to_schema(path, definition, base)
+    spec = definitions.to_spec(path, schema, definition.partitioning, base)
+    properties = definitions.to_properties(definition)
+    location = base.location if base else layout.table_location(catalog.store.settings.warehouse, path, key)
+    return {
+        "schema": iceberg_document(to_iceberg(schema)),
+        "highest_field_id": schema.highest_field_id,
+        "spec": iceberg_document(spec),
+        "properties": properties,
+        "location": location,
+        "uuid": str(base.table_uuid) if base else str(uuid.uuid4()),
+    }
+
+
+def _insert(
+    catalog: LakehouseCatalog,
+    path: ObjectPath,
+    rows: TableDefinition,
+    loaded: Loaded | None,
+    base: Mapping[str, Any] | None,
+) -> Document:
+    if base is not None:
+        names = ("schema", "highest_field_id", "spec", "properties", "location", "uuid")
+        facts = {name: base[name] for name in names}
+    else:
+        assert loaded is not None
+        metadata = loaded.metadata
+        definitions.arrow_of(metadata.schema(), metadata.last_column_id)
+        facts = {
+            "schema": iceberg_document(metadata.schema()),
+            "highest_field_id": metadata.last_column_id,
+            "spec": iceberg_document(metadata.spec()),
+            "properties": dict(metadata.properties),
+            "location": metadata.location,
+            "uuid": str(metadata.table_uuid),
+        }
+    width = len(facts["schema"]["fields"])
+    if len(rows.schema) not in (0, width):
+        raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {width}.", path=path)
+    for name in rows.options:
+        if name not in definitions.TABLE_OPTIONS:
+            raise CatalogError(f"There is no option {name} for a write to {path}.", path=path)
+    return facts

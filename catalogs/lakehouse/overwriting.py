@@ -1,0 +1,73 @@
+"""Which files an INSERT OVERWRITE replaces: all, those of the partitions that it names, or those it has rows for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.transforms import IdentityTransform
+
+from twophase.catalogs.lakehouse import manifests
+from twophase.catalogs.lakehouse.footers import as_iceberg
+from twophase.catalogs.lakehouse.manifests import Keeps
+from twophase.errors import CatalogError
+from twophase.model import OverwriteScope
+
+if TYPE_CHECKING:
+    from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+
+
+def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
+    """A rule that tells of each file whether its rows stay."""
+    if scope.static_partition:
+        wanted = _static_values(member, scope)
+        return _Rule(member, lambda file: not all(file.partition[i] == value for i, value in wanted.items()))
+    if scope.dynamic and member.spec.fields:
+        new = {tuple(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
+        return _Rule(member, lambda file: tuple(file.partition._data) not in new)
+    return lambda _: False
+
+
+class _Rule:
+    """Refuses files of another partitioning: whether their rows are meant cannot be told from a partition."""
+
+    def __init__(self, member: LakehouseParticipant, keeps: Keeps) -> None:
+        self._member = member
+        self._keeps = keeps
+
+    def __call__(self, file: DataFile) -> bool:
+        member = self._member
+        if file.spec_id != member.spec.spec_id:
+            raise CatalogError(
+                f"{member.path} holds files of an earlier partitioning: single partitions cannot be overwritten.",
+                path=member.path,
+                transaction_id=member.transaction_id,
+                hint="Use DELETE FROM and INSERT INTO, or overwrite the whole table.",
+            )
+        return self._keeps(file)
+
+
+def _static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[int, Any]:
+    """Positions in the partition, and the values that are replaced."""
+    found: dict[int, Any] = {}
+    for column, text in scope.static_partition.items():
+        source = member.schema.find((column,))
+        position = next(
+            (
+                number
+                for number, field in enumerate(member.spec.fields)
+                if field.source_id == source.id and isinstance(field.transform, IdentityTransform)
+            ),
+            None,
+        )
+        if position is None:
+            raise CatalogError(f"{member.path} is not partitioned by {column} itself.", path=member.path)
+        found[position] = None if text is None else as_iceberg(_parsed(text, source.leaf))
+    return found
+
+
+def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_binary(kind):
+        return pa.scalar(text.encode(), kind)
+    return pa.scalar(text).cast(kind)

@@ -1,0 +1,381 @@
+"""The participant of a lakehouse catalog: staged files and manifests, and what the Iceberg catalog says of its publish.
+
+Its document holds::
+
+    path, purpose, transaction_id, ordinal, since        who and what
+    effect                                               create, replace, append or overwrite
+    key, location, uuid                                  where it stages, and for a new table its identity
+    snapshot_id                                          of the snapshot that it will be
+    seen                                                 the table as the statement found it; None: there was none
+    schema, highest_field_id, spec                       what its files are written with
+    properties                                           of the table that is made or replaced
+    overwrite                                            scope of an INSERT OVERWRITE
+    prior                                                manifests that an earlier statement of the transaction left
+    base_kept, base_counts                               and what it has taken away
+    carries                                              participants whose files become part of this one's snapshot
+    added, kept, counts, null_columns                    manifests and numbers, from the write on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table.metadata import TableMetadata
+
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.catalogs.lakehouse import manifests, writing
+from twophase.catalogs.lakehouse.layout import Place
+from twophase.catalogs.lakehouse.manifests import Work
+from twophase.catalogs.lakehouse.offers import is_whole
+from twophase.catalogs.lakehouse.overwriting import kept_files
+from twophase.catalogs.lakehouse.snapshots import (
+    APPEND,
+    CREATE,
+    OVERWRITE,
+    REPLACE,
+    Plan,
+    Seen,
+    find_published,
+    is_ancestor,
+)
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Store
+from twophase.errors import CatalogError, TableAlreadyExistsError, TransactionAborted, WriteConflictError
+from twophase.failpoints import declare, step
+from twophase.model import Outcome, OverwriteScope
+from twophase.reading import ReadSource
+from twophase.schema import Schema, from_iceberg, to_iceberg
+
+if TYPE_CHECKING:
+    from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
+
+declare(
+    "lakehouse.stage",
+    "lakehouse.write",
+    "lakehouse.write_manifest",
+    "lakehouse.keep",
+    "lakehouse.publish",
+    "lakehouse.write_metadata",
+    "lakehouse.swap",
+    "lakehouse.outcome",
+    "lakehouse.mark_aborted",
+    "lakehouse.remove_files",
+    "lakehouse.forget",
+    "lakehouse.tidy",
+    "lakehouse.alter",
+)
+
+
+class LakehouseParticipant(TwoPhaseCatalogTable):
+    """One statement on one Iceberg table."""
+
+    #: The metadata file that this very object published at its first try.
+    _published: str | None = None
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def lakehouse(self) -> LakehouseCatalog:
+        """The live catalog."""
+        from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
+
+        catalog = self.catalog
+        assert isinstance(catalog, LakehouseCatalog)
+        return catalog
+
+    @property
+    def store(self) -> Store:
+        return self.lakehouse.store
+
+    @property
+    def name(self) -> str:
+        """The participant among all."""
+        return f"{self.transaction_id}/{self.document['ordinal']}"
+
+    @property
+    def names(self) -> list[str]:
+        """This participant and those whose files it takes over: they are published together."""
+        return [self.name, *self.document["carries"]]
+
+    @property
+    def effect(self) -> str:
+        """``create``, ``replace``, ``append`` or ``overwrite``."""
+        return str(self.document["effect"])
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it works."""
+        return Place(str(self.document["location"]), str(self.document["key"]))
+
+    @property
+    def snapshot_id(self) -> int:
+        return int(self.document["snapshot_id"])
+
+    @property
+    def seen(self) -> Seen | None:
+        """The table as the statement found it."""
+        return None if self.document["seen"] is None else Seen(self.document["seen"])
+
+    @cached_property
+    def schema(self) -> Schema:
+        """What its files are written with."""
+        document = IcebergSchema.model_validate(self.document["schema"])
+        return from_iceberg(document, highest_field_id=self.document["highest_field_id"])
+
+    @cached_property
+    def spec(self) -> PartitionSpec:
+        """How its files are partitioned."""
+        return PartitionSpec.model_validate(self.document["spec"])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Of the table that is made or replaced; for an insert those of the table."""
+        found: Mapping[str, str] = self.document["properties"]
+        return found
+
+    @property
+    def scope(self) -> OverwriteScope | None:
+        """Which rows an INSERT OVERWRITE replaces."""
+        found = self.document["overwrite"]
+        return None if found is None else OverwriteScope.from_document(found)
+
+    @property
+    def prior(self) -> list[ManifestFile] | None:
+        """What an earlier statement of the transaction left, beside what the table holds; None: there was none."""
+        return _manifests(self.document["prior"])
+
+    @property
+    def added(self) -> list[ManifestFile]:
+        """Manifests of files that come with this publish, those of earlier statements among them."""
+        return _manifests(self.document["added"]) or []
+
+    @property
+    def kept(self) -> list[ManifestFile]:
+        """For an overwrite or a replace: manifests of what stays."""
+        return _manifests(self.document["kept"]) or []
+
+    @property
+    def counts(self) -> Mapping[str, str]:
+        """Numbers for the snapshot's summary."""
+        found: Mapping[str, str] = self.document["counts"]
+        return found
+
+    def work(self, metadata: TableMetadata | None = None) -> Work:
+        """What writing manifests takes."""
+        specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
+        return Work(self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties)
+
+    # -- staging -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        with step("lakehouse.stage"):
+            if self.effect == CREATE and self.store.pointer(self.path) is not None and not self._is_known():
+                raise TableAlreadyExistsError(
+                    f"Table {self.path} exists already.", path=self.path, transaction_id=self.transaction_id
+                )
+            facts = {"catalog": self.catalog.name, "location": self.place.location, "key": self.place.key}
+            self.store.record_staged(self.name, self.path, facts, float(self.document["since"]))
+
+    def _is_known(self) -> bool:
+        with self.store.begin(path=self.path, read_only=True) as connection:
+            return self.store.staged(connection, self.name) is not None
+
+    def write(self, df: Any) -> None:
+        with step("lakehouse.write"):
+            files = writing.write(self, df)
+        with step("lakehouse.write_manifest"):
+            own = self.work().add(self.spec.spec_id, files)
+        nulls = {number for file in files for number, count in (file.null_value_counts or {}).items() if count}
+        self.document["null_columns"] = sorted(nulls & {field.id for field in self.schema})
+        self.document["counts"] = manifests.counts(files, [])
+        self.document["added"] = [manifests.to_document(manifest) for manifest in own]
+
+    # -- preparing -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        if self.outcome() is Outcome.PUBLISHED:
+            return
+        if not self._is_known():
+            raise self.gone()
+        current = self.store.load(self.path)
+        if "prepared" not in self.document:
+            self._combine()
+            self.document["prepared"] = True
+        # All that can refuse it is asked now, before the decision.
+        Plan(self, current)
+
+    def _combine(self) -> None:
+        """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""
+        if self.scope is not None:
+            with step("lakehouse.keep"):
+                self._keep(self.scope)
+        else:
+            self.document["added"] += self.document["prior"] or []
+            self.document["kept"] = self.document["base_kept"]
+        files = [entry.data_file for entry in manifests.all_entries(self.added)]
+        removed = {k: v for k, v in self.counts.items() if k.startswith(("deleted-", "removed-"))}
+        self.document["counts"] = {**self.document["base_counts"], **removed, **manifests.counts(files, [])}
+
+    def _keep(self, scope: OverwriteScope) -> None:
+        """Leave out the files whose rows are replaced: of the table, and of what the transaction staged before."""
+        seen = self.seen
+        metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
+        left, removed = self.work(metadata).keep(self._before(metadata), kept_files(self, scope))
+        own = [m for m in left if m.added_snapshot_id == self.snapshot_id and m.added_files_count]
+        kept = [m for m in left if m not in own]
+        if is_whole(scope):
+            # Nothing is left that another engine's deletes could speak of.
+            kept = [m for m in kept if manifests.is_data(m)]
+        self.document["added"] += [manifests.to_document(m) for m in own]
+        self.document["kept"] = [manifests.to_document(m) for m in kept]
+        self.document["counts"] = manifests.counts([], removed)
+
+    def _before(self, metadata: TableMetadata | None) -> list[ManifestFile]:
+        """Manifests of the state that the statement sees."""
+        prior = self.prior or []
+        kept = _manifests(self.document["base_kept"])
+        if kept is not None:
+            return [*prior, *kept]
+        if metadata is None or self.effect in (CREATE, REPLACE):
+            return prior
+        assert self.seen is not None
+        return [*prior, *manifests.manifests_of(metadata, self.seen.snapshot_id)]
+
+    # -- what it can be published on -----------------------------------------------------------------------------
+
+    def check_target(self, current: Loaded | None) -> None:
+        """Refuse a table that is no longer what this statement can be published on.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        seen = self.seen
+        if seen is None:
+            if current is not None:
+                raise self.conflict("another writer created it meanwhile")
+            return
+        if current is None:
+            raise self.conflict("it was dropped meanwhile")
+        if str(current.metadata.table_uuid) != seen.document["uuid"]:
+            raise self.conflict("it was dropped and created anew meanwhile")
+        if self.effect == REPLACE and current.location != seen.document["metadata_location"]:
+            raise self.conflict("another writer committed to it meanwhile, which this would undo")
+        if not is_ancestor(current.metadata, seen.snapshot_id):
+            raise self.conflict("it was replaced or rolled back meanwhile")
+        if self.effect == OVERWRITE:
+            self._check_rows(current.metadata, seen)
+        if self.effect in (APPEND, OVERWRITE):
+            self._check_layout(current.metadata)
+
+    def _check_rows(self, metadata: TableMetadata, seen: Seen) -> None:
+        snapshot = metadata.current_snapshot()
+        if (snapshot.snapshot_id if snapshot else None) != seen.snapshot_id:
+            raise self.conflict("another writer wrote rows meanwhile that this statement has not seen")
+
+    def _check_layout(self, metadata: TableMetadata) -> None:
+        if metadata.specs().get(self.spec.spec_id) != self.spec:
+            raise self.conflict("its partitioning was changed meanwhile")
+        if not any(field.id in metadata.schema().field_ids for field in self.schema):
+            raise self.conflict("none of the columns that were written is there any more")
+
+    def conflict(self, why: str) -> WriteConflictError:
+        """The error of a lost race."""
+        return WriteConflictError(
+            f"{self.path} was not written: {why}.",
+            path=self.path,
+            transaction_id=self.transaction_id,
+            hint="Run the statement again: it will see the new state.",
+        )
+
+    def gone(self) -> TransactionAborted:
+        """The error for what an abort or ``clean`` has removed."""
+        return TransactionAborted(
+            f"What was staged for {self.path} is gone: the statement was rolled back meanwhile.",
+            path=self.path,
+            transaction_id=self.transaction_id,
+        )
+
+    # -- after the decision --------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        self.lakehouse.publish_group([self])
+
+    def published_in_one_try(self, location: str) -> None:
+        """Remember that no other try has left anything."""
+        self._published = location
+
+    def outcome(self) -> Outcome:
+        try:
+            with step("lakehouse.outcome"), self.store.begin(path=self.path) as connection:
+                found = self.store.staged(connection, self.name, lock=True)
+            if found is not None:
+                return Outcome.PUBLISHED if found.state == PUBLISHED else Outcome.NOT_PUBLISHED
+            return Outcome.PUBLISHED if self._is_in_history() else Outcome.NOT_PUBLISHED
+        except (CatalogError, OSError, RuntimeError):
+            return Outcome.UNKNOWN
+
+    def _is_in_history(self) -> bool:
+        """Whether a snapshot of the table is this participant's; records end with their retention."""
+        current = self.store.load(self.path)
+        return current is not None and find_published(current.metadata, self.name) is not None
+
+    def abort(self) -> None:
+        outcome = self.outcome()
+        if outcome is Outcome.PUBLISHED:
+            return
+        if outcome is Outcome.UNKNOWN:
+            raise CatalogError(
+                f"The Iceberg catalog {self.store.settings.display_uri} does not say if {self.path} was published: "
+                "nothing was removed.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                left_behind=[self.place.data],
+            )
+        self.lakehouse.remove_staged(self.name)
+
+    def finish(self) -> None:
+        with step("lakehouse.tidy"):
+            if self._published is None:
+                self._remove_tries()
+
+    def _remove_tries(self) -> None:
+        """Metadata of tries that did not go through; those of this object's own were removed at once."""
+        with self.store.begin(path=self.path, read_only=True) as connection:
+            found = self.store.staged(connection, self.name)
+        if found is None or found.metadata_location is None:
+            return
+        metadata = self.store.metadata(self.path, found.metadata_location)
+        snapshot = metadata.snapshot_by_id(self.snapshot_id)
+        if snapshot is None:
+            return
+        listed = snapshot.manifests(self.store.io(snapshot.manifest_list))
+        published = {found.metadata_location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
+        self.place.remove_tries(self.lakehouse.files, published)
+
+    def left_behind(self) -> list[str]:
+        with self.store.begin(path=self.path, read_only=True) as connection:
+            found = self.store.staged(connection, self.name)
+        left = self.place.left(self.lakehouse.files)
+        return left or ([self.place.data] if found is not None and found.state != PUBLISHED else [])
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        return self.lakehouse.staged_source(self)
+
+    def staged_manifests(self) -> tuple[TableMetadata | None, list[ManifestFile]]:
+        """The table as this statement has left it: its metadata at the start, and all manifests."""
+        seen = self.seen
+        metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
+        if self.effect == APPEND and metadata is not None and seen is not None:
+            return metadata, [*self.added, *manifests.manifests_of(metadata, seen.snapshot_id)]
+        return metadata, [*self.added, *self.kept]
+
+
+def _manifests(documents: Any) -> list[ManifestFile] | None:
+    return None if documents is None else [manifests.from_document(document) for document in documents]

@@ -1,0 +1,144 @@
+"""The one step: pointers of several tables, and the records of their participants, in one SQL transaction."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from pyiceberg.table.metadata import TableMetadata
+
+from twophase.catalogs.lakehouse.layout import remove_file, version_of
+from twophase.catalogs.lakehouse.snapshots import Plan
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Store
+from twophase.errors import TableNotExistError, TransactionAborted, WriteConflictError
+from twophase.failpoints import step
+from twophase.model import ObjectPath
+
+if TYPE_CHECKING:
+    from twophase.catalogs.hive.files import Files
+    from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+
+_LONGEST_PAUSE = 0.5
+
+
+class LostRace(Exception):
+    """Another writer moved a pointer first: nothing of this try happened."""
+
+
+def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
+    """Publish one or several participants of one Iceberg catalog in one step. Idempotent.
+
+    Raises
+    ------
+    TransactionAborted
+        A definite refusal: the table changed in a way that the statement does not go with, or it was aborted.
+    """
+    # In one order, so that two publishes never wait for each other in a circle.
+    ordered = sorted(members, key=lambda member: (member.path, member.name))
+    for attempt in range(store.settings.commit_retries + 1):
+        waiting = [member for member in ordered if not _is_published(store, member)]
+        if not waiting:
+            return
+        try:
+            _try(store, files, waiting)
+            return
+        except LostRace:
+            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
+    first = ordered[0]
+    raise WriteConflictError(
+        f"{first.path} was not written: others committed to it faster, {store.settings.commit_retries} times over.",
+        path=first.path,
+        transaction_id=first.transaction_id,
+        hint="Run the statement again, or raise the option commit_retries.",
+    )
+
+
+def _is_published(store: Store, member: LakehouseParticipant) -> bool:
+    with store.begin(path=member.path, transaction_id=member.transaction_id, read_only=True) as connection:
+        found = store.staged(connection, member.name)
+    if found is None:
+        raise member.gone()
+    return found.state == PUBLISHED
+
+
+def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
+    """One try; what it wrote goes away again where it surely did not go through."""
+    written: list[str] = []
+    try:
+        moves = [_stage(store, member, written) for member in members]
+        with (
+            step("lakehouse.swap"),
+            store.begin(path=members[0].path, transaction_id=members[0].transaction_id) as connection,
+        ):
+            for member, (current, location) in zip(members, moves, strict=True):
+                _move(store, connection, member, current, location)
+    except (LostRace, TransactionAborted):
+        for location in written:
+            remove_file(files, location)
+        raise
+    for member, (_, location) in zip(members, moves, strict=True):
+        member.published_in_one_try(location)
+
+
+def _stage(store: Store, member: LakehouseParticipant, written: list[str]) -> tuple[Loaded | None, str]:
+    """Write the metadata that would follow on what the table is now."""
+    current = store.load(member.path)
+    plan = Plan(member, current)
+    manifest_list = member.place.manifest_list(member.snapshot_id)
+    location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
+    written += [manifest_list, location]
+    with step("lakehouse.write_metadata"):
+        store.write_metadata(location, plan.metadata(manifest_list))
+    return current, location
+
+
+def _move(
+    store: Store, connection: sa.Connection, member: LakehouseParticipant, current: Loaded | None, location: str
+) -> None:
+    for name in member.names:
+        if not store.record_published(connection, name, location):
+            raise member.gone()
+    if not store.swap(connection, member.path, None if current is None else current.location, location):
+        raise LostRace
+
+
+def publish_step() -> AbstractContextManager[None]:
+    """The failpoint around the one step."""
+    return step("lakehouse.publish")
+
+
+def change(
+    store: Store, files: Files, path: ObjectPath, make: Callable[[Loaded], tuple[str, TableMetadata] | None]
+) -> None:
+    """Change a table's metadata at once, tried again where another writer was faster.
+
+    Parameters
+    ----------
+    store : Store
+    files : Files
+    path : ObjectPath
+    make : callable
+        Gets the table; answers location and content of its next metadata file, or None where nothing changes.
+    """
+    for attempt in range(store.settings.commit_retries + 1):
+        current = store.load(path)
+        if current is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+        made = make(current)
+        if made is None:
+            return
+        location, metadata = made
+        store.write_metadata(location, metadata)
+        with step("lakehouse.alter"), store.begin(path=path) as connection:
+            moved = store.swap(connection, path, current.location, location)
+        if moved:
+            return
+        remove_file(files, location)
+        time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
+    raise WriteConflictError(
+        f"{path} was not changed: others committed to it faster.", path=path, hint="Run the statement again."
+    )

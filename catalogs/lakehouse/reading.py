@@ -1,0 +1,238 @@
+"""Reading: which files of a snapshot a query needs, told from the manifests before any file is opened.
+
+A table is read by Spark's own Parquet reader, by field ids. Two kinds of tables are not: where another engine has
+deleted single rows, and where files have no ids and are bound by names. Those are read by PyIceberg on the executors.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property, reduce
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    NotNull,
+    Or,
+)
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from twophase.catalogs.lakehouse import definitions, manifests
+from twophase.reading import FileReader, Filter, ParquetScan
+
+_COMPARISONS: Mapping[str, Any] = {
+    "=": EqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+}
+#: Types whose order and equality are Spark's own. Of floating numbers, Spark takes NaN for the greatest.
+_COMPARABLE = (BooleanType, IntegerType, LongType, StringType, DateType, TimestampType, TimestamptzType, DecimalType)
+
+
+def expression_of(condition: Filter, schema: IcebergSchema) -> BooleanExpression | None:
+    """A condition as PyIceberg's; None where PyIceberg might leave rows out that Spark would not."""
+    if condition.parts:
+        parts = [expression_of(part, schema) for part in condition.parts]
+        if any(part is None for part in parts):
+            return None
+        join: Any = And if condition.operator == "and" else Or
+        return reduce(join, parts)
+    column = next((field for field in schema.fields if field.name == condition.column), None)
+    if column is None:
+        return None
+    if condition.operator in ("is_null", "is_not_null"):
+        kind: Any = IsNull if condition.operator == "is_null" else NotNull
+        return kind(column.name) if column.field_type.is_primitive else None
+    return _comparison(condition, column.name, column.field_type)
+
+
+def _comparison(condition: Filter, name: str, kind: IcebergType) -> BooleanExpression | None:
+    if not isinstance(kind, _COMPARABLE):
+        return None
+    values = [_literal(value, kind) for value in condition.values]
+    if any(value is None for value in values):
+        return None
+    if condition.operator == "in":
+        make_in: Any = In
+        return make_in(name, values)
+    make = _COMPARISONS.get(condition.operator)
+    return None if make is None else make(name, values[0])
+
+
+def _literal(value: Any, kind: IcebergType) -> Any:
+    """A value as PyIceberg takes it for a type; None where it is of another kind."""
+    if isinstance(value, bool) or isinstance(kind, BooleanType):
+        return value if isinstance(value, bool) and isinstance(kind, BooleanType) else None
+    if isinstance(value, datetime.datetime):
+        aware = value.tzinfo is not None
+        return value.isoformat() if isinstance(kind, TimestamptzType if aware else TimestampType) else None
+    if isinstance(value, datetime.date):
+        return value.isoformat() if isinstance(kind, DateType) else None
+    if isinstance(value, Decimal):
+        return _decimal(value, kind)
+    if isinstance(value, int):
+        return _integer(value, kind)
+    return value if isinstance(value, str) and isinstance(kind, StringType) else None
+
+
+def _decimal(value: Decimal, kind: IcebergType) -> Decimal | None:
+    if not isinstance(kind, DecimalType) or -int(value.as_tuple().exponent) > kind.scale:
+        return None
+    return value.quantize(Decimal(1).scaleb(-kind.scale))
+
+
+def _integer(value: int, kind: IcebergType) -> int | None:
+    bits = 31 if isinstance(kind, IntegerType) else 63 if isinstance(kind, LongType) else 0
+    return value if bits and -(2**bits) <= value < 2**bits else None
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of a table: its definition, and the manifests of its files.
+
+    Attributes
+    ----------
+    version : str
+        What tells it from others.
+    schema : pyiceberg.schema.Schema
+        In which it is shown.
+    specs : mapping of int to pyiceberg.partitioning.PartitionSpec
+    schemas : tuple of pyiceberg.schema.Schema
+        All schemas that its files may have been written with.
+    manifests : tuple of pyiceberg.manifest.ManifestFile
+    highest_field_id : int
+    """
+
+    version: str
+    schema: IcebergSchema
+    specs: Mapping[int, PartitionSpec]
+    schemas: tuple[IcebergSchema, ...]
+    manifests: tuple[ManifestFile, ...]
+    highest_field_id: int
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema) -> State:
+        """The state of a table in one of its snapshots."""
+        found = tuple(manifests.manifests_of(metadata, snapshot_id))
+        version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
+        return cls(version, schema, metadata.specs(), tuple(metadata.schemas), found, metadata.last_column_id)
+
+
+class ManifestReader(FileReader):
+    """Tells the files of one state of a table.
+
+    Parameters
+    ----------
+    state : State
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    @property
+    def version(self) -> str:
+        return self._state.version
+
+    def accepts(self, condition: Filter) -> bool:
+        return expression_of(condition, self._state.schema) is not None
+
+    def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
+        locations = [file.file_path for file in self.files(conditions)]
+        return ParquetScan(locations, self._arrow, self._by_name)
+
+    def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
+        """The files in which rows may fulfil all conditions."""
+        found = [expression_of(condition, self._state.schema) for condition in conditions]
+        wanted = reduce(And, [part for part in found if part is not None], AlwaysTrue())  # type: ignore[arg-type]
+        pruner = _Pruner(self._state, wanted)
+        for entry in manifests.all_entries(m for m in self._state.manifests if pruner.may_hold(m)):
+            if pruner.may_match(entry.data_file):
+                yield entry.data_file
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return definitions.arrow_of(self._state.schema, self._state.highest_field_id)
+
+    @cached_property
+    def _by_name(self) -> frozenset[str]:
+        """Columns that had one name and one type all along, while no other column had that name."""
+        history: dict[str, set[tuple[int, str]]] = {}
+        names: dict[int, set[str]] = {}
+        for schema in (*self._state.schemas, self._state.schema):
+            for field in schema.fields:
+                # Spark's Parquet reader may take names of another case for the same.
+                history.setdefault(field.name.lower(), set()).add((field.field_id, str(field.field_type)))
+                names.setdefault(field.field_id, set()).add(field.name)
+        stable = (f for f in self._state.schema.fields if len(history[f.name.lower()]) == len(names[f.field_id]) == 1)
+        return frozenset(field.name for field in stable)
+
+
+class _Pruner:
+    """Leaves manifests and files out by partition values and by statistics."""
+
+    def __init__(self, state: State, wanted: BooleanExpression) -> None:
+        self._state = state
+        self._wanted = wanted
+        self._all = isinstance(wanted, AlwaysTrue)
+        self._manifests: dict[int, Callable[[ManifestFile], bool]] = {}
+        self._partitions: dict[int, Callable[[Any], bool]] = {}
+
+    def may_hold(self, manifest: ManifestFile) -> bool:
+        if not manifests.is_data(manifest):
+            return False
+        if self._all:
+            return True
+        number = manifest.partition_spec_id
+        if number not in self._manifests:
+            spec = self._state.specs[number]
+            if any(field.source_id not in self._state.schema.field_ids for field in spec.fields):
+                # Its column was dropped since: PyIceberg cannot tell the type of its values.
+                self._manifests[number] = self._partitions[number] = lambda _: True
+                return True
+            projected = inclusive_projection(self._state.schema, spec)(self._wanted)
+            self._manifests[number] = manifest_evaluator(spec, self._state.schema, projected, case_sensitive=True)
+            kind = IcebergSchema(*spec.partition_type(self._state.schema).fields)
+            self._partitions[number] = expression_evaluator(kind, projected, case_sensitive=True)
+        return self._manifests[number](manifest)
+
+    def may_match(self, file: DataFile) -> bool:
+        if self._all:
+            return True
+        if not self._partitions[file.spec_id](file.partition):
+            return False
+        return bool(_InclusiveMetricsEvaluator(self._state.schema, self._wanted).eval(file))

@@ -1,0 +1,120 @@
+"""Reading through PyIceberg, on the executors: tables with deleted rows, files without ids, and the metadata itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, And
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+
+from twophase.catalogs.lakehouse import definitions
+from twophase.catalogs.lakehouse.reading import expression_of
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+from twophase.reading import BatchReader, Filter
+
+#: Metadata tables, by the name that follows the table's.
+INSPECTIONS = ("history", "snapshots", "files", "manifests", "partitions", "refs", "metadata_log_entries")
+
+
+@dataclass(frozen=True)
+class IcebergReader(BatchReader):
+    """Reads one snapshot of a table.
+
+    Attributes
+    ----------
+    path : ObjectPath
+    metadata : pyiceberg.table.metadata.TableMetadata
+    snapshot_id : int
+    schema : pyiceberg.schema.Schema
+        In which it is shown.
+    """
+
+    path: ObjectPath
+    metadata: TableMetadata
+    snapshot_id: int
+    schema: IcebergSchema
+
+    def accepts(self, condition: Filter) -> bool:
+        return expression_of(condition, self.schema) is not None
+
+    def plan(
+        self, columns: Sequence[str], conditions: Sequence[Filter]
+    ) -> Sequence[Callable[[], Iterator[pa.RecordBatch]]]:
+        wanted: Any = AlwaysTrue()
+        for condition in conditions:
+            found = expression_of(condition, self.schema)
+            wanted = wanted if found is None else And(wanted, found)
+        projected = self.schema.select(*columns)
+        io = load_file_io({}, self.metadata.location)
+        scan = DataScan(self.metadata, io, row_filter=wanted, snapshot_id=self.snapshot_id)
+        try:
+            tasks = list(scan.plan_files())
+        except ValueError as error:
+            raise CatalogError(
+                f"{self.path} cannot be read: {error}.",
+                path=self.path,
+                hint="Let the engine that deleted its rows rewrite its files (Iceberg's rewrite_data_files).",
+            ) from error
+        arrow = definitions.arrow_of(self.schema, self.metadata.last_column_id)
+        target = definitions.without_ids(pa.schema([arrow.field(name) for name in columns]))
+        return [IcebergPart(self.metadata, projected, task, target) for task in tasks]
+
+
+@dataclass(frozen=True)
+class IcebergPart:
+    """One file with the deletes that concern it. It travels to an executor."""
+
+    metadata: TableMetadata
+    schema: IcebergSchema
+    task: FileScanTask
+    target: pa.Schema
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        io = load_file_io({}, self.metadata.location)
+        scan = ArrowScan(self.metadata, io, self.schema, AlwaysTrue())
+        for batch in scan.to_record_batches([self.task]):
+            rows = pa.Table.from_batches([batch]).select(self.target.names)
+            yield from rows.cast(_nullable(self.target)).to_batches()
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+@dataclass(frozen=True)
+class Rows(BatchReader):
+    """Rows that are there already: what PyIceberg tells of a table's metadata."""
+
+    table: pa.Table
+
+    def accepts(self, condition: Filter) -> bool:
+        return False
+
+    def plan(
+        self, columns: Sequence[str], conditions: Sequence[Filter]
+    ) -> Sequence[Callable[[], Iterator[pa.RecordBatch]]]:
+        chosen = self.table.select(list(columns))
+        return [lambda: iter(chosen.to_batches())] if len(chosen) else []
+
+
+def inspect(table: Table, name: str) -> pa.Table:
+    """One of the metadata tables, in types that Spark has."""
+    found: pa.Table = getattr(table.inspect, name)()
+    kept = [field for field in found.schema if field.name != "readable_metrics"]
+    schema = pa.schema([pa.field(field.name, _shown(field.type), True) for field in kept])
+    return found.select(schema.names).cast(schema)
+
+
+def _shown(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        # Iceberg's instants are in UTC, whatever type they come in.
+        return pa.timestamp("us", tz="UTC")
+    return kind

@@ -1,0 +1,106 @@
+"""Iceberg's partition transforms as Spark SQL, so that Spark's own writer can keep the partitions apart.
+
+Only the *grouping* is made by these texts: the value of a file's partition is what PyIceberg's transform makes of its
+rows, and a file whose rows do not agree is refused. Instants are counted in UTC whatever the session's time zone is.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import BinaryType, DateType, DecimalType, LongType, StringType, TimestampType
+
+from twophase.model import quote
+
+_DAY = 86_400_000_000
+_HOUR = 3_600_000_000
+
+
+def partition_key(schema: IcebergSchema, spec: PartitionSpec) -> str | None:
+    """A text expression that differs between rows of different partitions.
+
+    Returns
+    -------
+    str or None
+        None where Spark SQL cannot tell the partition (``bucket``).
+    """
+    parts = [_part(schema, field) for field in spec.fields]
+    if any(part is None for part in parts):
+        return None
+    # A hash, because a directory's name is bounded and knows no empty text; JSON keeps NULL and boundaries apart.
+    columns = ", ".join(f"coalesce('v' || {part}, 'n')" for part in parts)
+    return f"sha2(to_json(array({columns})), 256)"
+
+
+def _part(schema: IcebergSchema, field: PartitionField) -> str | None:
+    name = schema.find_column_name(field.source_id)
+    assert name is not None
+    kind = schema.find_type(field.source_id)
+    column = quote(name)
+    if isinstance(field.transform, IdentityTransform):
+        return _text(column, kind)
+    if isinstance(field.transform, TruncateTransform):
+        return _truncated(column, kind, field.transform.width)
+    if isinstance(field.transform, HourTransform):
+        return _string(_hours(column, kind))
+    days = _days(column, kind)
+    date = f"date_add(DATE'1970-01-01', CAST({days} AS INT))"
+    if isinstance(field.transform, DayTransform):
+        return _string(days)
+    if isinstance(field.transform, MonthTransform):
+        return _string(f"year({date}) * 12 + month({date})")
+    if isinstance(field.transform, YearTransform):
+        return _string(f"year({date})")
+    return None
+
+
+def _text(column: str, kind: object) -> str:
+    if isinstance(kind, BinaryType):
+        return f"hex({column})"
+    # A timestamp's own text depends on the session's time zone, and may mean two instants of one night.
+    return _string(f"unix_micros({column})" if str(kind) == "timestamptz" else column)
+
+
+def _string(expression: str) -> str:
+    return f"CAST({expression} AS STRING)"
+
+
+def _truncated(column: str, kind: object, width: int) -> str:
+    if isinstance(kind, StringType):
+        return f"substring({column}, 1, {width})"
+    if isinstance(kind, BinaryType):
+        return f"hex(substring({column}, 1, {width}))"
+    if isinstance(kind, DecimalType):
+        # The width counts the last digit.
+        step = f"CAST('{Decimal(width).scaleb(-kind.scale):f}' AS DECIMAL({max(10, kind.scale)},{kind.scale}))"
+        return _string(f"({column} - pmod({column}, {step}))")
+    # One step below the lowest number is still a number here.
+    number = f"CAST({column} AS DECIMAL(20,0))" if isinstance(kind, LongType) else f"CAST({column} AS BIGINT)"
+    return _string(f"({number} - pmod({number}, {width}))")
+
+
+def _days(column: str, kind: object) -> str:
+    if isinstance(kind, (DateType, TimestampType)):
+        # A local time knows no zone on its way to a date.
+        return f"datediff(CAST({column} AS DATE), DATE'1970-01-01')"
+    return _floor(f"unix_micros({column})", _DAY)
+
+
+def _hours(column: str, kind: object) -> str:
+    if isinstance(kind, TimestampType):
+        return f"({_days(column, kind)} * 24 + hour({column}))"
+    return _floor(f"unix_micros({column})", _HOUR)
+
+
+def _floor(micros: str, unit: int) -> str:
+    return f"(({micros} - pmod({micros}, {unit}L)) DIV {unit}L)"

@@ -1,0 +1,57 @@
+"""The two databases that hold an Iceberg catalog: a file, and a server that is started once for the whole run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.lakehouse.places import Lake
+from tests.servers import Server
+from twophase import failpoints
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.model import ObjectPath
+
+KINDS = ("sqlite", "postgresql")
+
+
+def make_lake(kind: str, request: pytest.FixtureRequest, directory: Path) -> Lake:
+    """An Iceberg catalog in a database of a kind; each call has one of its own."""
+    warehouse = directory / "warehouse"
+    if kind == "sqlite":
+        return Lake(f"sqlite:///{directory / 'catalog.db'}", warehouse)
+    server: Server = request.getfixturevalue(kind)
+    return Lake(own_database(server.url), warehouse)
+
+
+def own_database(url: str) -> str:
+    """The URL of a new database of a PostgreSQL server."""
+    name = f"lake_{uuid.uuid4().hex[:12]}"
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    return sa.engine.make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """Each of the two."""
+    return make_lake(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def catalog(lake: Lake) -> Iterator[LakehouseCatalog]:
+    made = lake.catalog()
+    yield made
+    failpoints.disarm()
+    made.close()
+
+
+@pytest.fixture
+def path(catalog: LakehouseCatalog) -> ObjectPath:
+    """A table that does not exist yet."""
+    catalog.create_database("shop")
+    return ObjectPath.of("shop", "daily")

@@ -1,0 +1,128 @@
+"""Iceberg catalogs to test against, each opened past ours, too: what a test sees is what other engines see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from twophase.catalog import Environment
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.model import ObjectPath
+
+NAME = "lake"
+Row = tuple[Any, ...]
+
+
+def open_lakehouse(**options: str) -> LakehouseCatalog:
+    """A catalog as another process makes it."""
+    return LakehouseCatalog(NAME, options, Environment())
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An Iceberg catalog, and how to reach it past ours.
+
+    Attributes
+    ----------
+    uri : str
+    warehouse : Path
+    """
+
+    uri: str
+    warehouse: Path
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Options of a catalog over it."""
+        return {"uri": self.uri, "warehouse": str(self.warehouse), **more}
+
+    def catalog(self, **more: str) -> LakehouseCatalog:
+        """A catalog that shares nothing in memory with another one."""
+        return open_lakehouse(**self.options(**more))
+
+    # -- past the catalog ----------------------------------------------------------------------------------------
+
+    def iceberg(self) -> SqlCatalog:
+        """PyIceberg's own catalog."""
+        return SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
+
+    def table(self, path: ObjectPath) -> pa.Table | None:
+        """A table as PyIceberg reads it; None where there is none."""
+        catalog = self.iceberg()
+        try:
+            return catalog.load_table(tuple(path.to_document())).scan().to_arrow()
+        except NoSuchTableError:
+            return None
+        finally:
+            catalog.close()
+
+    def rows(self, path: ObjectPath) -> list[Row]:
+        """The rows of a table as PyIceberg reads them."""
+        found = self.table(path)
+        assert found is not None, f"There is no {path}."
+        return [tuple(row.values()) for row in found.to_pylist()]
+
+    def metadata_location(self, path: ObjectPath) -> str:
+        """The pointer, as its row has it."""
+        (found,) = self.execute(
+            "SELECT metadata_location FROM iceberg_tables"
+            f" WHERE table_namespace = '{path.database}' AND table_name = '{path.name}'"
+        )
+        return str(found[0])
+
+    def execute(self, sql: str) -> list[Row]:
+        """Run one statement in the catalog's database, committed at once."""
+        engine = sa.create_engine(self.uri, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            result = connection.exec_driver_sql(sql)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    def files(self) -> set[str]:
+        """All files of the warehouse but the catalog itself."""
+        found = (file for file in self.warehouse.rglob("*") if file.is_file())
+        return {
+            str(file.relative_to(self.warehouse)) for file in found if not file.name.startswith("iceberg_catalog.db")
+        }
+
+    def reachable(self) -> set[str]:
+        """Files that some snapshot of some table, or its metadata, refers to."""
+        catalog = self.iceberg()
+        found: set[str] = set()
+        for namespace in catalog.list_namespaces():
+            for name in catalog.list_tables(namespace):
+                found |= _reached(catalog.load_table(name))
+        catalog.close()
+        root = f"file://{self.warehouse}/"
+        return {location.removeprefix(root) for location in found}
+
+    def orphans(self) -> set[str]:
+        """Files that nothing refers to."""
+        return {file for file in self.files() - self.reachable() if not file.endswith((".crc", "_SUCCESS"))}
+
+
+def _reached(table: Any) -> set[str]:
+    found = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}
+    for snapshot in table.metadata.snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            found.add(manifest.manifest_path)
+            found |= {
+                entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            }
+    return found
+
+
+def ordered(rows: Sequence[Sequence[Any]]) -> list[Row]:
+    """Rows in a fixed order."""
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def facts(lake: Lake) -> Mapping[str, str]:
+    """A lake as plain JSON."""
+    return lake.options()

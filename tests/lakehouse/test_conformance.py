@@ -1,0 +1,80 @@
+"""The lakehouse catalog passes the conformance suite, over a real database of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lakehouse.conftest import make_lake
+from tests.lakehouse.places import Lake, Row
+from twophase.catalog import Catalog
+from twophase.catalog import TwoPhaseCatalogTable as Participant
+from twophase.model import Capabilities, ObjectPath, Purpose
+from twophase.testing.conformance import CatalogConformance, Driver, FreshProcess
+
+
+class LakehouseConformance(CatalogConformance):
+    kind: str
+    capabilities = Capabilities(
+        purposes=frozenset(Purpose),
+        partitioning=frozenset({"identity", "bucket", "truncate", "years", "months", "days", "hours"}),
+        alter_database=True,
+        rename_table=True,
+        alter_table=True,
+        read=True,
+        group_publish=True,
+        providers=frozenset({"iceberg"}),
+    )
+
+    @pytest.fixture
+    def lake(self, request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+        return make_lake(self.kind, request, tmp_path)
+
+    @pytest.fixture
+    def catalog(self, lake: Lake) -> Any:
+        catalog = lake.catalog()
+        yield catalog
+        catalog.close()
+
+    @pytest.fixture
+    def fresh_catalog(self, lake: Lake) -> Callable[[], Catalog]:
+        return lake.catalog
+
+    @pytest.fixture
+    def read_rows(self, lake: Lake) -> Callable[[ObjectPath], list[Row]]:
+        return lake.rows
+
+    @pytest.fixture
+    def fresh_process(self, lake: Lake) -> FreshProcess | None:
+        return FreshProcess("tests.lakehouse.places:open_lakehouse", lake.options())
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_left(self, lake: Lake, database: str, catalog: Catalog) -> Iterator[None]:
+        """After each test every file belongs to a table, to a dropped one, or to a residue that names it."""
+        yield
+        named = [
+            residue.location.partition("#")[0].removeprefix(f"file://{lake.warehouse}/")
+            for residue in catalog.residues()
+        ]
+        dropped = [place.removeprefix(f"file://{lake.warehouse}/") for place, _, _ in catalog.store.dropped()]  # type: ignore[attr-defined]
+        keys = [name.rpartition("/")[2] for name in named]
+        left = {
+            file
+            for file in lake.orphans()
+            if not file.startswith((*dropped, *named)) and not any(key in file.replace("-", "") for key in keys)
+        }
+        assert left == set()
+
+    def assert_nothing_left(self, driver: Driver, participant: Participant) -> None:
+        assert participant.left_behind() == []
+
+
+class TestSQLite(LakehouseConformance):
+    kind = "sqlite"
+
+
+class TestPostgreSQL(LakehouseConformance):
+    kind = "postgresql"
