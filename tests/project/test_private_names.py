@@ -25,6 +25,7 @@ USERS = {
     "jvm.py",
     "jvm_caches.py",
     "jvm_metastore.py",
+    "jvm_parquet.py",
     "jvm_statements.py",
     "jvm_writers.py",
     "jvm_partitions.py",

@@ -8,6 +8,7 @@ from typing import Any
 
 from twophase.catalog import Environment
 from twophase.spark.jvm import Jvm
+from twophase.spark.parquet import SparkParquet
 from twophase.spark.partitions import SparkPartitions
 
 
@@ -50,6 +51,7 @@ class SessionEnvironment(Environment):
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm.spark)
         self.partition_runner = SparkPartitions()
+        self.parquet_writer = SparkParquet()
 
     @cached_property
     def session_metastore(self) -> Any:

@@ -293,12 +293,28 @@ class Jvm:
         ConfigurationError
             The format has no file table of this kind.
         """
+        # ``__globPaths__``: brackets and stars in the location are not patterns.
+        return self.file_source(provider, schema_json, {**options, "path": location, "__globPaths__": "false"})
+
+    def file_source(self, provider: str, schema_json: str, facts: Mapping[str, str]) -> Any:
+        """Spark's own file table of a format.
+
+        Parameters
+        ----------
+        provider : str
+        schema_json : str
+        facts : mapping of str to str
+            Options of the source, and where the files are.
+
+        Raises
+        ------
+        ConfigurationError
+            The format has no file table of this kind.
+        """
         with private_name(f"file source {provider}", self.spark):
             source = getattr(
                 getattr(self.jvm, "org.apache.spark.sql.execution.datasources.DataSource$"), "MODULE$"
             ).lookupDataSource(provider, self.session.sessionState().conf())
-            # ``__globPaths__``: brackets and stars in the location are not patterns.
-            facts = {**options, "path": location, "__globPaths__": "false"}
             no_transforms = self.array("org.apache.spark.sql.connector.expressions.Transform")
             provider_object = source.getDeclaredConstructor(self.array("java.lang.Class")).newInstance(
                 self.array("java.lang.Object")

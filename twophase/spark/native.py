@@ -27,6 +27,7 @@ from twophase.spark.jvm_metastore import session_read_table
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
 from twophase.spark.proxies_namespaces import NamespacesMixin
+from twophase.spark.proxies_parquet import ParquetTable
 from twophase.spark.proxies_read import BatchesTable
 from twophase.spark.proxies_table import FilesTable, StagedTable, TableProxy, WriteTable
 
@@ -105,22 +106,12 @@ class NativeCatalog(NamespacesMixin, Proxy):
             path = object_path(self._jvm, identifier)
             if not path.namespace:
                 raise TableNotExistError(f"Table {path} has no database.", path=path)
-            if self._privileges(arguments):
+            as_of = _time_travel(arguments)
+            if as_of:
+                return self._read_table(path, self._catalog.read_source_as_of(path, **as_of), None)
+            if _privileges(arguments):
                 return WriteTable(self._handle, self._catalog, path, self._definition(path))
             return self._readable(path)
-
-    def _privileges(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether Spark means to write; the overloads differ by version."""
-        if not arguments:
-            return False
-        first = arguments[0]
-        if isinstance(first, (int, str)):
-            raise CatalogError(f"Catalog {self._catalog.name} has no time travel.")
-        if len(arguments) == 1:  # a set of privileges, Spark 4.0
-            return not first.isEmpty()
-        if first.timeTravel().isPresent():  # a TableContext, Spark 4.1 and later
-            raise CatalogError(f"Catalog {self._catalog.name} has no time travel.")
-        return not first.writePrivileges().isEmpty()
 
     def _definition(self, path: ObjectPath) -> TableDefinition:
         staged = live.staged(self._handle, self._catalog, path)
@@ -150,6 +141,9 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if source.kind == "batches" and source.reader:
             definition = source.definition or definition or self._catalog.load_table(path)
             return BatchesTable(self._handle, self._catalog, path, definition, source.reader)
+        if source.kind == "parquet" and source.files:
+            definition = source.definition or definition or self._catalog.load_table(path)
+            return ParquetTable(self._handle, self._catalog, path, definition, source.files)
         raise CatalogError(f"Catalog {self._catalog.name} offers reads of the unknown kind {source.kind!r}.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
@@ -244,3 +238,31 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     class Java:
         implements = [CATALOG + "StagingTableCatalog", CATALOG + "TableCatalog", CATALOG + "SupportsNamespaces"]
+
+
+# -- the overloads of ``loadTable`` differ by version ------------------------------------------------------------------
+
+
+def _privileges(arguments: tuple[Any, ...]) -> bool:
+    """Whether Spark means to write."""
+    if not arguments:
+        return False
+    first = arguments[0]
+    if len(arguments) == 1:  # a set of privileges, Spark 4.0
+        return not first.isEmpty()
+    return not first.writePrivileges().isEmpty()  # a TableContext, Spark 4.1 and later
+
+
+def _time_travel(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """What ``VERSION AS OF`` or ``TIMESTAMP AS OF`` says, for :meth:`Catalog.read_source_as_of`; else nothing."""
+    if not arguments:
+        return {}
+    first = arguments[0]
+    if isinstance(first, (int, str)):  # Spark 4.0
+        return {"version": first} if isinstance(first, str) else {"timestamp": first}
+    if len(arguments) == 1 or not first.timeTravel().isPresent():
+        return {}
+    wanted = first.timeTravel().get()
+    if str(wanted.getClass().getSimpleName()) == "AsOfVersion":
+        return {"version": str(wanted.version())}
+    return {"timestamp": int(wanted.micros())}

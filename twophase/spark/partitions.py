@@ -6,8 +6,9 @@ works over Spark Connect, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,6 +21,47 @@ Work = Callable[[int, Iterable[pa.RecordBatch]], int]
 
 class SparkPartitions:
     """What an environment lends as ``partition_runner``."""
+
+    def collect(self, df: DataFrame, work: Callable[[int, Iterable[pa.RecordBatch]], Any]) -> list[Any]:
+        """Run ``work`` for each partition, and tell its answers; only those come to the driver.
+
+        Of a task that runs several times, the answer of one attempt is told: what the others made is not part of it.
+
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+        work : callable
+            Gets the partition's number and its batches. It is pickled to the executors, and its answers are pickled
+            back.
+
+        Raises
+        ------
+        PySparkException
+            The user's own error, or that of ``work``.
+        """
+        answers = df.mapInArrow(_Answering(work), "answer BINARY").collect()
+        return [pickle.loads(bytes(row[0])) for row in answers]
+
+    def map(self, df: DataFrame, items: Sequence[str], work: Callable[[Sequence[str]], list[Any]]) -> list[Any]:
+        """Run ``work`` over texts on the executors, some at a time.
+
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+            Any of the session whose executors do it.
+        items : sequence of str
+        work : callable
+            Gets some of the texts, and answers with a list.
+
+        Raises
+        ------
+        PySparkException
+            The error of ``work``.
+        """
+        rows = df.sparkSession.createDataFrame(pa.table({"item": pa.array(items, pa.string())}).to_pandas())
+        spread = rows.repartition(max(1, min(len(items) // 25, 200)))
+        answers = self.collect(spread, _Each(work))
+        return [found for answer in answers for found in answer]
 
     def run(self, df: DataFrame, work: Work) -> int:
         """Run ``work`` for each partition, and add its answers up; only those come to the driver.
@@ -44,6 +86,31 @@ class SparkPartitions:
         """
         answers = df.mapInArrow(_Task(work), "rows BIGINT").collect()
         return sum(row[0] for row in answers)
+
+
+class _Each:
+    """Hands the texts of a partition over."""
+
+    def __init__(self, work: Callable[[Sequence[str]], list[Any]]) -> None:
+        self._work = work
+
+    def __call__(self, _: int, batches: Iterable[pa.RecordBatch]) -> list[Any]:
+        return self._work([item for batch in batches for item in batch.column(0).to_pylist()])
+
+
+class _Answering:
+    """The function that Spark calls for a partition, where the answer is any object."""
+
+    def __init__(self, work: Callable[[int, Iterable[pa.RecordBatch]], Any]) -> None:
+        self._work = work
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a task runs outside an executor"
+        answer = pickle.dumps(self._work(context.partitionId(), batches))
+        yield pa.RecordBatch.from_pydict({"answer": pa.array([answer], pa.binary())})
 
 
 class _Task:

@@ -44,6 +44,12 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     ),
     _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
     _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
+    _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
+        *("pruneColumns", "pushedDataFilters_$eq", "build"),
+    ),
+    _SQL + "internal.connector.PredicateUtils": ("toV1",),
+    _SQL + "sources.Filter": (),
+    _SQL + "util.CaseInsensitiveStringMap": (),
     _SQL + "execution.datasources.v2.python.PythonInputPartition": (),
     _SQL + "execution.datasources.v2.python.PythonPartitionReaderFactory": (),
     _SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource": (),

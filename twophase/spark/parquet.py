@@ -1,0 +1,200 @@
+"""Spark's own Parquet writer, with Iceberg's field ids; and Spark's form of a schema with ids.
+
+Spark keeps a field's id in the field's metadata. It gives none to a list's elements or a map's keys and values; what
+has those is not written here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twophase.model import quote
+from twophase.spark import types
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FIELD_ID = "parquet.field.id"
+_ARROW_FIELD_ID = b"PARQUET:field_id"
+#: The column by which the rows of different partitions come into different files; it is in none of them.
+_KEY = "twophase_partition"
+
+#: What the writer takes from the session alone: instants as Iceberg has them, ids, and dates as they are.
+_CONF: Mapping[str, str] = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+
+
+class SparkParquet:
+    """What an environment lends as ``parquet_writer``."""
+
+    def write(
+        self,
+        df: DataFrame,
+        schema: pa.Schema,
+        directory: str,
+        *,
+        partition_key: str | None = None,
+        rebalance: bool = True,
+        codec: str | None = None,
+    ) -> None:
+        """Write rows as Parquet files.
+
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+            Columns by name where all names fit, else by position.
+        schema : pyarrow.Schema
+            Of the files, each field with its id in ``PARQUET:field_id``.
+        directory : str
+            It need not exist.
+        partition_key : str, optional
+            SQL of a text that differs between partitions; then no file holds rows of two.
+        rebalance : bool
+            With a key: whether rows of one partition are brought together first, so that there are few files.
+        codec : str, optional
+            Spark's name of the compression; default: the session's.
+
+        Raises
+        ------
+        PySparkException
+            The user's own error.
+        """
+        from pyspark.sql.functions import col
+
+        rows = _with_ids(_aligned(df, schema.names), schema)
+        if partition_key is not None:
+            rows = rows.selectExpr("*", f"{partition_key} AS {_KEY}")
+            rows = rows.hint("rebalance", col(_KEY)) if rebalance else rows
+        writer = (
+            rows.write.format("parquet")
+            .mode("append")
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        )
+        if codec is not None:
+            writer = writer.option("compression", codec)
+        if partition_key is not None:
+            writer = writer.partitionBy(_KEY)
+        with _settings.held(df.sparkSession):
+            writer.save(directory)
+
+
+def _aligned(df: DataFrame, names: list[str]) -> DataFrame:
+    if df.columns == names:
+        return df
+    if sorted(df.columns) == sorted(names) and len(set(names)) == len(names):
+        return df.select(*(df[quote(name)] for name in names))
+    return df.toDF(*names)
+
+
+def _with_ids(df: DataFrame, schema: pa.Schema) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    wanted = StructType.fromJson(json.loads(with_ids(schema)))
+    columns = []
+    for field in wanted.fields:
+        column = df[quote(field.name)]
+        if df.schema[field.name].dataType != field.dataType or isinstance(field.dataType, StructType):
+            column = column.cast(field.dataType)
+        columns.append(column.alias(field.name, metadata=field.metadata))
+    return df.select(*columns)
+
+
+class _Settings:
+    """Settings of sessions that stay as long as some writer needs them; all writers need the same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: Counter[int] = Counter()
+        self._before: dict[int, dict[str, str | None]] = {}
+
+    @contextmanager
+    def held(self, spark: Any) -> Iterator[None]:
+        """Hold the settings in a session."""
+        key = id(spark)
+        with self._lock:
+            self._users[key] += 1
+            if self._users[key] == 1:
+                self._before[key] = {name: spark.conf.get(name, None) for name in _CONF}
+                for name, value in _CONF.items():
+                    spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users[key] -= 1
+                if not self._users[key]:
+                    del self._users[key]
+                    self._give_back(spark, self._before.pop(key))
+
+    def _give_back(self, spark: Any, before: Mapping[str, str | None]) -> None:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
+_settings = _Settings()
+
+
+# -- schemas with ids --------------------------------------------------------------------------------------------------
+
+
+def with_ids(schema: pa.Schema) -> str:
+    """JSON of the Spark ``StructType`` of an Arrow schema, ids included."""
+    described = json.loads(types.from_arrow(schema))
+    _add_ids(described["fields"], list(schema))
+    return json.dumps(described)
+
+
+def _add_ids(fields: list[Any], sources: list[pa.Field]) -> None:
+    for field, source in zip(fields, sources, strict=True):
+        number = (source.metadata or {}).get(_ARROW_FIELD_ID)
+        if number is not None:
+            field["metadata"][FIELD_ID] = int(number)
+        _add_ids_below(field["type"], source.type)
+
+
+def _add_ids_below(kind: Any, source: pa.DataType) -> None:
+    if isinstance(kind, str):
+        return
+    if kind["type"] == "struct":
+        _add_ids(kind["fields"], [source.field(index) for index in range(source.num_fields)])
+    elif kind["type"] == "array":
+        _add_ids_below(kind["elementType"], source.value_type)
+    elif kind["type"] == "map":
+        _add_ids_below(kind["keyType"], source.key_type)
+        _add_ids_below(kind["valueType"], source.item_type)
+
+
+def pruned(with_all_ids: str, wanted: str) -> str:
+    """A part of a struct, as Spark asks for it, with the ids of the whole.
+
+    Parameters
+    ----------
+    with_all_ids, wanted : str
+        JSON of two ``StructType``; the second may lack fields at any level.
+    """
+    return json.dumps(_pruned(json.loads(with_all_ids), json.loads(wanted)))
+
+
+def _pruned(whole: Any, part: Any) -> Any:
+    if isinstance(part, str):
+        return whole
+    if part["type"] == "struct":
+        known = {field["name"]: field for field in whole["fields"]}
+        fields = [{**known[f["name"]], "type": _pruned(known[f["name"]]["type"], f["type"])} for f in part["fields"]]
+        return {**whole, "fields": fields}
+    below = ("elementType",) if part["type"] == "array" else ("keyType", "valueType")
+    return {**whole, **{name: _pruned(whole[name], part[name]) for name in below}}

@@ -1,0 +1,96 @@
+"""Tables whose Parquet files a catalog tells one by one; Spark's own vectorised reader reads them, by field ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog
+from twophase.model import ObjectPath, TableDefinition
+from twophase.reading import FileReader, Filter
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm import Jvm
+from twophase.spark.jvm_parquet import parquet_scan
+from twophase.spark.parquet import pruned, with_ids
+from twophase.spark.proxies import Proxy
+from twophase.spark.proxies_read import filter_of
+from twophase.spark.proxies_table import TableProxy
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+# ruff: noqa: N802
+
+_READ = "org.apache.spark.sql.connector.read."
+
+
+class ParquetTable(TableProxy):
+    """A table that a :class:`twophase.reading.FileReader` tells the files of."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition, files: FileReader
+    ) -> None:
+        super().__init__(handle, catalog, path, definition)
+        self._files = files
+
+    def _identity(self) -> tuple[Any, ...]:
+        # A query that was cached of another state is another query.
+        return (*super()._identity(), self._files.version)
+
+    def newScanBuilder(self, _: Any) -> Any:
+        return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
+
+    class Java:
+        implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
+
+
+class ParquetScanBuilder(Proxy):
+    """Learns the columns and conditions of a read; the scan that it builds is Spark's own."""
+
+    def __init__(self, jvm: Jvm, schema_json: str, files: FileReader) -> None:
+        super().__init__(jvm)
+        self._wanted = schema_json
+        self._files = files
+        self._told: list[tuple[Any, Filter]] = []
+
+    def pruneColumns(self, struct: Any) -> None:
+        with thrown_to_spark(self._jvm):
+            self._wanted = str(struct.json())
+
+    def pushPredicates(self, predicates: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            found = list(predicates)
+            conditions = ((predicate, filter_of(predicate)) for predicate in found)
+            self._told = [(p, c) for p, c in conditions if c is not None and self._files.accepts(c)]
+            # Files and row groups are left out, not rows: Spark looks at those again.
+            return self._predicates(found)
+
+    def pushedPredicates(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._predicates([predicate for predicate, _ in self._told])
+
+    def _predicates(self, predicates: Sequence[Any]) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+
+    def supportsIterativePushdown(self) -> bool:
+        return False
+
+    def build(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            scan = self._files.plan([condition for _, condition in self._told])
+            whole = with_ids(scan.schema)
+            by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
+            return parquet_scan(self._jvm, scan.locations, whole, pruned(whole, self._wanted), by_name)
+
+    class Java:
+        implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
+
+
+def _columns(condition: Filter) -> Iterator[str]:
+    if condition.parts:
+        for part in condition.parts:
+            yield from _columns(part)
+    else:
+        yield condition.column
