@@ -341,7 +341,15 @@ class LakehouseCatalog(Catalog):
         schema = to_iceberg(participant.schema)
         specs = {participant.spec.spec_id: participant.spec} | (dict(metadata.specs()) if metadata else {})
         schemas = (schema, *(metadata.schemas if metadata else ()))
-        state = State(participant.name, schema, specs, schemas, tuple(found), participant.schema.highest_field_id)
+        state = State(
+            participant.name,
+            participant.place.location,
+            schema,
+            specs,
+            schemas,
+            tuple(found),
+            participant.schema.highest_field_id,
+        )
         shown = TableDefinition(
             definitions.without_ids(definitions.arrow_of(schema, state.highest_field_id)), provider=definitions.PROVIDER
         )

@@ -121,6 +121,12 @@ def remove_file(files: Files, location: str) -> None:
         files.remove_file(f"{directory}/.{name}.crc")
 
 
+def is_ours(table: str, file: str) -> bool:
+    """Whether a data file lies where a participant of ours put it: then its columns have the names of their schema."""
+    key = file.removeprefix(join(table, "data") + "/").partition("/")[0]
+    return len(key) == _KEY_LENGTH and not set(key) - set("0123456789abcdef")
+
+
 def version_of(metadata_location: str) -> int:
     """Number of a metadata file; 0 where its name has none."""
     digits = metadata_location.rpartition("/")[2].partition("-")[0]

@@ -51,6 +51,7 @@ from pyiceberg.types import (
 )
 
 from twophase.catalogs.lakehouse import definitions, manifests
+from twophase.catalogs.lakehouse.layout import is_ours
 from twophase.reading import FileReader, Filter, ParquetScan
 
 _COMPARISONS: Mapping[str, Any] = {
@@ -129,6 +130,8 @@ class State:
     ----------
     version : str
         What tells it from others.
+    location : str
+        Of the table.
     schema : pyiceberg.schema.Schema
         In which it is shown.
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
@@ -139,6 +142,7 @@ class State:
     """
 
     version: str
+    location: str
     schema: IcebergSchema
     specs: Mapping[int, PartitionSpec]
     schemas: tuple[IcebergSchema, ...]
@@ -150,7 +154,15 @@ class State:
         """The state of a table in one of its snapshots."""
         found = tuple(manifests.manifests_of(metadata, snapshot_id))
         version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
-        return cls(version, schema, metadata.specs(), tuple(metadata.schemas), found, metadata.last_column_id)
+        return cls(
+            version,
+            metadata.location,
+            schema,
+            metadata.specs(),
+            tuple(metadata.schemas),
+            found,
+            metadata.last_column_id,
+        )
 
 
 class ManifestReader(FileReader):
@@ -173,7 +185,9 @@ class ManifestReader(FileReader):
 
     def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
         locations = [file.file_path for file in self.files(conditions)]
-        return ParquetScan(locations, self._arrow, self._by_name)
+        # What names a file of another engine gives its columns is not known here.
+        known = all(is_ours(self._state.location, location) for location in locations)
+        return ParquetScan(locations, self._arrow, self._by_name if known else frozenset())
 
     def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
         """The files in which rows may fulfil all conditions."""

@@ -1,0 +1,115 @@
+"""A session with a lakehouse catalog, and three readers of what it writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.lakehouse.places import NAME, Lake, ordered
+from twophase.model import ObjectPath
+
+DATABASE = "statements"
+
+
+@dataclass
+class Shop:
+    """A session, and its lake past it."""
+
+    spark: SparkSession
+    lake: Lake
+
+    def sql(self, text: str) -> Any:
+        """Run a statement; ``@t`` is a table of the test database."""
+        return self.spark.sql(text.replace("@", f"{NAME}.{DATABASE}."))
+
+    def name(self, table: str) -> str:
+        return f"{NAME}.{DATABASE}.{table}"
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(DATABASE, table)
+
+    def read(self, text: str) -> list[Any]:
+        """What Spark reads."""
+        return _tuples(self.sql(text).toArrow())
+
+    def rows(self, table: str) -> list[Any]:
+        """What three readers agree on: Spark through the catalog, PyIceberg alone, and iceberg-rust."""
+        spark = self.read(f"SELECT * FROM @{table}")
+        found = self.lake.table(self.path(table))
+        assert found is not None
+        assert spark == _tuples(found), "Spark and PyIceberg disagree."
+        assert spark == self.rust_rows(table), "Spark and iceberg-rust disagree."
+        return spark
+
+    def rust_rows(self, table: str) -> list[Any]:
+        """What Iceberg's implementation in Rust reads, from the metadata file alone."""
+        import datafusion
+        from pyiceberg_core.datafusion import IcebergDataFusionTable
+
+        location = self.lake.metadata_location(self.path(table))
+        context = datafusion.SessionContext()
+        found = IcebergDataFusionTable(identifier=[DATABASE, table], metadata_location=location, file_io_properties={})
+        context.register_table("found", found)
+        return _tuples(context.sql("SELECT * FROM found").to_arrow_table())
+
+    def iceberg(self, table: str) -> Any:
+        """PyIceberg's own table."""
+        return self.lake.iceberg().load_table((DATABASE, table))
+
+
+def _tuples(table: pa.Table) -> list[Any]:
+    columns = [column.to_pylist() for column in table.columns]
+    return ordered([_plain(row) for row in zip(*columns, strict=True)])
+
+
+def _plain(value: Any) -> Any:
+    """A value in the one form that all readers' values are compared in."""
+    from datetime import UTC, datetime
+
+    if isinstance(value, dict):
+        return tuple(_plain(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(part) for part in value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+@contextmanager
+def session(root: Path, lake: Lake, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session over a lake."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(root / "spark-warehouse"),
+        f"spark.sql.catalog.{NAME}": "twophase.lakehouse",
+        **{f"spark.sql.catalog.{NAME}.{key}": value for key, value in lake.options().items()},
+        **(conf or {}),
+    }
+    builder: Any = SparkSession.builder.master("local[2]").appName("lakehouse")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    twophase.attach(spark).catalog(NAME).create_database(DATABASE, ignore_if_exists=True)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        patch.undo()
+
+
+__all__ = ["DATABASE", "Shop", "pa", "session"]
