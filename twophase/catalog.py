@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from twophase.model import (
     TableDefinition,
     WriteContext,
 )
-from twophase.reading import ReadSource
+from twophase.reading import Deletion, Filter, ReadSource
 
 __all__ = [
     "Catalog",
@@ -500,6 +500,24 @@ class Catalog(ABC):
             It never had, or no longer has, such a state.
         """
         raise AtomicityNotSupportedError(f"Catalog {self.name} has no time travel.", path=path)
+
+    def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
+        """Tell which files a ``DELETE FROM ... WHERE`` has to replace; it changes nothing.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        conditions : sequence of Filter or None
+            All must hold for a row to be deleted; None for one that only Spark understands.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            Rows of this table cannot be deleted.
+        """
+        raise AtomicityNotSupportedError(f"Catalog {self.name} cannot delete rows.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 

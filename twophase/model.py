@@ -239,17 +239,26 @@ class OverwriteScope:
         Empty: the whole table.
     dynamic : bool
         Only those partitions that the new rows fall into (``partitionOverwriteMode=dynamic``).
+    files : tuple of str, optional
+        For ``DELETE FROM ... WHERE``: only the rows of these files (:meth:`Catalog.plan_delete` tells them).
+    version : str, optional
+        With ``files``: the state of the table that they were told of.
     """
 
     static_partition: Mapping[str, str | None] = field(default_factory=dict)
     dynamic: bool = False
+    files: tuple[str, ...] | None = None
+    version: str | None = None
 
     def to_document(self) -> dict[str, Any]:
-        return {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
+        document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
+        return document if self.files is None else {**document, "files": list(self.files), "version": self.version}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OverwriteScope:
-        return cls(document["static_partition"], document["dynamic"])
+        files = document.get("files")
+        scope = (document["static_partition"], document["dynamic"])
+        return cls(*scope) if files is None else cls(*scope, tuple(files), document["version"])
 
 
 @dataclass(frozen=True)
@@ -293,6 +302,8 @@ class Capabilities:
     partitioning : frozenset of str
         Names of the partition transforms.
     bucketing, alter_database, rename_table, alter_table, read, group_publish, external_location, compensate : bool
+    delete : bool
+        Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are offered.
     providers : frozenset of str
         Formats; empty: the store has none to choose.
     max_level : Level
@@ -310,5 +321,6 @@ class Capabilities:
     group_publish: bool = False
     external_location: bool = False
     compensate: bool = False
+    delete: bool = False
     providers: frozenset[str] = frozenset()
     max_level: Level = Level.ATOMIC

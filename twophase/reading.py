@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from twophase.model import ObjectPath, TableDefinition
 
-__all__ = ["BatchReader", "FileReader", "Filter", "ParquetScan", "ReadSource"]
+__all__ = ["BatchReader", "Deletion", "FileReader", "Filter", "ParquetScan", "ReadSource"]
 
 
 @dataclass(frozen=True)
@@ -121,3 +121,22 @@ class ReadSource:
     definition: TableDefinition | None = None
     reader: BatchReader | None = None
     files: FileReader | None = None
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What a ``DELETE FROM ... WHERE`` replaces.
+
+    Attributes
+    ----------
+    files : tuple of str
+        All files that hold rows to be deleted.
+    version : str
+        The state of the table that they were told of.
+    rewritten : ReadSource or None
+        The rows of those files that may hold other rows too; None where none does.
+    """
+
+    files: tuple[str, ...]
+    version: str
+    rewritten: ReadSource | None = None

@@ -16,7 +16,7 @@ SPARK = source.ROOT / "twophase" / "spark"
 #: Interfaces that Spark documents for catalogs, sources and listeners.
 PUBLIC = re.compile(
     r"org\.apache\.spark\.(sql\.(connector\.(catalog\.(Identifier|TableCapability|Column|constraints|Table$|Supports"
-    r"|StagedTable|StagingTableCatalog|TableCatalog)|expressions|write|read|metric)"
+    r"|StagedTable|TruncatableTable|StagingTableCatalog|TableCatalog)|expressions|write|read|metric)"
     r"|types\.|sources\.InsertableRelation)|scheduler\.SparkListenerInterface)"
 )
 LISTED = {*private.NAMES, *private.FORMERLY.values(), *private.SINCE}

@@ -47,3 +47,20 @@ def _filter(jvm: Jvm, predicate: Any) -> Any | None:
     with private_name("PredicateUtils.toV1", jvm.spark):
         found = jvm.kind("org.apache.spark.sql.internal.connector.PredicateUtils").toV1(predicate)
     return found.get() if found.isDefined() else None
+
+
+def table_frame(jvm: Jvm, table: Any) -> Any:
+    """The rows of a ``Table`` that need not be in any catalog, as a DataFrame."""
+    none = jvm.option(None)
+    with private_name("DataSourceV2Relation.create", jvm.spark):
+        relation = jvm.kind("org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation")
+        options = jvm.kind("org.apache.spark.sql.util.CaseInsensitiveStringMap").empty()
+        found = relation.create(table, none, none, options, *[none] * (_width(relation, "create") - 4))
+    with private_name("Dataset.ofRows", jvm.spark):
+        return jvm.data_frame(jvm.kind("org.apache.spark.sql.classic.Dataset").ofRows(jvm.session, found))
+
+
+def _width(kind: Any, method: str) -> int:
+    """The most parameters that an overload of a method takes; newer versions of Spark have added some."""
+    found = kind._java_lang_class.getMethods()
+    return max(int(one.getParameterCount()) for one in found if str(one.getName()) == method)

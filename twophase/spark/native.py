@@ -26,6 +26,7 @@ from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
 from twophase.spark.jvm_metastore import session_read_table
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
+from twophase.spark.proxies_delete import DeletableTable, TruncatableParquetTable
 from twophase.spark.proxies_namespaces import NamespacesMixin
 from twophase.spark.proxies_parquet import ParquetTable
 from twophase.spark.proxies_read import BatchesTable
@@ -110,7 +111,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if as_of:
                 return self._read_table(path, self._catalog.read_source_as_of(path, **as_of), None)
             if _privileges(arguments):
-                return WriteTable(self._handle, self._catalog, path, self._definition(path))
+                kind = DeletableTable if self._catalog.capabilities.delete else WriteTable
+                return kind(self._handle, self._catalog, path, self._definition(path))
             return self._readable(path)
 
     def _definition(self, path: ObjectPath) -> TableDefinition:
@@ -143,7 +145,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return BatchesTable(self._handle, self._catalog, path, definition, source.reader)
         if source.kind == "parquet" and source.files:
             definition = source.definition or definition or self._catalog.load_table(path)
-            return ParquetTable(self._handle, self._catalog, path, definition, source.files)
+            table = TruncatableParquetTable if self._catalog.capabilities.delete else ParquetTable
+            return table(self._handle, self._catalog, path, definition, source.files)
         raise CatalogError(f"Catalog {self._catalog.name} offers reads of the unknown kind {source.kind!r}.", path=path)
 
     # -- the two-phase write -------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
     ),
+    _SQL + "execution.datasources.v2.DataSourceV2Relation": ("create",),
     _SQL + "internal.connector.PredicateUtils": ("toV1",),
     _SQL + "sources.Filter": (),
     _SQL + "util.CaseInsensitiveStringMap": (),

@@ -189,7 +189,7 @@ def _comparison(operator: str, reference: Any, literals: Sequence[Any]) -> Filte
     column = _column(reference)
     if column is None or not all(_is_literal(literal) for literal in literals):
         return None
-    values = tuple(_value(literal) for literal in literals)
+    values = tuple(literal_of(literal) for literal in literals)
     return None if None in values else Filter(operator, column, values)
 
 
@@ -204,7 +204,7 @@ def _is_literal(expression: Any) -> bool:
     return str(expression.getClass().getSimpleName()) == "LiteralValue"
 
 
-def _value(literal: Any) -> Any:
+def literal_of(literal: Any) -> Any:
     """A literal's value as Python has it; None for NULL and for kinds that no store is asked about."""
     value, kind = literal.value(), str(literal.dataType().typeName())
     if value is None or isinstance(value, bool):

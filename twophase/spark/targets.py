@@ -130,7 +130,7 @@ class Targets:
         staged = self.staged_definition(target)
         if staged is not None:
             provider = (staged.provider or self.default_provider()).lower()
-            return TableFacts(provider, staged.partition_columns, lambda: staged.options)
+            return TableFacts(provider, _sources(staged), lambda: staged.options)
         if target.catalog.name == self._handle.session_catalog:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
@@ -140,7 +140,7 @@ class Targets:
             definition = target.catalog.load_table(target.path)
         except (TableNotExistError, DatabaseNotExistError):
             return None
-        return TableFacts(definition.provider or "", definition.partition_columns, lambda: definition.options)
+        return TableFacts(definition.provider or "", _sources(definition), lambda: definition.options)
 
     def staged_definition(self, target: Target) -> TableDefinition | None:
         """The definition of what the surrounding transaction staged for a table."""
@@ -196,6 +196,11 @@ class Targets:
         configured = self.names.setting(_OVERWRITE_MODE).lower()
         is_dynamic = is_open and (facts.provider == "hive" or _overwrite_mode(facts, options, configured) == "dynamic")
         return OverwriteScope(dict(static), dynamic=is_dynamic) if is_dynamic or configured == "dynamic" else None
+
+
+def _sources(definition: TableDefinition) -> tuple[str, ...]:
+    """Columns that partitions are made of, whatever the transform."""
+    return tuple(dict.fromkeys(column for t in definition.partitioning for column in t.columns))
 
 
 def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:
