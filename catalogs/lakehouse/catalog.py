@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets as random_source
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyiceberg.exceptions import (
@@ -28,9 +28,9 @@ from twophase.catalogs.lakehouse import (
     publishing,
     snapshots,
 )
-from twophase.catalogs.lakehouse.offers import offer
+from twophase.catalogs.lakehouse.offers import check_writable, offer, state_version
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
-from twophase.catalogs.lakehouse.reading import ManifestReader, State
+from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
 from twophase.catalogs.lakehouse.reading_arrow import INSPECTIONS, IcebergReader, Rows, inspect
 from twophase.catalogs.lakehouse.store import Loaded, Store
 from twophase.errors import (
@@ -41,7 +41,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
-from twophase.reading import ReadSource
+from twophase.reading import Deletion, Filter, ReadSource
 from twophase.schema import to_iceberg
 
 
@@ -76,6 +76,7 @@ class LakehouseCatalog(Catalog):
             alter_table=True,
             read=True,
             group_publish=True,
+            delete=True,
             providers=frozenset({definitions.PROVIDER}),
         )
 
@@ -354,6 +355,24 @@ class LakehouseCatalog(Catalog):
             definitions.without_ids(definitions.arrow_of(schema, state.highest_field_id)), provider=definitions.PROVIDER
         )
         return ReadSource("parquet", definition=shown, files=ManifestReader(state))
+
+    def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
+        metadata = self.require(path).metadata
+        check_writable(path, metadata)
+        source = self.read_source(path)
+        if source.files is None:
+            raise CatalogError(
+                f"Rows of {path} cannot be deleted here: another engine has deleted some, or its files have no ids.",
+                path=path,
+                hint="Use the engine that did so, or let it rewrite the files first.",
+            )
+        snapshot = metadata.current_snapshot()
+        state = State.of(metadata, snapshot.snapshot_id if snapshot else None, metadata.schema())
+        whole, part = ManifestReader(state).deletion(conditions)
+        names = tuple(file.file_path for file in (*whole, *part))
+        rewritten = ListedFiles(state, [file.file_path for file in part])
+        left = ReadSource("parquet", definition=source.definition, files=rewritten) if part else None
+        return Deletion(names, state_version(metadata), left)
 
     def _inspected(self, path: ObjectPath) -> tuple[ObjectPath, str] | None:
         """The table and the kind, where a path names one of its metadata tables."""

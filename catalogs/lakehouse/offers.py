@@ -11,7 +11,13 @@ from pyiceberg.table.metadata import TableMetadata
 from twophase.catalogs.lakehouse import definitions, layout
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
 from twophase.catalogs.lakehouse.store import Loaded
-from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import (
+    AtomicityNotSupportedError,
+    CatalogError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+    WriteConflictError,
+)
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.schema import to_iceberg
 
@@ -43,6 +49,7 @@ def offer(
     loaded = catalog.store.load(path)
     base = context.base
     _check_target(catalog, path, purpose, loaded, base)
+    _check_version(path, context, loaded)
     effect = _effect(purpose, loaded, base)
     key = layout.key_of(path, context.transaction_id, context.ordinal)
     if purpose.inserts:
@@ -72,12 +79,14 @@ def offer(
 def _scope(context: WriteContext, facts: Mapping[str, Any]) -> OverwriteScope:
     """The scope of an overwrite; without partitions a dynamic one is the whole table."""
     scope = context.overwrite or OverwriteScope()
+    if scope.files is not None:
+        return scope
     return scope if facts["spec"]["fields"] or not scope.dynamic else OverwriteScope(scope.static_partition)
 
 
 def is_whole(scope: OverwriteScope) -> bool:
     """Whether nothing stays."""
-    return not scope.static_partition and not scope.dynamic
+    return not scope.static_partition and not scope.dynamic and scope.files is None
 
 
 def _check_target(
@@ -94,6 +103,32 @@ def _check_target(
         raise TableNotExistError(f"Table {path} does not exist in catalog {catalog.name}.", path=path)
     if loaded is not None:
         check_writable(path, loaded.metadata)
+
+
+def _check_version(path: ObjectPath, context: WriteContext, loaded: Loaded | None) -> None:
+    """A DELETE was planned on a state of the table: it must still be that."""
+    if context.overwrite is None or context.overwrite.files is None:
+        return
+    if context.base is not None:
+        raise AtomicityNotSupportedError(
+            f"{path}: rows that this transaction itself has written cannot be deleted in it.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Leave them out of what is written, or delete them after the transaction.",
+        )
+    if loaded is None or state_version(loaded.metadata) != context.overwrite.version:
+        raise WriteConflictError(
+            f"{path} was not written: another writer committed to it meanwhile.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Run the statement again: it will see the new state.",
+        )
+
+
+def state_version(metadata: TableMetadata) -> str:
+    """What tells one state of a table from others."""
+    snapshot = metadata.current_snapshot()
+    return f"{metadata.table_uuid}/{snapshot.snapshot_id if snapshot else None}/{metadata.current_schema_id}"
 
 
 def check_writable(path: ObjectPath, metadata: TableMetadata) -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
     """A rule that tells of each file whether its rows stay."""
+    if scope.files is not None:
+        replaced = frozenset(scope.files)
+        return lambda file: file.file_path not in replaced
     if scope.static_partition:
         wanted = _static_values(member, scope)
         return _Rule(member, lambda file: not all(file.partition[i] == value for i, value in wanted.items()))

@@ -30,6 +30,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
+    _StrictMetricsEvaluator,
     expression_evaluator,
     inclusive_projection,
     manifest_evaluator,
@@ -189,6 +190,18 @@ class ManifestReader(FileReader):
         known = all(is_ours(self._state.location, location) for location in locations)
         return ParquetScan(locations, self._arrow, self._by_name if known else frozenset())
 
+    def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
+        """Files all of whose rows fulfil all conditions, and files some of whose rows may."""
+        told = [condition for condition in conditions if condition is not None and self.accepts(condition)]
+        wanted = [expression_of(condition, self._state.schema) for condition in told]
+        strict = _StrictMetricsEvaluator(self._state.schema, reduce(And, wanted, AlwaysTrue()))  # type: ignore[arg-type]
+        whole: list[DataFile] = []
+        part: list[DataFile] = []
+        for file in self.files(told):
+            is_whole = len(told) == len(conditions) and strict.eval(file)
+            (whole if is_whole else part).append(file)
+        return whole, part
+
     def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
         """The files in which rows may fulfil all conditions."""
         found = [expression_of(condition, self._state.schema) for condition in conditions]
@@ -214,6 +227,27 @@ class ManifestReader(FileReader):
                 names.setdefault(field.field_id, set()).add(field.name)
         stable = (f for f in self._state.schema.fields if len(history[f.name.lower()]) == len(names[f.field_id]) == 1)
         return frozenset(field.name for field in stable)
+
+
+class ListedFiles(ManifestReader):
+    """Some of the files of a state, told one by one.
+
+    Parameters
+    ----------
+    state : State
+    locations : sequence of str
+    """
+
+    def __init__(self, state: State, locations: Sequence[str]) -> None:
+        super().__init__(state)
+        self._locations = frozenset(locations)
+
+    @property
+    def version(self) -> str:
+        return f"{super().version} {hash(self._locations)}"
+
+    def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
+        return (file for file in super().files(conditions) if file.file_path in self._locations)
 
 
 class _Pruner:

@@ -13,6 +13,7 @@ from pyiceberg.manifest import DataFile
 from twophase.catalogs.hive.files import data_entries, join
 from twophase.catalogs.lakehouse.arrow_writing import ArrowWriter, file_schema
 from twophase.catalogs.lakehouse.footers import Registrar
+from twophase.catalogs.lakehouse.layout import remove_file
 from twophase.catalogs.lakehouse.transforms import partition_key
 from twophase.errors import ConfigurationError
 from twophase.schema import Kind, to_iceberg
@@ -79,6 +80,9 @@ def _register(member: LakehouseParticipant, df: Any, registrar: Registrar) -> li
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
             found = list(pool.map(registrar.register, locations))
+    for location, file in zip(locations, found, strict=True):
+        if file is None:  # A task without rows.
+            remove_file(files, location)
     return [file for file in found if file is not None]
 
 

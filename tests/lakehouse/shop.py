@@ -41,13 +41,14 @@ class Shop:
         """What Spark reads."""
         return _tuples(self.sql(text).toArrow())
 
-    def rows(self, table: str) -> list[Any]:
+    def rows(self, table: str, *, rust: bool = True) -> list[Any]:
         """What three readers agree on: Spark through the catalog, PyIceberg alone, and iceberg-rust."""
         spark = self.read(f"SELECT * FROM @{table}")
         found = self.lake.table(self.path(table))
         assert found is not None
         assert spark == _tuples(found), "Spark and PyIceberg disagree."
-        assert spark == self.rust_rows(table), "Spark and iceberg-rust disagree."
+        if rust:  # It does not know fields that were added inside lists and structs.
+            assert spark == self.rust_rows(table), "Spark and iceberg-rust disagree."
         return spark
 
     def rust_rows(self, table: str) -> list[Any]:

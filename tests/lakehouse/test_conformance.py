@@ -26,6 +26,7 @@ class LakehouseConformance(CatalogConformance):
         alter_table=True,
         read=True,
         group_publish=True,
+        delete=True,
         providers=frozenset({"iceberg"}),
     )
 

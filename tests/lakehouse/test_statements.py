@@ -1,0 +1,322 @@
+"""Statements through a real session: one session, one lake, plain Spark; read back by three readers."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
+from pyiceberg.types import LongType, StringType, TimestamptzType
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import twophase
+from tests.lakehouse.conftest import make_lake
+from tests.lakehouse.places import Lake
+from tests.lakehouse.shop import DATABASE, Shop, session
+from twophase import failpoints
+from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
+from twophase.failpoints import FailpointError
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tuple[SparkSession, Lake]]:
+    root = tmp_path_factory.mktemp("lakehouse")
+    lake = make_lake("sqlite", request, root)
+    with session(root, lake) as spark:
+        yield spark, lake
+
+
+@pytest.fixture
+def shop(opened: tuple[SparkSession, Lake]) -> Iterator[Shop]:
+    """The session; afterwards no file may be there that belongs to no table."""
+    spark, lake = opened
+    made = Shop(spark, lake)
+    yield made
+    failpoints.disarm()
+    left = lake.orphans()
+    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
+        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
+    assert left == set()
+
+
+def plan_of(frame: DataFrame) -> str:
+    """The physical plan of a query."""
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def data_files(shop: Shop, table: str) -> set[str]:
+    """The data files of a table's current state."""
+    return {task.file.file_path for task in shop.iceberg(table).scan().plan_files()}
+
+
+def test_create_is_seen_at_the_publish_and_not_before(shop: Shop) -> None:
+    seen: list[Any] = []
+    failpoints.arm("core.publish", lambda _: seen.append(shop.spark.catalog.tableExists(shop.name("daily"))))
+    shop.sql("CREATE TABLE @daily COMMENT 'by day' AS SELECT id, CAST(id AS STRING) AS name FROM range(3)")
+    assert seen == [False]
+    assert shop.rows("daily") == [(0, "0"), (1, "1"), (2, "2")]
+    assert shop.iceberg("daily").properties["comment"] == "by day"
+
+
+def test_all_purposes_through_sql_and_the_dataframe_writers(shop: Shop) -> None:
+    df = shop.spark.range(2)
+    shop.sql("CREATE TABLE IF NOT EXISTS @t AS SELECT 9L AS id")
+    shop.sql("CREATE TABLE IF NOT EXISTS @t AS SELECT 8L AS id")
+    df.writeTo(shop.name("t")).append()
+    assert shop.rows("t") == [(0,), (1,), (9,)]
+    df.write.mode("append").saveAsTable(shop.name("t"))
+    df.write.insertInto(shop.name("t"))
+    assert len(shop.rows("t")) == 7
+    shop.sql("INSERT OVERWRITE @t SELECT 5L")
+    assert shop.rows("t") == [(5,)]
+    df.writeTo(shop.name("t")).createOrReplace()
+    shop.sql("REPLACE TABLE @t AS SELECT 7L AS id, 'x' AS name")
+    assert shop.rows("t") == [(7, "x")]
+    df.write.mode("overwrite").saveAsTable(shop.name("t"))
+    df.writeTo(shop.name("u")).create()
+    assert twophase.create_table_as(df, "lake", (DATABASE, "v")) is not None
+    assert shop.rows("t") == shop.rows("u") == shop.rows("v") == [(0,), (1,)]
+
+
+def test_every_snapshot_names_its_transaction(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS id")
+    with twophase.transaction(shop.spark) as tx:
+        shop.sql("INSERT INTO @t SELECT 2")
+    named = [snapshot.summary["twophase.transaction-id"] for snapshot in shop.iceberg("t").metadata.snapshots]
+    assert named[-1] == tx.id
+    assert len(set(named)) == 2
+
+
+def test_every_type_makes_the_round_trip(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE @t AS SELECT true AS b, CAST(1 AS TINYINT) AS i8, CAST(2 AS SMALLINT) AS i16, 3 AS i32,"
+        " 4L AS i64,"
+        " CAST(1.5 AS FLOAT) AS f, 2.5D AS d, CAST(1.23 AS DECIMAL(9,2)) AS d9, CAST(1.23 AS DECIMAL(18,2)) AS d18,"
+        " CAST(-1.23 AS DECIMAL(38,2)) AS d38, 'ä' AS s, X'00FF' AS bin, DATE'1500-02-28' AS old,"
+        " DATE'2024-02-29' AS day,"
+        " TIMESTAMP'1582-10-04 23:59:59.999999' AS ts, TIMESTAMP_NTZ'2024-03-31 02:30:00' AS local,"
+        " named_struct('a', 1, 'b', named_struct('c', 'x')) AS st, array(named_struct('e', 1L), NULL) AS l,"
+        " map('k', array(1, NULL)) AS m, CAST(NULL AS STRING) AS nothing"
+    )
+    (row,) = shop.rows("t")
+    assert row[:7] == (True, 1, 2, 3, 4, 1.5, 2.5)
+    assert row[9:14] == (Decimal("-1.23"), "ä", b"\x00\xff", datetime.date(1500, 2, 28), datetime.date(2024, 2, 29))
+    assert row[16:] == ((1, ("x",)), ((1,), None), (("k", (1, None)),), None)
+    kinds = {field.name: str(field.field_type) for field in shop.iceberg("t").schema().fields}
+    assert kinds["i8"] == kinds["i16"] == "int"
+    assert (kinds["ts"], kinds["local"]) == ("timestamptz", "timestamp")
+
+
+@pytest.mark.parametrize(
+    ("expression", "word"),
+    [("INTERVAL '1' DAY", "interval"), ("NULL", "void"), ("INTERVAL '1' MONTH", "interval"), ("array(NULL)", "void")],
+)
+def test_a_type_that_iceberg_lacks_is_refused_before_any_job(shop: Shop, expression: str, word: str) -> None:
+    with pytest.raises(CatalogError, match=word):
+        shop.sql(f"CREATE TABLE @t AS SELECT {expression} AS x, raise_error('a job ran') AS y")
+    assert shop.lake.files() == set()
+
+
+def test_partition_values_are_icebergs_own(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE @t PARTITIONED BY (bucket(8, id), days(ts), truncate(2, name), part) AS SELECT id,"
+        " TIMESTAMP'2024-01-01 20:30:00' + make_dt_interval(0, CAST(id AS INT)) AS ts, 'ä' || id AS name,"
+        " CASE WHEN id % 4 = 0 THEN '' WHEN id % 4 = 1 THEN NULL WHEN id % 4 = 2 THEN 'a=/%b' ELSE 'z' END AS part"
+        " FROM range(-20, 20)"
+    )
+    table = shop.iceberg("t")
+    assert len(shop.rows("t")) == 40
+    bucket, day, cut = (BucketTransform(8), DayTransform(), TruncateTransform(2))
+    expected = {
+        (
+            bucket.transform(LongType())(row["id"]),
+            day.transform(TimestamptzType())(int(row["ts"].timestamp()) * 1_000_000),
+            cut.transform(StringType())(row["name"]),
+            row["part"],
+        )
+        for row in table.scan().to_arrow().to_pylist()
+    }
+    assert {tuple(task.file.partition._data) for task in table.scan().plan_files()} == expected
+
+
+def test_sparks_writer_and_pyiceberg_agree_on_each_transform(shop: Shop) -> None:
+    """A file whose rows are not of one partition by PyIceberg's transform would be refused at the write."""
+    columns = (
+        "id - 10 AS n, CAST(id * 1000003 - 9223372036854775807L AS BIGINT) AS big,"
+        " CAST((id - 10) / 8.0 AS DECIMAL(20,3)) AS d,"
+        " date_add(DATE'1969-12-20', CAST(id AS INT)) AS day, 'äöü' || id AS s, CAST('äö' || id AS BINARY) AS bin,"
+        " TIMESTAMP'1969-12-31 12:34:56.789' + make_dt_interval(0, CAST(id * 7 AS INT)) AS ts,"
+        " TIMESTAMP_NTZ'1969-12-30 12:34:56.789' + make_dt_interval(0, CAST(id * 7 AS INT)) AS local"
+    )
+    for number, transforms in enumerate(
+        (
+            "truncate(3, n), truncate(7, d), truncate(4, s), truncate(3, bin)",
+            "truncate(1000, big), years(day), years(ts), years(local)",
+            "months(day), months(ts), months(local)",
+            "days(day), hours(ts), hours(local)",
+            "day, bin, d, local",
+        )
+    ):
+        shop.sql(f"CREATE TABLE @t{number} PARTITIONED BY ({transforms}) AS SELECT {columns} FROM range(1, 25)")
+        assert len(shop.rows(f"t{number}")) == 24
+
+
+def test_files_are_left_out_by_partition_and_by_statistics(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 3 AS part FROM range(30)")
+    shop.sql("INSERT INTO @t SELECT id, 0L FROM range(1000, 1010)")
+    for condition, files, rows in (("part = 1", 1, 10), ("id >= 1000", 1, 10), ("part = 2 AND id > 1000", 0, 0)):
+        found = shop.sql(f"SELECT * FROM @t WHERE {condition}")
+        (scan,) = re.findall(r"InMemoryFileIndex\((\d+) paths\)", plan_of(found))
+        assert int(scan) == files
+        assert found.count() == rows
+
+
+def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, CAST(id % 3 AS STRING) AS part FROM range(6)")
+    shop.sql("INSERT OVERWRITE @t PARTITION (part = '1') SELECT 100L")
+    assert shop.rows("t") == [(0, "0"), (100, "1"), (2, "2"), (3, "0"), (5, "2")]
+    shop.sql("SELECT 7L AS id, '2' AS part").writeTo(shop.name("t")).overwritePartitions()
+    assert shop.rows("t") == [(0, "0"), (100, "1"), (3, "0"), (7, "2")]
+    shop.sql("INSERT OVERWRITE @t SELECT 1L, NULL")
+    assert shop.rows("t") == [(1, None)]
+
+
+def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:
+    rows = "SELECT id, date_add(DATE'2024-01-01', CAST(id AS INT)) AS d FROM range(3)"
+    shop.sql(f"CREATE TABLE @t PARTITIONED BY (days(d)) AS {rows}")
+    shop.sql("SELECT 9L AS id, DATE'2024-01-02' AS d").writeTo(shop.name("t")).overwritePartitions()
+    assert [row[0] for row in shop.rows("t")] == [0, 2, 9]
+
+
+def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 2 AS part, nullif(id, 4) AS n FROM range(6)")
+    before = data_files(shop, "t")
+    shop.sql("DELETE FROM @t WHERE part = 1")
+    assert data_files(shop, "t") < before
+    shop.sql("DELETE FROM @t WHERE n > 1 AND id <> 0")  # Where n is NULL the row stays.
+    assert shop.rows("t") == [(0, 0, 0), (4, 0, None)]
+    with pytest.raises(AnalysisException, match="cannot translate"):
+        shop.sql("DELETE FROM @t WHERE hash(id) = 3")
+    with pytest.raises(CatalogError, match="transaction"), twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @t VALUES (1, 1, 1)")
+        shop.sql("DELETE FROM @t WHERE id = 1")
+    shop.sql("TRUNCATE TABLE @t")
+    assert shop.rows("t") == []
+
+
+def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('team' = 'a') AS SELECT 1L AS id, 'x' AS name")
+    first = shop.iceberg("t")
+    shop.sql("REPLACE TABLE @t TBLPROPERTIES ('more' = 'b') AS SELECT 2L AS id, 1 AS name")
+    now = shop.iceberg("t")
+    assert now.metadata.table_uuid == first.metadata.table_uuid
+    assert (now.properties["team"], now.properties["more"]) == ("a", "b")
+    assert shop.rows("t") == [(2, 1)]
+    assert shop.read(f"SELECT * FROM @t VERSION AS OF {first.metadata.current_snapshot_id}") == [(1, "x")]
+    # A column that goes on keeps its id; one of another type is another column.
+    assert now.schema().find_field("id").field_id == first.schema().find_field("id").field_id
+    assert now.schema().find_field("name").field_id > first.schema().find_field("name").field_id
+
+
+def test_time_travel_by_snapshot_tag_and_time(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    table = shop.iceberg("t")
+    first = table.metadata.current_snapshot_id
+    table.manage_snapshots().create_tag(first, "before").commit()
+    shop.sql("ALTER TABLE @t RENAME COLUMN id TO number")
+    shop.sql("INSERT INTO @t SELECT 2L")
+    at = shop.iceberg("t").metadata.snapshots[0].timestamp_ms / 1000
+    shop.spark.table(shop.name("t")).cache()
+    assert shop.sql(f"SELECT * FROM @t VERSION AS OF {first}").columns == ["id"]
+    assert shop.read("SELECT id FROM @t VERSION AS OF 'before'") == [(1,)]
+    assert shop.read("SELECT number FROM @t VERSION AS OF 'main'") == [(1,), (2,)]
+    assert shop.read(f"SELECT id FROM @t TIMESTAMP AS OF timestamp_seconds({at})") == [(1,)]
+    for clause in ("VERSION AS OF 'nowhere'", "VERSION AS OF 7", "TIMESTAMP AS OF '2000-01-01'"):
+        with pytest.raises(CatalogError, match="no s"):
+            shop.read(f"SELECT * FROM @t {clause}")
+
+
+def test_metadata_is_read_as_tables(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    shop.sql("INSERT INTO @t SELECT 2L")
+    assert shop.read("SELECT operation FROM @t.snapshots") == [("append",), ("append",)]
+    assert shop.read("SELECT sum(record_count) FROM @t.files") == [(2,)]
+    assert len(shop.read("SELECT made_current_at FROM @t.history")) == 2
+    assert len(shop.read("SELECT path FROM @t.manifests")) == 2
+
+
+def test_several_tables_appear_together_or_not_at_all(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @a AS SELECT 1 AS id")
+    with twophase.transaction(shop.spark) as tx:
+        shop.sql("INSERT INTO @a SELECT 2")
+        shop.sql("CREATE TABLE @b AS SELECT * FROM @a")
+        shop.sql("INSERT INTO @b SELECT 3")
+        assert shop.read("SELECT * FROM @b") == [(1,), (2,), (3,)]
+        assert shop.lake.rows(shop.path("a")) == [(1,)]
+    assert tx.level == 3
+    assert shop.rows("a") == [(1,), (2,)]
+    assert shop.rows("b") == [(1,), (2,), (3,)]
+    with pytest.raises(PySparkException, match="no"), twophase.transaction(shop.spark):
+        shop.sql("INSERT OVERWRITE @a SELECT 9")
+        shop.sql("CREATE TABLE @c AS SELECT CAST(raise_error('no') AS STRING) AS x")
+    assert shop.rows("a") == [(1,), (2,)]
+    assert not shop.spark.catalog.tableExists(shop.name("c"))
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE @n AS", "REPLACE TABLE @t AS", "INSERT INTO @t", "INSERT OVERWRITE @t"]
+)
+def test_a_failing_query_leaves_everything_as_it_was(shop: Shop, statement: str) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, 1L AS x")
+    before = shop.lake.files()
+    with pytest.raises(PySparkException, match="boom"):
+        shop.sql(f"{statement} SELECT id, CASE WHEN id = 99 THEN raise_error('boom') ELSE id END AS x FROM range(100)")
+    assert shop.rows("t") == [(1, 1)]
+    assert shop.lake.files() == before
+
+
+def test_a_replace_does_not_lose_a_concurrent_append(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    other = shop.lake.iceberg().load_table((DATABASE, "t"))
+    failpoints.arm("core.publish", lambda _: other.append(other.scan().to_arrow()), nth=1)
+    with pytest.raises(WriteConflictError, match="meanwhile"):
+        shop.sql("REPLACE TABLE @t AS SELECT 2L AS id")
+    assert shop.rows("t") == [(1,), (1,)]
+
+
+def test_a_publish_that_fails_for_good_leaves_nothing(shop: Shop) -> None:
+    failpoints.arm("lakehouse.swap", "error")
+    with pytest.raises((TransactionAborted, FailpointError)):
+        shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    failpoints.disarm()
+    assert not shop.spark.catalog.tableExists(shop.name("t"))
+    assert shop.lake.files() == set()
+
+
+def test_databases_and_tables_are_described_renamed_and_dropped(shop: Shop) -> None:
+    shop.sql("CREATE DATABASE lake.extra COMMENT 'more' WITH DBPROPERTIES ('k' = 'v')")
+    assert ("Comment", "more") in shop.read("DESCRIBE DATABASE lake.extra")
+    shop.sql("CREATE TABLE lake.extra.t (id BIGINT COMMENT 'key', at TIMESTAMP NOT NULL) PARTITIONED BY (hours(at))")
+    assert ("id", "bigint", "key") in shop.read("DESCRIBE TABLE lake.extra.t")
+    shop.sql("ALTER TABLE lake.extra.t SET TBLPROPERTIES ('a' = '1', 'b' = '2')")
+    shop.sql("ALTER TABLE lake.extra.t UNSET TBLPROPERTIES ('a')")
+    shop.sql("ALTER TABLE lake.extra.t RENAME TO lake.extra.u")
+    assert ("b", "2") in shop.read("SHOW TBLPROPERTIES lake.extra.u")
+    with pytest.raises(AnalysisException):
+        shop.sql("DROP DATABASE lake.extra")
+    shop.sql("DROP TABLE lake.extra.u PURGE")
+    shop.sql("DROP DATABASE lake.extra")
+    assert shop.lake.files() == set()
+
+
+def test_explain_begins_nothing(shop: Shop) -> None:
+    shop.sql("EXPLAIN CREATE TABLE @t AS SELECT 1 AS id").collect()
+    assert shop.lake.execute("SELECT * FROM twophase_staged WHERE state = 'staged'") == []
+    assert shop.lake.files() == set()
