@@ -42,7 +42,7 @@ class DeletableTable(WriteTable):
     """The target of ``INSERT`` and ``DELETE``."""
 
     #: Spark deletes only from what could be read, too.
-    offers = (*WriteTable.offers, "BATCH_READ")
+    offers: tuple[str, ...] = (*WriteTable.offers, "BATCH_READ")
 
     def newScanBuilder(self, _: Any) -> Any:
         with thrown_to_spark(self._jvm):

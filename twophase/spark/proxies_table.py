@@ -135,7 +135,7 @@ class FilesTable(TableProxy):
 class WriteTable(TableProxy):
     """The target of ``INSERT``: each insert becomes one two-phase statement."""
 
-    offers = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
+    offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
 
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
