@@ -250,3 +250,47 @@ JDBC = named(
         ),
     ]
 )
+
+
+def _lake(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
+    return Scenario(name, (Statement("lake.t", purpose, **facts),), {"lake.t": _OLD} if before else {})
+
+
+LAKEHOUSE = named(
+    [
+        _lake("create", _CREATE, before=False),
+        _lake("create empty", _CREATE, before=False, rows=()),
+        _lake("create partitioned", _CREATE, before=False, partitioned=True),
+        _lake("replace", _REPLACE),
+        _lake("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
+        _lake("insert", _INSERT),
+        _lake("overwrite", _OVERWRITE, overwrite=_WHOLE),
+        _lake("overwrite one partition", _OVERWRITE, overwrite=_STATIC, partitioned=True, rows=((3, "b"),)),
+        _lake("overwrite partitions", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
+        Scenario("two tables", (Statement("lake.t", _CREATE), Statement("lake.u", _REPLACE)), {"lake.u": _OLD}),
+        Scenario("create and insert", (Statement("lake.t", _CREATE), Statement("lake.u", _INSERT)), {"lake.u": _OLD}),
+        Scenario("create then insert", (Statement("lake.t", _CREATE), Statement("lake.t", _INSERT, ((9, "z"),))), {}),
+        Scenario(
+            "overwrite then insert",
+            (Statement("lake.t", _OVERWRITE, overwrite=_WHOLE), Statement("lake.t", _INSERT, ((9, "z"),))),
+            {"lake.t": _OLD},
+        ),
+        Scenario(
+            "insert then overwrite",
+            (Statement("lake.t", _INSERT, ((9, "z"),)), Statement("lake.t", _OVERWRITE, overwrite=_WHOLE)),
+            {"lake.t": _OLD},
+        ),
+        Scenario(
+            "one statement fails inside",
+            (Statement("lake.t", _CREATE), Statement("lake.u", _INSERT, fails=True)),
+            {"lake.u": _OLD},
+        ),
+        Scenario("an outsider comes before the publish", (Statement("lake.t", _CREATE),), {}, outsider="lake.t"),
+        Scenario(
+            "an outsider comes before the publish of two",
+            (Statement("lake.t", _REPLACE), Statement("lake.u", _CREATE)),
+            {"lake.t": _OLD},
+            outsider="lake.u",
+        ),
+    ]
+)

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import CHAOS, HIVE, JDBC, OLD, Rows, Scenario, Statement
+from tests.crash.scenarios import CHAOS, HIVE, JDBC, LAKEHOUSE, OLD, Rows, Scenario, Statement
 from tests.jdbc.places import Place
+from tests.lakehouse.places import NAME as LAKE
+from tests.lakehouse.places import Lake
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
@@ -271,6 +274,50 @@ class JdbcPlainMariaDBWorld(JdbcServerWorld):
     kind = "plain-mariadb"
 
 
+class LakehouseWorld(World):
+    """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
+
+    scenarios = LAKEHOUSE
+    undoes = False
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.lake = Lake(self.open_uri(), self.directory / "warehouse")
+        return {LAKE: self.lake.catalog()}
+
+    def open_uri(self) -> str:
+        return f"sqlite:///{self.directory / 'iceberg.db'}"
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs[LAKE].create_database(DATABASE)
+        super().set_up(scenario)
+
+    def rows(self, table: str) -> Rows | None:
+        found = self.lake.table(self.path(table))
+        return None if found is None else sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *sorted(self.lake.orphans())]
+
+
+class LakehousePostgreSQLWorld(LakehouseWorld):
+    """The same over PostgreSQL; each directory has a database of its own there."""
+
+    outside = True
+
+    def open_uri(self) -> str:
+        name = "lake_" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]
+        url = sa.engine.make_url(os.environ["TWOPHASE_CRASH_POSTGRESQL"])
+        self.server, self.name = url, name
+        return url.set(database=name).render_as_string(hide_password=False)
+
+    def set_up(self, scenario: Scenario) -> None:
+        engine = sa.create_engine(self.server, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
+            connection.exec_driver_sql(f"CREATE DATABASE {self.name}")
+        super().set_up(scenario)
+
+
 WORLDS: dict[str, type[World]] = {
     "chaos": ChaosWorld,
     "hive-pointer": HiveWorld,
@@ -279,4 +326,6 @@ WORLDS: dict[str, type[World]] = {
     "jdbc-postgresql": JdbcServerWorld,
     "jdbc-mariadb": JdbcMariaDBWorld,
     "jdbc-plain-mariadb": JdbcPlainMariaDBWorld,
+    "lakehouse-sqlite": LakehouseWorld,
+    "lakehouse-postgresql": LakehousePostgreSQLWorld,
 }

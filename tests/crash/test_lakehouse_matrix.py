@@ -1,0 +1,84 @@
+"""The crash matrix over the lakehouse catalog: its Iceberg catalog in a SQLite file, and on a PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
+from tests.crash.scenarios import LAKEHOUSE
+from twophase import failpoints
+
+DATABASES = ("sqlite", "postgresql")
+
+#: Only plain DDL takes this step.
+ELSEWHERE = {"lakehouse.alter"}
+
+#: Where the quick tier tries every step; in the other scenarios it dies in the publish only. The slow tier, which tries
+#: all in all, is SQLite's alone, as a case takes up to a second on the server.
+THOROUGH = {
+    "sqlite": {"create", "insert", "overwrite partitions", "create then insert"},
+    "postgresql": {"create"},
+}
+
+DEATHS = [
+    Case("create", "core.publish=exit_after"),
+    Case("replace", "core.publish=exit"),
+    Case("replace", "core.publish=exit_after"),
+    Case("insert", "core.publish=exit_after"),
+    Case("insert", "lakehouse.swap=exit"),
+    Case("overwrite partitions", "lakehouse.swap=exit_after"),
+    Case("two tables", "core.record_committing=exit_after"),
+    Case("create and insert", "core.publish=exit_after"),
+]
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+    name = f"lakehouse-{request.param}"
+    if request.param != "sqlite":
+        # The children of the matrix find the server by it.
+        os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = request.getfixturevalue(request.param).url
+    reports.append(Report(name))
+    with Crew(name, fast_directory / name, reports[-1]) as crew:
+        yield crew
+
+
+def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
+    return quick_tier(thorough=scenario in THOROUGH[crew.world.removeprefix("lakehouse-")])
+
+
+@pytest.mark.parametrize("scenario", LAKEHOUSE)
+def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
+
+
+def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
+    declared = {name for name in failpoints.declared() if name.startswith("lakehouse.")}
+    assert declared - crew.report.points == ELSEWHERE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in LAKEHOUSE], indirect=["crew"])
+def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    rest = crew.planner.cases(scenario, slow_tier(quick_at(crew, scenario)))
+    assert not crew.run(rest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
+def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
