@@ -501,6 +501,10 @@ class Catalog(ABC):
         """
         raise AtomicityNotSupportedError(f"Catalog {self.name} has no time travel.", path=path)
 
+    def accepts_any_schema(self, definition: TableDefinition) -> bool:
+        """Whether a table takes rows with columns that it does not have; their columns are found by name then."""
+        return False
+
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
         """Tell which files a ``DELETE FROM ... WHERE`` has to replace; it changes nothing.
 

@@ -88,6 +88,10 @@ class SparkParquet:
         with _settings.held(df.sparkSession):
             writer.save(directory)
 
+    def schema_of(self, df: DataFrame) -> pa.Schema:
+        """The schema of rows that are to be written."""
+        return types.to_arrow_schema(df.schema)
+
 
 def _aligned(df: DataFrame, names: list[str]) -> DataFrame:
     if df.columns == names:

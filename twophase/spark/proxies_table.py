@@ -137,6 +137,10 @@ class WriteTable(TableProxy):
 
     offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
 
+    def capabilities(self) -> Any:
+        more = ("ACCEPT_ANY_SCHEMA",) if self._catalog.accepts_any_schema(self._definition) else ()
+        return self._jvm.capabilities(*self.offers, *more)
+
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
             stated, options = stated_overwrite(self._jvm.entries(info.options().asCaseSensitiveMap()))
