@@ -20,10 +20,11 @@ from pyiceberg.table.update import (
 
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import definitions, manifests, publishing
+from twophase.catalogs.lakehouse.evolving import keyed
 from twophase.catalogs.lakehouse.layout import Place, version_of
 from twophase.catalogs.lakehouse.offers import check_writable
 from twophase.catalogs.lakehouse.store import Loaded
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath
 from twophase.schema import (
     AddField,
@@ -36,6 +37,7 @@ from twophase.schema import (
     Position,
     RenameField,
     Schema,
+    SchemaConflictResolutionStrategy,
     after,
     apply_changes,
     first,
@@ -59,11 +61,12 @@ def alter(catalog: LakehouseCatalog, path: ObjectPath, changes: Sequence[TableCh
         A change that is not possible; none was made.
     """
     key = catalog.own_key()
+    columns = _Columns(catalog.store.settings.strategy, path, changes)
 
     def changed(loaded: Loaded) -> tuple[str, TableMetadata] | None:
         metadata = loaded.metadata
         check_writable(path, metadata)
-        updates = [*_properties(path, metadata, changes), *_schema(path, metadata, changes)]
+        updates = [*_properties(path, metadata, changes), *columns.updates(metadata)]
         if not updates:
             return None
         found = update_table_metadata(metadata, tuple(updates), metadata_location=loaded.location)
@@ -97,20 +100,47 @@ def _properties(path: ObjectPath, metadata: TableMetadata, changes: Iterable[Tab
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def _schema(path: ObjectPath, metadata: TableMetadata, changes: Iterable[TableChange]) -> list[TableUpdate]:
-    wanted = [change for change in changes if change.kind not in _OF_THE_TABLE]
-    if not wanted:
-        return []
-    keys = tuple(dict.fromkeys(field.source_id for field in metadata.spec().fields))
-    plain = definitions.schema_of(metadata)
-    before = replace(plain, partition_keys=tuple(key for key in keys if key in plain))
-    after_ = apply_changes(before, [found for change in wanted for found in _change(path, metadata, before, change)])
-    if after_.same_as(before):
-        return []
-    schema = to_iceberg(replace(after_, partition_keys=()))
+class _Columns:
+    """The changes of columns: what they make of the schema that was there first, and RFC-82 if that changes."""
+
+    def __init__(self, strategy: SchemaConflictResolutionStrategy, path: ObjectPath, changes: Iterable[TableChange]):
+        self._strategy = strategy
+        self._path = path
+        self._changes = [change for change in changes if change.kind not in _OF_THE_TABLE]
+        self._start: Schema | None = None
+        self._wanted: Schema | None = None
+
+    def updates(self, metadata: TableMetadata) -> list[TableUpdate]:
+        """What has to be done to a table as it is now."""
+        if not self._changes:
+            return []
+        now = keyed(definitions.schema_of(metadata), metadata.spec())
+        is_first = self._wanted is None
+        if self._start is None or self._wanted is None:
+            found = [c for change in self._changes for c in _change(self._path, metadata, now, change)]
+            self._start, self._wanted = now, apply_changes(now, found)
+        if self._wanted.same_as(self._start):
+            return []
+        schema = self._strategy.resolve(self._start, now, self._wanted, table=str(self._path)).schema
+        if not is_first:
+            self._look_again(metadata, schema)
+        return [] if schema.same_as(now) else _new_schema(metadata, replace(schema, partition_keys=()))
+
+    def _look_again(self, metadata: TableMetadata, schema: Schema) -> None:
+        """What became NOT NULL after a look at the rows that there were then."""
+        for node in schema:
+            before = self._start.get(node.id) if self._start else None
+            if not node.nullable and before is not None and before.nullable and not holds_no_null(metadata, node.id):
+                raise WriteConflictError(
+                    f"{self._path} was not changed: another writer wrote NULL into {node.name} meanwhile.",
+                    path=self._path,
+                )
+
+
+def _new_schema(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:
     number = max(old.schema_id for old in metadata.schemas) + 1
     return [
-        AddSchemaUpdate(schema_=schema.model_copy(update={"schema_id": number})),
+        AddSchemaUpdate(schema_=to_iceberg(schema).model_copy(update={"schema_id": number})),
         SetCurrentSchemaUpdate(schema_id=number),
     ]
 
@@ -186,12 +216,12 @@ def _position(change: TableChange) -> Position | None:
 
 def _nullability(metadata: TableMetadata, schema: Schema, change: TableChange) -> ChangeNullability:
     nullable = bool(change.arguments["nullable"])
-    return ChangeNullability(change.path, nullable, checked=not nullable and _holds_no_null(metadata, schema, change))
+    checked = not nullable and holds_no_null(metadata, schema.find(change.path).id)
+    return ChangeNullability(change.path, nullable, checked=checked)
 
 
-def _holds_no_null(metadata: TableMetadata, schema: Schema, change: TableChange) -> bool:
-    """Whether the statistics of all files tell that no row holds NULL there."""
-    number = schema.find(change.path).id
+def holds_no_null(metadata: TableMetadata, number: int) -> bool:
+    """Whether the statistics of all files tell that no row holds NULL in a field."""
     snapshot = metadata.current_snapshot()
     found: list[Any] = [] if snapshot is None else manifests.manifests_of(metadata, snapshot.snapshot_id)
     data = [m for m in found if manifests.is_data(m)]

@@ -21,6 +21,7 @@ from twophase.catalogs.lakehouse import (
     altering,
     definitions,
     errors,
+    evolving,
     housekeeping,
     layout,
     manifests,
@@ -355,6 +356,9 @@ class LakehouseCatalog(Catalog):
             definitions.without_ids(definitions.arrow_of(schema, state.highest_field_id)), provider=definitions.PROVIDER
         )
         return ReadSource("parquet", definition=shown, files=ManifestReader(state))
+
+    def accepts_any_schema(self, definition: TableDefinition) -> bool:
+        return evolving.follows_rows(definition.properties)
 
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
         metadata = self.require(path).metadata

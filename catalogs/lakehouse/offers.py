@@ -6,9 +6,11 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 
-from twophase.catalogs.lakehouse import definitions, layout
+from twophase.catalogs.lakehouse import definitions, evolving, layout
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import (
@@ -19,7 +21,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.schema import to_iceberg
+from twophase.schema import from_iceberg, to_iceberg
 
 if TYPE_CHECKING:
     from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
@@ -71,6 +73,7 @@ def offer(
         "counts": {},
         "added": [],
         "kept": None,
+        "by_name": False,
         **facts,
         **_prior(purpose, scope, base, loaded),
     }
@@ -231,10 +234,25 @@ def _insert(
             "location": metadata.location,
             "uuid": str(metadata.table_uuid),
         }
+    by_name = evolving.follows_rows(facts["properties"]) and len(rows.schema) > 0
     width = len(facts["schema"]["fields"])
-    if len(rows.schema) not in (0, width):
+    if by_name:
+        facts |= _following(path, rows, facts)
+    elif len(rows.schema) not in (0, width):
         raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {width}.", path=path)
     for name in rows.options:
         if name not in definitions.TABLE_OPTIONS:
             raise CatalogError(f"There is no option {name} for a write to {path}.", path=path)
-    return facts
+    return {**facts, "by_name": by_name}
+
+
+def _following(path: ObjectPath, rows: TableDefinition, facts: Mapping[str, Any]) -> Document:
+    """The schema that the table has after an insert of columns that it may not have yet."""
+    definitions.check_types(path, rows.schema)
+    before = from_iceberg(IcebergSchema.model_validate(facts["schema"]), highest_field_id=facts["highest_field_id"])
+    schema = evolving.evolved(before, PartitionSpec.model_validate(facts["spec"]), rows.schema)
+    number = facts["schema"]["schema-id"]
+    return {
+        "schema": {**iceberg_document(to_iceberg(schema)), "schema-id": number},
+        "highest_field_id": schema.highest_field_id,
+    }

@@ -8,6 +8,7 @@ Its document holds::
     snapshot_id                                          of the snapshot that it will be
     seen                                                 the table as the statement found it; None: there was none
     schema, highest_field_id, spec                       what its files are written with
+    by_name                                              whether columns of the rows are found by name
     properties                                           of the table that is made or replaced
     overwrite                                            scope of an INSERT OVERWRITE
     prior                                                manifests that an earlier statement of the transaction left
@@ -28,7 +29,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.lakehouse import manifests, writing
+from twophase.catalogs.lakehouse import evolving, manifests, writing
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.offers import is_whole
@@ -186,7 +187,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
 
     def write(self, df: Any) -> None:
         with step("lakehouse.write"):
-            files = writing.write(self, df)
+            files = writing.write(self, evolving.fitted(self, df) if self.document["by_name"] else df)
         with step("lakehouse.write_manifest"):
             own = self.work().add(self.spec.spec_id, files)
         nulls = {number for file in files for number, count in (file.null_value_counts or {}).items() if count}

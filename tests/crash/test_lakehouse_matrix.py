@@ -24,6 +24,13 @@ THOROUGH = {
     "postgresql": {"create"},
 }
 
+#: A case takes up to a second on the server: most of its scenarios are for the slow tier.
+ON_THE_SERVER = ("create", "insert", "two tables", "create then insert")
+QUICK = [
+    *(("sqlite", name) for name in LAKEHOUSE),
+    *(pytest.param("postgresql", name, marks=[] if name in ON_THE_SERVER else pytest.mark.slow) for name in LAKEHOUSE),
+]
+
 DEATHS = [
     Case("create", "core.publish=exit_after"),
     Case("replace", "core.publish=exit"),
@@ -33,6 +40,10 @@ DEATHS = [
     Case("overwrite partitions", "lakehouse.swap=exit_after"),
     Case("two tables", "core.record_committing=exit_after"),
     Case("create and insert", "core.publish=exit_after"),
+]
+QUICK_DEATHS = [
+    *(("sqlite", death) for death in DEATHS),
+    *(pytest.param("postgresql", death, marks=[] if not n else pytest.mark.slow) for n, death in enumerate(DEATHS)),
 ]
 
 
@@ -51,21 +62,22 @@ def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
     return quick_tier(thorough=scenario in THOROUGH[crew.world.removeprefix("lakehouse-")])
 
 
-@pytest.mark.parametrize("scenario", LAKEHOUSE)
+@pytest.mark.parametrize(("crew", "scenario"), QUICK, indirect=["crew"])
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, indirect=["crew"], ids=str)
 def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, indirect=["crew"], ids=str)
 def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
     assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
 
+@pytest.mark.parametrize("crew", ["sqlite"], indirect=True)
 def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
     declared = {name for name in failpoints.declared() if name.startswith("lakehouse.")}
     assert declared - crew.report.points == ELSEWHERE

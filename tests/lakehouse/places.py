@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,19 +49,23 @@ class Lake:
 
     # -- past the catalog ----------------------------------------------------------------------------------------
 
-    def iceberg(self) -> SqlCatalog:
+    @contextmanager
+    def iceberg(self) -> Iterator[SqlCatalog]:
         """PyIceberg's own catalog."""
-        return SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
+        with SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
+            yield catalog
+
+    def load(self, path: ObjectPath) -> Any:
+        """PyIceberg's own table, to look at."""
+        with self.iceberg() as catalog:
+            return catalog.load_table(tuple(path.to_document()))
 
     def table(self, path: ObjectPath) -> pa.Table | None:
         """A table as PyIceberg reads it; None where there is none."""
-        catalog = self.iceberg()
         try:
-            return catalog.load_table(tuple(path.to_document())).scan().to_arrow()
+            return self.load(path).scan().to_arrow()
         except NoSuchTableError:
             return None
-        finally:
-            catalog.close()
 
     def rows(self, path: ObjectPath) -> list[Row]:
         """The rows of a table as PyIceberg reads them."""
@@ -92,12 +97,11 @@ class Lake:
 
     def reachable(self) -> set[str]:
         """Files that some snapshot of some table, or its metadata, refers to."""
-        catalog = self.iceberg()
         found: set[str] = set()
-        for namespace in catalog.list_namespaces():
-            for name in catalog.list_tables(namespace):
-                found |= _reached(catalog.load_table(name))
-        catalog.close()
+        with self.iceberg() as catalog:
+            for namespace in catalog.list_namespaces():
+                for name in catalog.list_tables(namespace):
+                    found |= _reached(catalog.load_table(name))
         root = f"file://{self.warehouse}/"
         return {location.removeprefix(root) for location in found}
 

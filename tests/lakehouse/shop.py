@@ -64,7 +64,7 @@ class Shop:
 
     def iceberg(self, table: str) -> Any:
         """PyIceberg's own table."""
-        return self.lake.iceberg().load_table((DATABASE, table))
+        return self.lake.load(self.path(table))
 
 
 def _tuples(table: pa.Table) -> list[Any]:

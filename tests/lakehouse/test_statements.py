@@ -227,9 +227,10 @@ def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:
 
 def test_time_travel_by_snapshot_tag_and_time(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    table = shop.iceberg("t")
-    first = table.metadata.current_snapshot_id
-    table.manage_snapshots().create_tag(first, "before").commit()
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        first = table.metadata.current_snapshot_id
+        table.manage_snapshots().create_tag(first, "before").commit()
     shop.sql("ALTER TABLE @t RENAME COLUMN id TO number")
     shop.sql("INSERT INTO @t SELECT 2L")
     at = shop.iceberg("t").metadata.snapshots[0].timestamp_ms / 1000
@@ -284,10 +285,11 @@ def test_a_failing_query_leaves_everything_as_it_was(shop: Shop, statement: str)
 
 def test_a_replace_does_not_lose_a_concurrent_append(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
-    other = shop.lake.iceberg().load_table((DATABASE, "t"))
-    failpoints.arm("core.publish", lambda _: other.append(other.scan().to_arrow()), nth=1)
-    with pytest.raises(WriteConflictError, match="meanwhile"):
-        shop.sql("REPLACE TABLE @t AS SELECT 2L AS id")
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        failpoints.arm("core.publish", lambda _: table.append(table.scan().to_arrow()), nth=1)
+        with pytest.raises(WriteConflictError, match="meanwhile"):
+            shop.sql("REPLACE TABLE @t AS SELECT 2L AS id")
     assert shop.rows("t") == [(1,), (1,)]
 
 

@@ -1,0 +1,340 @@
+"""Writers at once: appends all land, everything else conflicts rightly; nothing is lost, doubled or left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.lakehouse.places import Lake, open_lakehouse, ordered
+from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage, table
+from twophase import failpoints
+from twophase.catalog import TableChange
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.errors import (
+    CatalogError,
+    ConcurrentSchemaEvolutionError,
+    TableAlreadyExistsError,
+    TransactionAborted,
+    WriteConflictError,
+)
+from twophase.model import ObjectPath, OverwriteScope, Purpose, Transform
+
+INSERT, OVERWRITE, CREATE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.CREATE_TABLE_AS
+FOLLOWS = {"write.spark.accept-any-schema": "true"}
+WIDER = pa.schema([*SCHEMA, ("more", pa.int32())])
+OTHER = pa.schema([*SCHEMA, ("other", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(lake: Lake, catalog: LakehouseCatalog) -> Iterator[None]:
+    """Losers leave no file and no metadata."""
+    yield
+    failpoints.disarm()
+    assert lake.orphans() == set()
+    assert [residue for residue in catalog.residues() if residue.kind == "staging"] == []
+
+
+@pytest.fixture
+def other(lake: Lake) -> Iterator[LakehouseCatalog]:
+    """The catalog as another process has it."""
+    made = lake.catalog()
+    yield made
+    made.close()
+
+
+def lose(participant: Any, kind: type[Exception] = WriteConflictError) -> None:
+    """Commit, lose, and clean up as the coordinator does."""
+    with pytest.raises(kind):
+        participant.commit()
+    participant.abort()
+
+
+def add_column(name: str, kind: pa.DataType) -> TableChange:
+    return TableChange("add_column", (name,), {"field": pa.schema([(name, kind)])})
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_append_goes_on_what_others_committed_meanwhile(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow")])
+    run(other, path, INSERT, [(8, "fast")])
+    run(other, path, OVERWRITE, [(9, "new")])
+    slow.commit()
+    slow.finish()
+    assert ordered(lake.rows(path)) == [(7, "slow"), (9, "new")]
+
+
+def test_an_append_that_loses_the_race_for_the_pointer_tries_again(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    other = other
+    failpoints.arm("lakehouse.swap", lambda _: (failpoints.disarm(), run(other, path, INSERT, [(8, "fast")])))
+    run(catalog, path, INSERT, [(7, "slow")])
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (7, "slow"), (8, "fast")])
+
+
+@pytest.mark.parametrize("purpose", [Purpose.REPLACE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS, OVERWRITE])
+def test_what_replaces_rows_does_not_lose_those_that_it_never_saw(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog, purpose: Purpose
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, purpose, [(7, "slow")])
+    run(other, path, INSERT, [(8, "fast")])
+    lose(slow)
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (8, "fast")])
+
+
+def test_an_append_does_not_land_in_a_table_that_was_replaced(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow")])
+    run(other, path, Purpose.REPLACE_TABLE_AS, [(8, "fast")])
+    lose(slow)
+    assert lake.rows(path) == [(8, "fast")]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_lands_in_a_table_that_was_dropped(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, again: bool
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow")])
+    catalog.drop_table(path, purge=True)
+    if again:
+        run(catalog, path)
+    lose(slow)
+    assert lake.table(path) is None or lake.rows(path) == ROWS
+
+
+def test_of_two_creators_one_wins(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    slow = stage(catalog, path)
+    run(other, path, CREATE, [(8, "fast")])
+    lose(slow, (TableAlreadyExistsError, WriteConflictError))  # type: ignore[arg-type]
+    assert lake.rows(path) == [(8, "fast")]
+
+
+def test_single_partitions_are_not_overwritten_where_files_have_an_earlier_partitioning(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path, partitioning=(Transform.identity("name"),))
+    slow = stage(catalog, path, OVERWRITE, [(7, "one")], overwrite=OverwriteScope(dynamic=True))
+    with lake.iceberg() as other, other.load_table(tuple(path.to_document())).update_spec() as update:
+        update.add_identity("id")
+    slow.commit()  # Its files go by the partitioning that it saw, as those that it replaces.
+    assert ordered(lake.rows(path)) == [(2, "two"), (7, "one")]
+    late = offer(catalog, path, OVERWRITE, overwrite=OverwriteScope(dynamic=True))
+    late.begin()
+    late.write(table([(8, "one")]))
+    with pytest.raises(CatalogError, match="earlier partitioning"):
+        late.prepare()
+    late.abort()
+
+
+def _append(options: dict[str, str], database: str, name: str, writer: int, rounds: int) -> None:
+    catalog = open_lakehouse(**options)
+    for number in range(rounds):
+        run(catalog, ObjectPath.of(database, name), INSERT, [(writer * 1000 + number, f"w{writer}")])
+    catalog.close()
+
+
+def _replace(options: dict[str, str], database: str, name: str, writer: int, rounds: int) -> None:
+    catalog, done = open_lakehouse(**options), 0
+    while done < rounds:
+        participant = None
+        try:
+            participant = stage(catalog, ObjectPath.of(database, name), OVERWRITE, [(writer, f"round {done}")])
+            participant.commit()
+            participant.finish()
+            done += 1
+        except TransactionAborted:
+            if participant is not None:
+                participant.abort()
+    catalog.close()
+
+
+def in_processes(*jobs: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
+    """Run functions side by side, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=function, args=facts) for function, facts in jobs]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * len(started)
+
+
+def test_appends_of_several_processes_all_land(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
+    run(catalog, path, CREATE, [])
+    facts = (lake.options(commit_retries="1000"), path.database, path.name)
+    in_processes(*[(_append, (*facts, writer, 8)) for writer in range(3)])
+    assert ordered(lake.rows(path)) == ordered(
+        [(writer * 1000 + number, f"w{writer}") for writer in range(3) for number in range(8)]
+    )
+
+
+def test_overwrites_beside_appends_lose_none_that_came_later(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path, CREATE, [])
+    facts = (lake.options(commit_retries="1000"), path.database, path.name)
+    in_processes((_append, (*facts, 1, 8)), (_replace, (*facts, 2, 4)))
+    rows = lake.rows(path)
+    overwritten = [row for row in rows if row[0] == 2]
+    appended = sorted(row[0] for row in rows if row[0] != 2)
+    assert overwritten in ([], [(2, "round 3")])
+    assert appended == list(range(1008 - len(appended), 1008))  # What is left came after the last overwrite.
+
+
+# -- RFC-82, by two writers --------------------------------------------------------------------------------------------
+
+
+def columns(lake: Lake, path: ObjectPath) -> list[str]:
+    return [field.name for field in lake.load(path).schema().fields]
+
+
+def followed(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    """A table whose columns follow its rows."""
+    run(catalog, path, CREATE, [(1, "old")], properties=FOLLOWS)
+
+
+def test_rfc_82_row_1_no_table_at_all_gets_the_writers_schema(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path, CREATE, [(1, "x", 1)], WIDER)
+    assert columns(lake, path) == WIDER.names
+
+
+def test_rfc_82_row_2_a_table_that_came_meanwhile_with_the_same_schema_keeps_it(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    slow = stage(catalog, path)
+    run(other, path)
+    lose(slow, TransactionAborted)  # Of two that create a table one wins, whatever their schemas are.
+    assert columns(lake, path) == SCHEMA.names
+
+
+def test_rfc_82_row_3_a_table_that_came_meanwhile_with_another_schema_is_a_conflict(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    slow = stage(catalog, path, CREATE, [(1, "x", 1)], WIDER)
+    run(other, path, CREATE, [(1, "x", "y")], OTHER)
+    lose(slow, TransactionAborted)
+    assert columns(lake, path) == OTHER.names
+
+
+def test_rfc_82_row_4_nobody_changes_the_schema(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    followed(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow")])
+    run(other, path, INSERT, [(8, "fast")])
+    slow.commit()
+    assert columns(lake, path) == SCHEMA.names
+
+
+def test_rfc_82_row_5_the_writer_alone_changes_the_schema(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    followed(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow", 70)], WIDER)
+    run(other, path, INSERT, [(8, "fast")])
+    slow.commit()
+    assert ordered(lake.rows(path)) == [(1, "old", None), (7, "slow", 70), (8, "fast", None)]
+
+
+def test_rfc_82_row_6_the_table_alone_changed_and_keeps_its_schema(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    followed(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow")])
+    changes = [TableChange("rename_column", ("name",), {"name": "label"}), add_column("more", pa.int32())]
+    other.alter_table(path, changes)
+    slow.commit()
+    assert columns(lake, path) == ["id", "label", "more"]
+    assert ordered(lake.rows(path)) == [(1, "old", None), (7, "slow", None)]
+
+
+def test_rfc_82_row_7_both_made_the_same_change(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    followed(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow", 70)], WIDER)
+    run(other, path, INSERT, [(8, "fast", 80)], WIDER)
+    slow.commit()
+    assert columns(lake, path) == WIDER.names
+    assert ordered(lake.rows(path)) == [(1, "old", None), (7, "slow", 70), (8, "fast", 80)]
+
+
+def test_rfc_82_row_8_both_made_different_changes_is_a_conflict(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    followed(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, "slow", 70)], WIDER)
+    run(other, path, INSERT, [(8, "fast", "x")], OTHER)
+    lose(slow, ConcurrentSchemaEvolutionError)
+    assert columns(lake, path) == OTHER.names
+    assert ordered(lake.rows(path)) == [(1, "old", None), (8, "fast", "x")]
+
+
+def meanwhile(do: Callable[[], Any]) -> None:
+    """Let another writer come between the look at a table and the move of its pointer."""
+    failpoints.arm("lakehouse.alter", lambda _: (failpoints.disarm(), do()))
+
+
+def test_two_alter_statements_that_say_the_same_are_one(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    meanwhile(lambda: other.alter_table(path, [add_column("more", pa.int32())]))
+    catalog.alter_table(path, [add_column("more", pa.int32())])
+    assert columns(lake, path) == [*SCHEMA.names, "more"]
+
+
+def test_two_alter_statements_that_differ_conflict_or_are_combined(
+    lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    strict, combining = lake.catalog(), lake.catalog(schema_conflicts="rebase")
+    run(strict, path)
+    meanwhile(lambda: other.alter_table(path, [add_column("more", pa.int32())]))
+    with pytest.raises(ConcurrentSchemaEvolutionError):
+        strict.alter_table(path, [add_column("other", pa.string())])
+    assert columns(lake, path) == [*SCHEMA.names, "more"]
+    meanwhile(lambda: other.alter_table(path, [add_column("third", pa.int32())]))
+    combining.alter_table(path, [add_column("other", pa.string())])
+    assert columns(lake, path) == [*SCHEMA.names, "more", "third", "other"]
+
+
+def test_a_column_does_not_become_not_null_under_a_null(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, None)])
+    not_null = TableChange("update_column_nullability", ("name",), {"nullable": False})
+    meanwhile(lambda: run(other, path, INSERT, [(8, None)]))
+    with pytest.raises(WriteConflictError, match="NULL"):
+        catalog.alter_table(path, [not_null])
+    catalog.alter_table(path, [TableChange("update_column_nullability", ("id",), {"nullable": False})])
+    slow.commit()
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (7, None), (8, None)])
+
+
+def test_a_null_does_not_come_into_a_column_that_became_not_null(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    slow = stage(catalog, path, INSERT, [(7, None)])
+    catalog.alter_table(path, [TableChange("update_column_nullability", ("name",), {"nullable": False})])
+    lose(slow, ConcurrentSchemaEvolutionError)
+    assert ordered(lake.rows(path)) == ROWS
