@@ -67,11 +67,15 @@ class ParquetScan:
     by_name : frozenset of str
         Top-level columns that have their present name and type in each of the files, and whose name no other column of
         any of the files has: only conditions on these may be told to the Parquet reader, which goes by names there.
+    reuses_names : bool
+        Whether a field, at any level, has the name that another one has in some file. Spark's reader finds values by
+        ids, but looks for their types by names, too.
     """
 
     locations: Sequence[str]
     schema: pa.Schema
     by_name: frozenset[str] = frozenset()
+    reuses_names: bool = False
 
 
 class FileReader(ABC):

@@ -345,9 +345,9 @@ class Jvm:
             width = factory._java_lang_class.getConstructors()[0].getParameterCount()
             return factory(source, pickled, struct, *[none] * (width - 3))
 
-    def not_columnar(self) -> Any:
-        """``Scan.ColumnarSupportMode.UNSUPPORTED``."""
-        return self.kind("org.apache.spark.sql.connector.read.Scan$ColumnarSupportMode").valueOf("UNSUPPORTED")
+    def columnar_support(self, mode: str) -> Any:
+        """One of ``Scan.ColumnarSupportMode``."""
+        return self.kind("org.apache.spark.sql.connector.read.Scan$ColumnarSupportMode").valueOf(mode)
 
     def table_summaries(self, identifiers: Sequence[Any]) -> Any:
         """``TableSummary[]`` (Spark 4.2 and later)."""

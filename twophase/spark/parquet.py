@@ -7,6 +7,7 @@ has those is not written here.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -202,3 +203,23 @@ def _pruned(whole: Any, part: Any) -> Any:
         return {**whole, "fields": fields}
     below = ("elementType",) if part["type"] == "array" else ("keyType", "valueType")
     return {**whole, **{name: _pruned(whole[name], part[name]) for name in below}}
+
+
+def anonymous(*structs: str) -> tuple[str, ...]:
+    """Structs with ids, each field under a name made of its id that nothing else has; the same in all of them."""
+    token = secrets.token_hex(8)
+    return tuple(json.dumps(_anonymous(json.loads(struct), token)) for struct in structs)
+
+
+def _anonymous(kind: Any, token: str) -> Any:
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        return {**kind, "fields": [_anonymous_field(field, token) for field in kind["fields"]]}
+    below = [name for name in ("elementType", "keyType", "valueType") if name in kind]
+    return {**kind, **{name: _anonymous(kind[name], token) for name in below}}
+
+
+def _anonymous_field(field: Any, token: str) -> Any:
+    name = f"field_{field['metadata'][FIELD_ID]}_{token}"
+    return {**field, "name": name, "type": _anonymous(field["type"], token)}

@@ -48,7 +48,8 @@ class DeletableTable(WriteTable):
         with thrown_to_spark(self._jvm):
             source = self._catalog.read_source(self._path)
             if source.files is None:
-                raise CatalogError(f"{self._path} is not read where it is written.", path=self._path)
+                self._catalog.plan_delete(self._path, ())  # It says why not.
+                raise CatalogError(f"Rows of {self._path} cannot be deleted.", path=self._path)
             return ParquetScanBuilder(self._jvm, self._schema_json, source.files)
 
     def canDeleteWhere(self, predicates: Any) -> bool:

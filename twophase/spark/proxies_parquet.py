@@ -11,7 +11,7 @@ from twophase.reading import FileReader, Filter
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import Jvm
 from twophase.spark.jvm_parquet import parquet_scan
-from twophase.spark.parquet import pruned, with_ids
+from twophase.spark.parquet import anonymous, pruned, with_ids
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_read import filter_of
 from twophase.spark.proxies_table import TableProxy
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # ruff: noqa: N802
 
 _READ = "org.apache.spark.sql.connector.read."
+_METRICS = "org.apache.spark.sql.connector.metric."
 
 
 class ParquetTable(TableProxy):
@@ -81,11 +82,54 @@ class ParquetScanBuilder(Proxy):
         with thrown_to_spark(self._jvm):
             scan = self._files.plan([condition for _, condition in self._told])
             whole = with_ids(scan.schema)
+            wanted = pruned(whole, self._wanted)
+            if scan.reuses_names:
+                hidden, hidden_wanted = anonymous(whole, wanted)
+                return RenamedScan(
+                    self._jvm, parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, []), wanted
+                )
             by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
-            return parquet_scan(self._jvm, scan.locations, whole, pruned(whole, self._wanted), by_name)
+            return parquet_scan(self._jvm, scan.locations, whole, wanted, by_name)
 
     class Java:
         implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
+
+
+class RenamedScan(Proxy):
+    """Spark's own scan of fields under names that no file has, shown under the table's names.
+
+    The scan finds values by field ids and gives them by position; names only mislead it where they were used twice.
+    """
+
+    def __init__(self, jvm: Jvm, scan: Any, schema: str) -> None:
+        super().__init__(jvm)
+        self._scan = scan
+        self._schema = schema
+
+    def readSchema(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._jvm.struct(self._schema)
+
+    def description(self) -> str:
+        return str(self._scan.description())
+
+    def toBatch(self) -> Any:
+        return self._scan.toBatch()
+
+    def estimateStatistics(self) -> Any:
+        return self._scan.estimateStatistics()
+
+    def columnarSupportMode(self) -> Any:
+        return self._jvm.columnar_support("PARTITION_DEFINED")
+
+    def supportedCustomMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomTaskMetric")
+
+    class Java:
+        implements = [_READ + "SupportsReportStatistics"]
 
 
 def _columns(condition: Filter) -> Iterator[str]:

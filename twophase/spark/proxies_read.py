@@ -130,7 +130,7 @@ class BatchesScan(Proxy):
         return self._jvm.array(_METRICS + "CustomTaskMetric")
 
     def columnarSupportMode(self) -> Any:
-        return self._jvm.not_columnar()
+        return self._jvm.columnar_support("UNSUPPORTED")
 
     class Java:
         implements = [_READ + "Scan"]
