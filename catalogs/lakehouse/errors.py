@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import ValidationError as IcebergValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.lakehouse.options import Settings
@@ -73,7 +74,7 @@ def reading_metadata(path: object, location: str | None) -> Iterator[None]:
             path=path,
             hint="Restore the file, or drop the table: its pointer leads nowhere.",
         ) from error
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
+    except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError) as error:
         raise CatalogError(
             f"The metadata file of {path} cannot be read ({location}): {reason(error)}.",
             path=path,

@@ -54,6 +54,7 @@ from pyiceberg.types import (
 from twophase.catalogs.lakehouse import definitions, manifests
 from twophase.catalogs.lakehouse.layout import is_ours
 from twophase.reading import FileReader, Filter, ParquetScan
+from twophase.schema import from_iceberg
 
 _COMPARISONS: Mapping[str, Any] = {
     "=": EqualTo,
@@ -188,7 +189,9 @@ class ManifestReader(FileReader):
         locations = [file.file_path for file in self.files(conditions)]
         # What names a file of another engine gives its columns is not known here.
         known = all(is_ours(self._state.location, location) for location in locations)
-        return ParquetScan(locations, self._arrow, self._by_name if known else frozenset())
+        if not known:
+            return ParquetScan(locations, self._arrow, reuses_names=True)
+        return ParquetScan(locations, self._arrow, self._by_name, self._reuses_names)
 
     def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
         """Files all of whose rows fulfil all conditions, and files some of whose rows may."""
@@ -214,6 +217,16 @@ class ManifestReader(FileReader):
     @cached_property
     def _arrow(self) -> pa.Schema:
         return definitions.arrow_of(self._state.schema, self._state.highest_field_id)
+
+    @cached_property
+    def _reuses_names(self) -> bool:
+        """Whether some field has the name that another field of the same parent had."""
+        named: dict[tuple[int | None, str], set[int]] = {}
+        for source in (*self._state.schemas, self._state.schema):
+            schema = from_iceberg(source)
+            for node in schema.walk():
+                named.setdefault((schema.parent_of(node.id), node.name.lower()), set()).add(node.id)
+        return any(len(found) > 1 for found in named.values())
 
     @cached_property
     def _by_name(self) -> frozenset[str]:

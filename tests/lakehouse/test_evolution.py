@@ -1,0 +1,265 @@
+"""Tables whose schema changes, and tables that others made: read by ids, never by what names happen to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.lakehouse import foreign
+from tests.lakehouse.conftest import make_lake
+from tests.lakehouse.places import Lake
+from tests.lakehouse.shop import DATABASE, Shop, session
+from twophase.catalog import TableChange
+from twophase.catalogs.lakehouse.footers import Registrar
+from twophase.errors import CatalogError
+from twophase.schema.errors import SchemaError
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tuple[SparkSession, Lake]]:
+    root = tmp_path_factory.mktemp("lakehouse")
+    lake = make_lake("postgresql", request, root)
+    with session(root, lake) as spark:
+        yield spark, lake
+
+
+@pytest.fixture
+def shop(opened: tuple[SparkSession, Lake]) -> Iterator[Shop]:
+    spark, lake = opened
+    made = Shop(spark, lake)
+    yield made
+    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
+        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
+
+
+def test_the_worked_example_of_flip_226(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (a STRING, b STRING, c STRING)")
+    shop.sql("INSERT INTO @t VALUES ('a1', 'b1', 'c1')")
+    shop.sql("ALTER TABLE @t DROP COLUMN c")
+    shop.sql("ALTER TABLE @t ADD COLUMN c STRING")
+    shop.sql("INSERT INTO @t VALUES ('a2', 'b2', 'c2')")
+    assert shop.rows("t") == [("a1", "b1", None), ("a2", "b2", "c2")]
+
+
+def test_a_table_that_changed_in_every_way_reads_right(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS id, 'x' AS name, CAST(1.5 AS FLOAT) AS f, CAST(1 AS DECIMAL(5,2)) AS d")
+    shop.sql("ALTER TABLE @t RENAME COLUMN name TO label")
+    shop.sql("ALTER TABLE @t ALTER COLUMN id TYPE BIGINT")
+    shop.sql("ALTER TABLE @t ALTER COLUMN f TYPE DOUBLE")
+    shop.sql("ALTER TABLE @t ALTER COLUMN d TYPE DECIMAL(9,2)")
+    shop.sql("ALTER TABLE @t ADD COLUMN name INT COMMENT 'another' FIRST")
+    shop.sql("ALTER TABLE @t ALTER COLUMN d AFTER name")
+    shop.sql("INSERT INTO @t VALUES (7, 1234567.89, 3000000000, 'y', 2.5)")
+    assert shop.sql("SELECT * FROM @t").columns == ["name", "d", "id", "label", "f"]
+    assert [row[0] for row in shop.rows("t")] == [7, None]
+    assert shop.read("SELECT id, label FROM @t WHERE name IS NULL") == [(1, "x")]
+
+
+def test_a_column_that_is_renamed_and_widened_reads_right(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS id, CAST(1.5 AS FLOAT) AS f, CAST(1 AS DECIMAL(5,2)) AS d, 7 AS other")
+    for old, new, kind in (("id", "key", "BIGINT"), ("f", "g", "DOUBLE"), ("d", "e", "DECIMAL(20,2)")):
+        shop.sql(f"ALTER TABLE @t RENAME COLUMN {old} TO {new}")
+        shop.sql(f"ALTER TABLE @t ALTER COLUMN {new} TYPE {kind}")
+    assert shop.rows("t", rust=False) == [(1, 1.5, Decimal("1.00"), 7)]
+    shop.sql("ALTER TABLE @t DROP COLUMN other")
+    shop.sql("ALTER TABLE @t ADD COLUMN id STRING")  # From here on a name is used twice.
+    shop.sql("ALTER TABLE @t ADD COLUMN f BIGINT")
+    shop.sql("INSERT INTO @t VALUES (3000000000, 2.5, 2, 'new', 5)")
+    assert shop.rows("t") == [(1, 1.5, Decimal("1.00"), None, None), (3_000_000_000, 2.5, Decimal("2.00"), "new", 5)]
+    assert shop.read("SELECT f, key FROM @t WHERE key > 5 AND id IS NOT NULL") == [(5, 3_000_000_000)]
+
+
+def test_conditions_go_by_ids_where_names_were_used_twice(shop: Shop) -> None:
+    """Spark's Parquet reader looks for the columns of conditions by name: it would leave the wrong row groups out."""
+    shop.sql("CREATE TABLE @t AS SELECT id AS a, id * 100 AS b FROM range(10)")
+    shop.sql("ALTER TABLE @t RENAME COLUMN a TO c")
+    shop.sql("ALTER TABLE @t RENAME COLUMN b TO a")
+    shop.sql("ALTER TABLE @t RENAME COLUMN c TO b")
+    shop.sql("INSERT INTO @t SELECT 5000, 77")
+    assert shop.read("SELECT b FROM @t WHERE a = 500") == [(5,)]
+    assert shop.read("SELECT a FROM @t WHERE b = 5") == [(500,)]
+    assert shop.read("SELECT count(*) FROM @t WHERE a > 8") == [(10,)]
+    shop.sql("ALTER TABLE @t DROP COLUMN b")
+    shop.sql("ALTER TABLE @t ADD COLUMN b BIGINT")
+    assert shop.read("SELECT count(*) FROM @t WHERE b IS NULL AND a = 300") == [(1,)]
+
+
+def test_fields_inside_structs_lists_and_maps_evolve(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE @t AS SELECT 1 AS id, named_struct('x', 1, 'y', 'a') AS s,"
+        " array(named_struct('e', 1)) AS l, map('k', named_struct('v', 1)) AS m"
+    )
+    for change in (
+        "RENAME COLUMN s.x TO z",
+        "ADD COLUMN s.x STRING",
+        "ADD COLUMN l.element.n INT FIRST",
+        "ALTER COLUMN m.value.v TYPE BIGINT",
+        "DROP COLUMN s.y",
+    ):
+        shop.sql(f"ALTER TABLE @t {change}")
+    shop.sql(
+        "INSERT INTO @t SELECT 2, named_struct('z', 2, 'x', 'new'), array(named_struct('n', 5, 'e', 2)),"
+        " map('k', named_struct('v', 3000000000))"
+    )
+    assert shop.rows("t", rust=False) == [
+        (1, (1, None), ((None, 1),), (("k", (1,)),)),
+        (2, (2, "new"), ((5, 2),), (("k", (3_000_000_000,)),)),
+    ]
+    assert shop.read("SELECT l.n, s.z, m['k'].v FROM @t WHERE s.z = 1") == [((None,), 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER COLUMN name TYPE INT",
+        "ALTER COLUMN id TYPE INT",
+        "DROP COLUMN part",
+        "RENAME COLUMN part TO other",
+        "ADD COLUMN ID INT",
+        "ADD COLUMN more INT NOT NULL",
+        "ADD COLUMN more INTERVAL DAY",
+        "ADD COLUMN more INT DEFAULT 3",
+        "ADD COLUMN `a.b` INT",
+        "ALTER COLUMN nullable SET NOT NULL",
+        "DROP COLUMNS (name, nowhere)",
+        "SET TBLPROPERTIES ('format-version' = '3')",
+    ],
+)
+def test_a_change_that_is_refused_changes_nothing(shop: Shop, change: str) -> None:
+    shop.sql(
+        "CREATE TABLE @t PARTITIONED BY (part) AS SELECT 1L AS id, 'x' AS name, 'p' AS part,"
+        " CAST(NULL AS INT) AS nullable"
+    )
+    before = shop.lake.metadata_location(shop.path("t"))
+    with pytest.raises((PySparkException, CatalogError, SchemaError)):
+        shop.sql(f"ALTER TABLE @t {change}")
+    assert shop.lake.metadata_location(shop.path("t")) == before
+
+
+def test_a_column_without_nulls_can_become_not_null(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    change = TableChange("update_column_nullability", ("id",), {"nullable": False})
+    handle = twophase.attach(shop.spark)
+    handle.catalog("lake").alter_table(shop.path("t"), [change])  # Spark's own SQL never lets it come so far.
+    assert shop.iceberg("t").schema().find_field("id").required
+    with pytest.raises(PySparkException):
+        shop.sql("INSERT INTO @t SELECT CAST(NULL AS BIGINT)")
+    shop.sql("ALTER TABLE @t ALTER COLUMN id DROP NOT NULL")
+    shop.sql("INSERT INTO @t SELECT CAST(NULL AS BIGINT)")
+    assert shop.rows("t") == [(1,), (None,)]
+
+
+def test_rows_bring_their_columns_along_where_the_table_allows_it(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('write.spark.accept-any-schema' = 'true') AS SELECT 1 AS id, 'x' AS name")
+    shop.sql("SELECT 'y' AS name, 5L AS id, true AS more").writeTo(shop.name("t")).append()
+    shop.sql("INSERT INTO @t SELECT 9 AS id, array(named_struct('e', 1)) AS l")
+    assert shop.sql("SELECT * FROM @t").columns == ["id", "l", "more", "name"]
+    assert shop.rows("t") == [(1, None, None, "x"), (5, None, True, "y"), (9, ((1,),), None, None)]
+    schemas = shop.iceberg("t").metadata.snapshots
+    assert len({snapshot.schema_id for snapshot in schemas}) == 3  # Each change came with the rows that needed it.
+    with pytest.raises(SchemaError, match="id"):
+        shop.sql("SELECT 'no number' AS id").writeTo(shop.name("t")).append()
+    with twophase.transaction(shop.spark):
+        shop.sql("SELECT 10 AS id, 'b' AS brand").writeTo(shop.name("t")).append()
+        shop.sql("SELECT 11 AS id, 'c' AS brand, 1 AS last").writeTo(shop.name("t")).append()
+    assert shop.read("SELECT id, brand, last FROM @t WHERE id > 9") == [(10, "b", None), (11, "c", 1)]
+
+
+def test_old_states_are_read_in_their_own_schema(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS id, 'x' AS name")
+    first = shop.iceberg("t").metadata.current_snapshot_id
+    shop.sql("ALTER TABLE @t DROP COLUMN name")
+    shop.sql("ALTER TABLE @t ALTER COLUMN id TYPE BIGINT")
+    shop.sql("INSERT INTO @t VALUES (2)")
+    assert shop.rows("t") == [(1,), (2,)]
+    assert shop.read(f"SELECT * FROM @t VERSION AS OF {first}") == [(1, "x")]
+
+
+# -- what other engines made -------------------------------------------------------------------------------------------
+
+
+def test_rows_that_another_engine_deleted_are_not_read(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id, CAST(id AS STRING) AS name FROM range(0, 6, 1, 1)")
+    with shop.lake.iceberg() as other:
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [1, 4])
+    assert [row[0] for row in shop.rows("t", rust=False)] == [0, 2, 3, 5]
+    assert shop.read("SELECT name FROM @t WHERE id > 3") == [("5",)]
+    shop.sql("INSERT INTO @t VALUES (9, 'nine')")
+    assert [row[0] for row in shop.rows("t", rust=False)] == [0, 2, 3, 5, 9]
+    with pytest.raises(CatalogError, match="another engine"):
+        shop.sql("DELETE FROM @t WHERE id = 9")
+    shop.sql("INSERT OVERWRITE @t VALUES (7, 'seven')")
+    assert shop.rows("t") == [(7, "seven")]
+
+
+def test_rows_deleted_by_their_values_are_refused_with_words(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(0, 6, 1, 1)")
+    with shop.lake.iceberg() as other:
+        foreign.delete_equal(other.load_table((DATABASE, "t")), "id", [3])
+    with pytest.raises(CatalogError, match="equality"):
+        shop.read("SELECT * FROM @t")
+
+
+def test_a_file_without_ids_is_read_by_its_names_as_pyiceberg_does(shop: Shop, tmp_path: Any) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, 'x' AS name")
+    file = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"name": ["z"], "id": [26]}), file)
+    with shop.lake.iceberg() as other:
+        other.load_table((DATABASE, "t")).add_files([f"file://{file}"])
+    shop.sql("ALTER TABLE @t RENAME COLUMN name TO label")
+    assert shop.rows("t", rust=False) == [(1, "x"), (26, "z")]
+
+
+def ids(*numbers: int | None) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, kind, True, None if number is None else {"PARQUET:field_id": str(number)})
+            for (name, kind), number in zip((("id", pa.int64()), ("name", pa.string())), numbers, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [(ids(None, None), "no id"), (ids(2, 1), "has the id"), (ids(1, None), "no id"), (ids(1, 9), "no field")],
+    ids=["no ids", "wrong ids", "partial ids", "unknown ids"],
+)
+def test_a_file_whose_ids_are_not_the_tables_is_not_registered(
+    shop: Shop, tmp_path: Any, schema: pa.Schema, problem: str
+) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, 'x' AS name")
+    file = tmp_path / "wrong.parquet"
+    pq.write_table(pa.table({"id": [1], "name": ["x"]}, schema=schema), file)
+    table = shop.iceberg("t")
+    with pytest.raises(CatalogError, match=problem):
+        Registrar("t", table.schema(), table.spec()).register(f"file://{file}")
+
+
+def test_a_table_of_another_format_version_is_refused_before_any_job(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    location = shop.lake.metadata_location(shop.path("t")).removeprefix("file://")
+    with open(location, encoding="utf-8") as file:
+        metadata = json.load(file)
+    first = {"schema": metadata["schemas"][0], "partition-spec": []}
+    for version, word in ((1, "can be written"), (3, "version 3")):
+        with open(location + f".v{version}.metadata.json", "w", encoding="utf-8") as file:
+            json.dump({**metadata, **first, "next-row-id": 0, "format-version": version}, file)
+        shop.lake.execute(
+            f"UPDATE iceberg_tables SET metadata_location = 'file://{location}.v{version}.metadata.json'"
+            " WHERE table_name = 't'"
+        )
+        with pytest.raises(CatalogError, match=word):
+            shop.sql("INSERT INTO @t SELECT CAST(raise_error('a job ran') AS BIGINT)")
+    with pytest.raises(CatalogError, match="version 3"):
+        shop.read("SELECT * FROM @t")
