@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
@@ -215,7 +214,7 @@ def to_schema(path: ObjectPath, definition: TableDefinition, base: TableMetadata
             old = from_iceberg(base.schema(), highest_field_id=base.last_column_id)
             schema = _with_known_ids(assign_ids(plain(definition.schema)), old)
         to_iceberg(schema).check_format_version_compatibility(2)
-    except (SchemaError, ValidationError) as error:
+    except (SchemaError, ValueError) as error:
         raise CatalogError(f"{path} cannot be an Iceberg table: {error}", path=path) from error
     return schema
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 
 _LONGEST_PAUSE = 0.5
+_THREADS = 8
 
 
 class LostRace(Exception):
@@ -40,7 +42,7 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant])
     # In one order, so that two publishes never wait for each other in a circle.
     ordered = sorted(members, key=lambda member: (member.path, member.name))
     for attempt in range(store.settings.commit_retries + 1):
-        waiting = [member for member in ordered if not _is_published(store, member)]
+        waiting = _waiting(store, ordered)
         if not waiting:
             return
         try:
@@ -57,19 +59,20 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant])
     )
 
 
-def _is_published(store: Store, member: LakehouseParticipant) -> bool:
-    with store.begin(path=member.path, transaction_id=member.transaction_id, read_only=True) as connection:
-        found = store.staged(connection, member.name)
-    if found is None:
-        raise member.gone()
-    return found.state == PUBLISHED
+def _waiting(store: Store, members: Sequence[LakehouseParticipant]) -> list[LakehouseParticipant]:
+    """Those that are not published yet."""
+    states = store.states([member.name for member in members])
+    for member in members:
+        if member.name not in states:
+            raise member.gone()
+    return [member for member in members if states[member.name] != PUBLISHED]
 
 
 def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
     """One try; what it wrote goes away again where it surely did not go through."""
     written: list[str] = []
     try:
-        moves = [_stage(store, member, written) for member in members]
+        moves = _stage_all(store, members, written)
         with (
             step("lakehouse.swap"),
             store.begin(path=members[0].path, transaction_id=members[0].transaction_id) as connection,
@@ -84,9 +87,23 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) ->
         member.published_in_one_try(location)
 
 
-def _stage(store: Store, member: LakehouseParticipant, written: list[str]) -> tuple[Loaded | None, str]:
+def _stage_all(
+    store: Store, members: Sequence[LakehouseParticipant], written: list[str]
+) -> list[tuple[Loaded | None, str]]:
+    """Stage each on what its table is at one moment, several side by side."""
+    pointers = store.pointers([member.path for member in members])
+    if len(members) == 1:
+        return [_stage(store, members[0], pointers.get(members[0].path), written)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        staged = [pool.submit(_stage, store, member, pointers.get(member.path), written) for member in members]
+    return [done.result() for done in staged]
+
+
+def _stage(
+    store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]
+) -> tuple[Loaded | None, str]:
     """Write the metadata that would follow on what the table is now."""
-    current = store.load(member.path)
+    current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
     plan = Plan(member, current)
     manifest_list = member.place.manifest_list(member.snapshot_id)
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -131,6 +132,7 @@ class Store:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._metadata: OrderedDict[str, TableMetadata] = OrderedDict()
+        self._lock = threading.Lock()
         self._engines: list[sa.Engine] = []
         # A catalog that is forgotten gives its connections back.
         self._finalizer = weakref.finalize(self, _dispose, self._engines)
@@ -238,6 +240,15 @@ class Store:
         location = self.pointer(path)
         return None if location is None else Loaded(location, self.metadata(path, location))
 
+    def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
+        """Pointers of several tables, in one look; without those that are not there."""
+        with self.begin(read_only=True) as connection:
+            if len(paths) == 1:
+                found = self._pointer(connection, paths[0])
+                return {} if found is None else {paths[0]: found}
+            known = self.locations(connection)
+        return {path: known[path] for path in paths if path in known}
+
     def metadata(self, path: object, location: str) -> TableMetadata:
         """The content of a metadata file; such a file never changes."""
         found = self._metadata.get(location)
@@ -253,9 +264,10 @@ class Store:
         self._remember(location, metadata)
 
     def _remember(self, location: str, metadata: TableMetadata) -> None:
-        self._metadata[location] = metadata
-        while len(self._metadata) > _CACHED:
-            self._metadata.popitem(last=False)
+        with self._lock:
+            self._metadata[location] = metadata
+            while len(self._metadata) > _CACHED:
+                self._metadata.popitem(last=False)
 
     def io(self, location: str) -> FileIO:
         """PyIceberg's access to files."""
@@ -345,6 +357,12 @@ class Store:
             found = found.with_for_update()
         row = connection.execute(found).mappings().first()
         return None if row is None else _record(row)
+
+    def states(self, participants: Sequence[str]) -> dict[str, str]:
+        """States of several participants; without those that have no record."""
+        mine = sa.select(_STAGED.c.participant, _STAGED.c.state).where(_STAGED.c.participant.in_(participants))
+        with self.begin(read_only=True) as connection:
+            return {str(row.participant): str(row.state) for row in connection.execute(mine)}
 
     def record_published(self, connection: sa.Connection, participant: str, metadata_location: str) -> bool:
         """Say that a participant is published, in the transaction that publishes it; False where it is not staged."""
