@@ -152,15 +152,16 @@ def _append(options: dict[str, str], database: str, name: str, writer: int, roun
 def _replace(options: dict[str, str], database: str, name: str, writer: int, rounds: int) -> None:
     catalog, done = open_lakehouse(**options), 0
     while done < rounds:
-        participant = None
+        participant = offer(catalog, ObjectPath.of(database, name), OVERWRITE)
         try:
-            participant = stage(catalog, ObjectPath.of(database, name), OVERWRITE, [(writer, f"round {done}")])
+            participant.begin()
+            participant.write(table([(writer, f"round {done}")]))
+            participant.prepare()
             participant.commit()
             participant.finish()
             done += 1
         except TransactionAborted:
-            if participant is not None:
-                participant.abort()
+            participant.abort()
     catalog.close()
 
 
