@@ -83,12 +83,12 @@ class ParquetScanBuilder(Proxy):
             scan = self._files.plan([condition for _, condition in self._told])
             whole = with_ids(scan.schema)
             wanted = pruned(whole, self._wanted)
+            # The Parquet reader looks for the columns of conditions among those of the file, whatever is read.
+            by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
             if scan.reuses_names:
                 hidden, hidden_wanted = anonymous(whole, wanted)
-                return RenamedScan(
-                    self._jvm, parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, []), wanted
-                )
-            by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
+                found = parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, by_name)
+                return RenamedScan(self._jvm, found, wanted)
             return parquet_scan(self._jvm, scan.locations, whole, wanted, by_name)
 
     class Java:
