@@ -176,6 +176,7 @@ def in_processes(*jobs: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
     assert [process.exitcode for process in started] == [0] * len(started)
 
 
+@pytest.mark.slow
 def test_appends_of_several_processes_all_land(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
     run(catalog, path, CREATE, [])
     facts = (lake.options(commit_retries="1000"), path.database, path.name)
@@ -185,6 +186,7 @@ def test_appends_of_several_processes_all_land(catalog: LakehouseCatalog, lake: 
     )
 
 
+@pytest.mark.slow
 def test_overwrites_beside_appends_lose_none_that_came_later(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
 ) -> None:

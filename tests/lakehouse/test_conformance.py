@@ -77,5 +77,6 @@ class TestSQLite(LakehouseConformance):
     kind = "sqlite"
 
 
+@pytest.mark.slow
 class TestPostgreSQL(LakehouseConformance):
     kind = "postgresql"
