@@ -37,6 +37,7 @@ def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
         assert connection.execute("SELECT count(*) FROM public.twophase_demo").fetchone() == (224,)
         connection.execute("DROP TABLE public.twophase_demo")
     assert "LOCATION_ALREADY_EXISTS" in run.stdout
+    assert "max(dep_delay) = 1301" in run.stdout
 
 
 @pytest.mark.slow

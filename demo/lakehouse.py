@@ -1,0 +1,156 @@
+"""The lakehouse part of the demo: an Iceberg table that fails, evolves and is looked at as it was. No Iceberg jar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo import data
+from demo.worker import attempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS, JANUARY = 336_776, 27_004
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is shown of one step.
+
+    Attributes
+    ----------
+    ran : str
+        The statement, shortened.
+    seen : str
+        What there was afterwards.
+    expected : bool
+        Whether that is what the README promises.
+    """
+
+    ran: str
+    seen: str
+    expected: bool
+
+
+def session(directory: Path) -> SparkSession:
+    """A session with a lakehouse catalog; the Iceberg catalog is a SQLite file beside the tables."""
+    from pyspark.sql import SparkSession
+
+    # What runs in Python on the executors runs with this Python.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalog.lake": "twophase.lakehouse",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("lakehouse")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def tell(spark: SparkSession) -> list[Step]:
+    """The story, step by step."""
+    import twophase
+
+    twophase.attach(spark)
+    steps: list[Step] = []
+
+    def rows(sql: str) -> list[Any]:
+        return [tuple(row) for row in spark.sql(sql).collect()]
+
+    def count() -> int:
+        return int(rows("SELECT count(*) FROM lake.nyc.flights")[0][0])
+
+    def step(ran: str, do: Callable[[], Any], look: Callable[[], str], expected: str) -> None:
+        error = attempt(do)
+        seen = look()
+        steps.append(Step(ran, f"{error}: {seen}" if error else seen, seen == expected))
+
+    spark.sql("CREATE DATABASE lake.nyc")
+    step(
+        "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS SELECT ... WHERE month = 1",
+        lambda: spark.sql(
+            "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS"
+            " SELECT carrier, flight, origin, dest, dep_delay, time_hour FROM flights WHERE month = 1"
+        ),
+        lambda: f"{count():,} rows",
+        f"{JANUARY:,} rows",
+    )
+    (first,) = (row[0] for row in rows("SELECT snapshot_id FROM lake.nyc.flights.snapshots"))
+    rest = "SELECT carrier, flight, origin, dest, {} AS dep_delay, time_hour FROM flights WHERE month > 1"
+    step(
+        "INSERT INTO lake.nyc.flights SELECT ... WHERE month > 1, and a task fails",
+        lambda: spark.sql(
+            "INSERT INTO lake.nyc.flights " + rest.format("IF(month = 12, raise_error('a broken row'), dep_delay)")
+        ),
+        lambda: f"{count():,} rows",
+        f"{JANUARY:,} rows",
+    )
+
+    def both() -> None:
+        with twophase.transaction(spark):
+            spark.sql("INSERT INTO lake.nyc.flights " + rest.format("dep_delay"))
+            spark.sql(
+                "CREATE TABLE lake.nyc.delays AS"
+                " SELECT carrier, avg(dep_delay) AS delay FROM lake.nyc.flights GROUP BY carrier"
+            )
+
+    step(
+        "the same without the fault, and CREATE TABLE lake.nyc.delays AS ...: one transaction",
+        both,
+        lambda: f"{count():,} rows; {rows('SELECT count(*) FROM lake.nyc.delays')[0][0]} carriers",
+        f"{FLIGHTS:,} rows; 16 carriers",
+    )
+
+    def evolve() -> None:
+        spark.sql("ALTER TABLE lake.nyc.flights RENAME COLUMN dep_delay TO delay")
+        spark.sql("ALTER TABLE lake.nyc.flights ALTER COLUMN delay TYPE BIGINT")
+        spark.sql("ALTER TABLE lake.nyc.flights ADD COLUMN dep_delay STRING COMMENT 'in words'")
+        row = "'ZZ', 1, 'JFK', 'SFO', 3000000000, TIMESTAMP'2014-01-01 09:00:00', 'late'"
+        spark.sql(f"INSERT INTO lake.nyc.flights VALUES ({row})")
+
+    look = "SELECT max(delay), count(dep_delay), max(dep_delay) FROM lake.nyc.flights"
+    step(
+        "RENAME dep_delay TO delay; delay TYPE BIGINT; ADD COLUMN dep_delay STRING; INSERT INTO ...",
+        evolve,
+        lambda: "max(delay) = {}, {} dep_delay: {}".format(*rows(look)[0]),
+        "max(delay) = 3000000000, 1 dep_delay: late",
+    )
+    step(
+        "SELECT max(dep_delay) FROM lake.nyc.flights VERSION AS OF the first snapshot",
+        lambda: None,
+        lambda: "{:,} rows, max(dep_delay) = {}".format(
+            *rows(f"SELECT count(*), max(dep_delay) FROM lake.nyc.flights VERSION AS OF {first}")[0]
+        ),
+        f"{JANUARY:,} rows, max(dep_delay) = 1301",
+    )
+    return steps
+
+
+def main() -> None:
+    """Run it in this process; one JSON document a step."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    directory = parser.parse_args().directory
+    spark = session(directory / "lakehouse")
+    data.register(spark, directory / "data")
+    for step in tell(spark):
+        print(json.dumps(step.__dict__), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
