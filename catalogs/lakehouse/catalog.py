@@ -406,7 +406,9 @@ class LakehouseCatalog(Catalog):
         return LakehouseParticipant(self, offer(self, path, definition, purpose, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
-        return LakehouseParticipant(self, document)
+        restored = LakehouseParticipant(self, document)
+        restored.leave_tries()  # Of the process before nothing is known.
+        return restored
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         return f"{self.store.settings.display_uri} {self.store.settings.catalog_name}"

@@ -159,7 +159,7 @@ def _chunks(footer: pq.FileMetaData) -> Iterable[pq.ColumnChunkMetaData]:
 
 
 def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]:
-    """Columns of which some row group holds values and tells no bounds: it has a NaN, or very long values."""
+    """Columns of which some row group holds values and tells no bounds, as of very long ones."""
     found = set()
     for chunk in _chunks(footer):
         told: Any = chunk.statistics if chunk.is_stats_set else None

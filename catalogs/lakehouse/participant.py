@@ -74,8 +74,10 @@ declare(
 class LakehouseParticipant(TwoPhaseCatalogTable):
     """One statement on one Iceberg table."""
 
-    #: The metadata file that this very object published at its first try.
+    #: The metadata file that this very object published.
     _published: str | None = None
+    #: Whether an earlier try of it left files, as far as it knows.
+    _left_tries = False
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -306,9 +308,13 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     def commit(self) -> None:
         self.lakehouse.publish_group([self])
 
-    def published_in_one_try(self, location: str) -> None:
-        """Remember that no other try has left anything."""
+    def published_as(self, location: str) -> None:
+        """Remember that this very object has published."""
         self._published = location
+
+    def leave_tries(self) -> None:
+        """Remember that a try has left files."""
+        self._left_tries = True
 
     def outcome(self) -> Outcome:
         try:
@@ -341,7 +347,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
 
     def finish(self) -> None:
         with step("lakehouse.tidy"):
-            if self._published is None:
+            if self._published is None or self._left_tries:
                 self._remove_tries()
 
     def _remove_tries(self) -> None:

@@ -83,8 +83,13 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) ->
         for location in written:
             remove_file(files, location)
         raise
+    except BaseException:
+        # Whether it went through is not known here: what it wrote must stay until that is.
+        for member in members:
+            member.leave_tries()
+        raise
     for member, (_, location) in zip(members, moves, strict=True):
-        member.published_in_one_try(location)
+        member.published_as(location)
 
 
 def _stage_all(

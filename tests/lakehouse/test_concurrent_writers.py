@@ -116,6 +116,16 @@ def test_nothing_lands_in_a_table_that_was_dropped(
     assert lake.table(path) is None or lake.rows(path) == ROWS
 
 
+def test_what_is_aborted_in_the_middle_of_its_publish_is_not_published(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    run(catalog, path)
+    zombie = stage(catalog, path, INSERT, [(7, "zombie")])
+    failpoints.arm("lakehouse.swap", lambda _: other.remove_staged(zombie.name))
+    lose(zombie, TransactionAborted)
+    assert ordered(lake.rows(path)) == ROWS
+
+
 def test_of_two_creators_one_wins(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
 ) -> None:

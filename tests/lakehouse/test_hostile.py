@@ -17,6 +17,7 @@ from twophase import failpoints
 from twophase.catalog import Environment
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.errors import CatalogError, ConfigurationError
+from twophase.failpoints import FailpointError
 from twophase.model import BucketSpec, ObjectPath, Outcome, Purpose, TableDefinition, Transform
 
 CREATE = Purpose.CREATE_TABLE_AS
@@ -211,6 +212,23 @@ def test_a_publish_whose_answer_was_lost_is_not_made_twice(
     participant.commit()
     participant.abort()
     assert ordered(lake.rows(path)) == [*ROWS, (3, "three")]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_try_that_failed_before_another_went_through_leaves_nothing(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, fresh: bool
+) -> None:
+    run(catalog, path)
+    participant = stage(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+    failpoints.arm("lakehouse.swap", "error")
+    with pytest.raises(FailpointError):
+        participant.commit()
+    failpoints.disarm()
+    again = catalog.restore(participant.document) if fresh else participant
+    again.commit()
+    again.finish()
+    assert ordered(lake.rows(path)) == [*ROWS, (3, "three")]
+    assert lake.orphans() == set()
 
 
 def test_a_catalog_that_cannot_be_reached_is_no_answer(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:

@@ -178,6 +178,21 @@ def test_files_are_left_out_by_partition_and_by_statistics(shop: Shop) -> None:
         assert found.count() == rows
 
 
+def test_bounds_that_only_some_row_groups_tell_are_not_told(shop: Shop) -> None:
+    """Parquet keeps no bounds of very long texts: those of other row groups are not the file's."""
+    shop.spark.conf.set("parquet.block.size", "4096")
+    try:
+        rows = "SELECT id, IF(id = 5, repeat('z', 5000), 'a') AS x FROM range(0, 20000, 1, 1)"
+        shop.sql(f"CREATE TABLE @t TBLPROPERTIES ('write.metadata.metrics.default' = 'full') AS {rows}")
+    finally:
+        shop.spark.conf.unset("parquet.block.size")
+    table = shop.iceberg("t")
+    (task,) = table.scan().plan_files()
+    assert len(task.file.split_offsets) > 1
+    assert table.schema().find_field("x").field_id not in task.file.lower_bounds
+    assert table.scan(row_filter="x > 'y'").to_arrow().num_rows == 1
+
+
 def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, CAST(id % 3 AS STRING) AS part FROM range(6)")
     shop.sql("INSERT OVERWRITE @t PARTITION (part = '1') SELECT 100L")
