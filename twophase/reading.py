@@ -70,12 +70,15 @@ class ParquetScan:
     reuses_names : bool
         Whether a field, at any level, has the name that another one has in some file. Spark's reader finds values by
         ids, but looks for their types by names, too.
+    has_gaps : bool
+        Whether some file may lack all present fields of a struct: Spark before 4.3 reads such a struct as NULL.
     """
 
     locations: Sequence[str]
     schema: pa.Schema
     by_name: frozenset[str] = frozenset()
     reuses_names: bool = False
+    has_gaps: bool = False
 
 
 class FileReader(ABC):

@@ -194,6 +194,13 @@ def pruned(with_all_ids: str, wanted: str) -> str:
     return json.dumps(_pruned(json.loads(with_all_ids), json.loads(wanted)))
 
 
+def top_level(whole: str, wanted: str) -> str:
+    """The columns of a struct that are wanted, each with all that is in it."""
+    names = [field["name"] for field in json.loads(wanted)["fields"]]
+    known = {field["name"]: field for field in json.loads(whole)["fields"]}
+    return json.dumps({"type": "struct", "fields": [known[name] for name in names]})
+
+
 def _pruned(whole: Any, part: Any) -> Any:
     if isinstance(part, str):
         return whole

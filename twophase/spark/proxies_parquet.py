@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 from twophase.reading import FileReader, Filter
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import Jvm
 from twophase.spark.jvm_parquet import parquet_scan
-from twophase.spark.parquet import anonymous, pruned, with_ids
+from twophase.spark.parquet import anonymous, pruned, top_level, with_ids
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_read import filter_of
 from twophase.spark.proxies_table import TableProxy
@@ -56,6 +57,11 @@ class ParquetScanBuilder(Proxy):
         self._files = files
         self._told: list[tuple[Any, Filter]] = []
 
+    @property
+    def _knows_gaps(self) -> bool:
+        """Whether this Spark tells a struct without any field that is read from one that is NULL."""
+        return tuple(map(int, str(self._jvm.spark.version).split(".")[:2])) >= (4, 3)
+
     def pruneColumns(self, struct: Any) -> None:
         with thrown_to_spark(self._jvm):
             self._wanted = str(struct.json())
@@ -82,7 +88,13 @@ class ParquetScanBuilder(Proxy):
         with thrown_to_spark(self._jvm):
             scan = self._files.plan([condition for _, condition in self._told])
             whole = with_ids(scan.schema)
-            wanted = pruned(whole, self._wanted)
+            wanted = pruned(whole, self._wanted if self._knows_gaps else top_level(whole, self._wanted))
+            if scan.has_gaps and not self._knows_gaps:
+                raise CatalogError(
+                    f"A struct of this table lost all fields that older files have of it, which Spark "
+                    f"{self._jvm.spark.version} would read as NULL.",
+                    hint="Read it with PySpark 4.3, or write its rows anew.",
+                )
             # The Parquet reader looks for the columns of conditions among those of the file, whatever is read.
             by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
             if scan.reuses_names:
