@@ -190,8 +190,8 @@ class ManifestReader(FileReader):
         # What names a file of another engine gives its columns is not known here.
         known = all(is_ours(self._state.location, location) for location in locations)
         if not known:
-            return ParquetScan(locations, self._arrow, reuses_names=True)
-        return ParquetScan(locations, self._arrow, self._by_name, self._reuses_names)
+            return ParquetScan(locations, self._arrow, reuses_names=True, has_gaps=self._has_gaps)
+        return ParquetScan(locations, self._arrow, self._by_name, self._reuses_names, self._has_gaps)
 
     def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
         """Files all of whose rows fulfil all conditions, and files some of whose rows may."""
@@ -227,6 +227,13 @@ class ManifestReader(FileReader):
             for node in schema.walk():
                 named.setdefault((schema.parent_of(node.id), node.name.lower()), set()).add(node.id)
         return any(len(found) > 1 for found in named.values())
+
+    @cached_property
+    def _has_gaps(self) -> bool:
+        """Whether some struct has no field left of those that it had in some schema."""
+        shown = {node.id: {child.id for child in node.children} for node in from_iceberg(self._state.schema).walk()}
+        older = (node for source in self._state.schemas for node in from_iceberg(source).walk() if node.children)
+        return any(node.id in shown and not shown[node.id] & {child.id for child in node.children} for node in older)
 
     @cached_property
     def _by_name(self) -> frozenset[str]:

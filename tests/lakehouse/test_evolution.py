@@ -119,6 +119,18 @@ def test_fields_inside_structs_lists_and_maps_evolve(shop: Shop) -> None:
     assert shop.read("SELECT l.n, s.z, m['k'].v FROM @t WHERE s.z = 1") == [((None,), 1, 1)]
 
 
+def test_a_struct_of_which_a_file_has_no_field_is_still_there(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS n, IF(id = 1, NULL, named_struct('a', 1)) AS s FROM range(2)")
+    shop.sql("ALTER TABLE @t ADD COLUMN s.b INT")
+    shop.sql("ALTER TABLE @t DROP COLUMN s.a")
+    if not shop.spark.version.startswith("4.3"):
+        with pytest.raises(CatalogError, match="struct"):
+            shop.read("SELECT * FROM @t")
+        return
+    assert shop.read("SELECT s IS NULL FROM @t") == [(False,), (True,)]
+    assert shop.rows("t", rust=False) == [(1, (None,)), (1, None)]
+
+
 @pytest.mark.parametrize(
     "change",
     [
