@@ -36,7 +36,6 @@ from pyiceberg.table.update import (
 )
 
 from twophase.catalogs.lakehouse import definitions, manifests
-from twophase.catalogs.lakehouse.manifests import Work
 from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.schema import Schema, from_iceberg, to_iceberg
 
@@ -283,6 +282,3 @@ def find_published(metadata: TableMetadata, participant: str) -> Snapshot | None
     """The snapshot that a participant made, as far as the table still has it."""
     named = (s for s in reversed(metadata.snapshots) if s.summary and s.summary.get(PARTICIPANT) == participant)
     return next(named, None)
-
-
-__all__ = ["APPEND", "CREATE", "OVERWRITE", "REPLACE", "Plan", "Seen", "Work"]

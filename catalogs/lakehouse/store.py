@@ -34,7 +34,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile, ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from twophase.catalogs.lakehouse import errors
 from twophase.catalogs.lakehouse.options import Settings
@@ -456,9 +456,3 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
     read_only = connection.get_execution_options().get("twophase_read_only")
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-
-
-def is_lost_race(error: SQLAlchemyError) -> bool:
-    """Whether the database itself chose this transaction to give way; nothing of it happened."""
-    code = getattr(getattr(error, "orig", None), "sqlstate", "") or ""
-    return code in ("40001", "40P01") or "locked" in str(getattr(error, "orig", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,8 +125,3 @@ def _reached(table: Any) -> set[str]:
 def ordered(rows: Sequence[Sequence[Any]]) -> list[Row]:
     """Rows in a fixed order."""
     return sorted((tuple(row) for row in rows), key=repr)
-
-
-def facts(lake: Lake) -> Mapping[str, str]:
-    """A lake as plain JSON."""
-    return lake.options()

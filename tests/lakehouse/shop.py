@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,6 @@ def _tuples(table: pa.Table) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     """A value in the one form that all readers' values are compared in."""
-    from datetime import UTC, datetime
-
     if isinstance(value, dict):
         return tuple(_plain(part) for part in value.values())
     if isinstance(value, (list, tuple)):
@@ -111,6 +110,3 @@ def session(root: Path, lake: Lake, conf: Mapping[str, str] | None = None) -> It
     finally:
         spark.stop()
         patch.undo()
-
-
-__all__ = ["DATABASE", "Shop", "pa", "session"]
