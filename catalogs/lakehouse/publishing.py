@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 
 _LONGEST_PAUSE = 0.5
-_THREADS = 8
+_THREADS = 4
 
 
 class LostRace(Exception):
