@@ -53,8 +53,9 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Rep
     if request.param != "sqlite":
         # The children of the matrix find the server by it.
         os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = request.getfixturevalue(request.param).url
-    reports.append(Report(name))
-    with Crew(name, fast_directory / name, reports[-1]) as crew:
+    report = Report(name)
+    reports.append(report)
+    with Crew(name, fast_directory / name, report) as crew:
         yield crew
 
 

@@ -139,7 +139,7 @@ def test_what_was_committed_has_its_retention_even_where_no_table_refers_to_it(t
         ("jdbc:derby:;databaseName=/abs/db;create=true;user=me;password=secret", "derby:/abs/db"),
         ("jdbc:derby:store;create=true", "derby:/home/store"),
         ("jdbc:derby:directory:store", "derby:/home/store"),
-        ("jdbc:derby:memory:x;create=true", identity.of_memory()),
+        pytest.param("jdbc:derby:memory:x;create=true", identity.of_memory(), id="memory"),
         ("jdbc:derby://host:1527/db;user=u;password=secret", "database:jdbc:derby://host:1527/db"),
         ("jdbc:mysql://u:secret@host:3306/hms?user=u&password=secret", "database:jdbc:mysql://host:3306/hms"),
         ("jdbc:postgresql://host/hms", "database:jdbc:postgresql://host/hms"),
