@@ -17,10 +17,10 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/.installed java servers ## Run all tests (25 minutes)
+test: .venv/.installed java servers ## Run all tests (about an hour)
 	@.venv/bin/python -m pytest $(SHARED) $(PYTEST_ARGS)
 
-test-fast: .venv/.installed java servers ## Run all tests but the slow ones (6 minutes)
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (12 minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalogs.files import Files, join, parent, same
 from twophase.catalogs.hive import alter, identity, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
-from twophase.catalogs.hive.files import Files, join, parent, same
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Residue
+from twophase.catalogs.files import base_name, is_below, join, normal, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.files import base_name, is_below, join, normal, parent
 from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twophase.catalogs.hive.files import Entry, Files, base_name, data_entries, join, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive.metastore import NULL_PARTITION
 
 ROOT = ".twophase"

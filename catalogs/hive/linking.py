@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping
 
-from twophase.catalogs.hive.files import Entry, Files, data_entries, join
+from twophase.catalogs.files import Entry, Files, data_entries, join
 from twophase.catalogs.hive.layout import partition_key, partition_values
 from twophase.model import OverwriteScope
 

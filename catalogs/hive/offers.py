@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from twophase.catalogs.files import normal
 from twophase.catalogs.hive import identity, layout, linking, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
@@ -16,7 +17,6 @@ from twophase.catalogs.hive.definitions import (
     same_partition_columns,
     to_definition,
 )
-from twophase.catalogs.hive.files import normal
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable
 from twophase.catalogs.hive.participant import CREATE, INSERT, REPLACE, HiveParticipant
 from twophase.catalogs.hive.recipe_move import MoveInsert

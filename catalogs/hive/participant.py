@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
+from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
-from twophase.catalogs.hive.files import Files, join, same
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
 from twophase.catalogs.hive.partitions import Key

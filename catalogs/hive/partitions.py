@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from twophase.catalogs.hive.files import Files, join, same
+from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive.layout import MANIFEST_FILE
 
 Key = tuple[str, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twophase.catalogs.files import Files, is_below, normal
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import Files, is_below, normal
 from twophase.catalogs.hive.partitions import Key
 
 

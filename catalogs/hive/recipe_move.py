@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from twophase.catalogs.files import Files, data_entries, join
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.files import Files, data_entries, join
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
 from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.participant import HiveParticipant

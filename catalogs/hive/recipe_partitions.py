@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from twophase.catalogs.files import join, same
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.files import join, same
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
 from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable
 from twophase.catalogs.hive.participant import INSERT, REPLACE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from twophase.catalogs.files import is_below
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import is_below
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.name_swap import NameSwap
 from twophase.catalogs.hive.participant import HiveParticipant

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from twophase.catalogs.files import join, parent, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.files import join, parent, same
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.name_swap import NameSwap
 from twophase.catalogs.hive.participant import HiveParticipant

@@ -16,7 +16,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.hive.files import Files
+from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse import (
     altering,
     definitions,

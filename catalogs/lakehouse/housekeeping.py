@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 
 from twophase.catalog import Residue
-from twophase.catalogs.hive.files import is_below
+from twophase.catalogs.files import is_below
 from twophase.catalogs.lakehouse import manifests, publishing
 from twophase.catalogs.lakehouse.layout import Place, remove_file, version_of
 from twophase.catalogs.lakehouse.snapshots import TRANSACTION_ID

@@ -20,7 +20,7 @@ import secrets
 import uuid
 from dataclasses import dataclass
 
-from twophase.catalogs.hive.files import Files, join
+from twophase.catalogs.files import Files, join
 from twophase.model import ObjectPath
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-]")

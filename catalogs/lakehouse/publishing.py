@@ -20,7 +20,7 @@ from twophase.failpoints import step
 from twophase.model import ObjectPath
 
 if TYPE_CHECKING:
-    from twophase.catalogs.hive.files import Files
+    from twophase.catalogs.files import Files
     from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 
 _LONGEST_PAUSE = 0.5

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from twophase.catalogs.hive.files import data_entries, join
+from twophase.catalogs.files import data_entries, join
 from twophase.catalogs.lakehouse.arrow_writing import ArrowWriter, file_schema
 from twophase.catalogs.lakehouse.footers import Registrar
 from twophase.catalogs.lakehouse.layout import remove_file

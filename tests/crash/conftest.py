@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.crash.matrix import Report
 from tests.numbers import NUMBERS
 
 
 @pytest.fixture(scope="session")
-def reports(pytestconfig: pytest.Config) -> list[object]:
-    """Where each matrix puts its numbers."""
-    return pytestconfig.stash[NUMBERS]
+def report_of(pytestconfig: pytest.Config) -> Callable[[str], Report]:
+    """Where the matrix of a name puts its numbers."""
+    reports: dict[str, Report] = {}
+
+    def report(name: str) -> Report:
+        if name not in reports:
+            reports[name] = Report(name)
+            pytestconfig.stash[NUMBERS].append(reports[name])
+        return reports[name]
+
+    return report
 
 
 @pytest.fixture(scope="session")

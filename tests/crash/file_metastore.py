@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tests.crash.frames import local, read
 from twophase import failpoints
-from twophase.catalogs.hive.files import Files
+from twophase.catalogs.files import Files
 from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore
 from twophase.errors import (
     CatalogError,

@@ -6,7 +6,7 @@ actions everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,10 +42,8 @@ SILENCES = [
 
 
 @pytest.fixture(scope="module")
-def crew(fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
-    report = Report("chaos")
-    reports.append(report)
-    with Crew("chaos", fast_directory / "chaos", report) as crew:
+def crew(fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
+    with Crew("chaos", fast_directory / "chaos", report_of("chaos")) as crew:
         yield crew
 
 

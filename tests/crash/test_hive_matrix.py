@@ -54,11 +54,9 @@ DEATHS = [
 
 
 @pytest.fixture(scope="module", params=RECIPES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
     name = f"hive-{request.param}"
-    report = Report(name)
-    reports.append(report)
-    with Crew(name, fast_directory / name, report) as crew:
+    with Crew(name, fast_directory / name, report_of(name)) as crew:
         yield crew
 
 

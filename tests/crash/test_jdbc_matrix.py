@@ -53,13 +53,11 @@ def quick_deaths(crew: Crew) -> list[Case]:
 
 
 @pytest.fixture(scope="module", params=DATABASES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[object]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
     name = f"jdbc-{request.param}"
     if request.param != "sqlite":
         os.environ[variable(request.param)] = make_place(request.param, request, fast_directory).url
-    report = Report(name)
-    reports.append(report)
-    with Crew(name, fast_directory / name, report) as crew:
+    with Crew(name, fast_directory / name, report_of(name)) as crew:
         yield crew
 
 

@@ -48,14 +48,12 @@ QUICK_DEATHS = [
 
 
 @pytest.fixture(scope="module", params=DATABASES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, reports: list[Report]) -> Iterator[Crew]:
+def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
     name = f"lakehouse-{request.param}"
     if request.param != "sqlite":
         # The children of the matrix find the server by it.
         os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = request.getfixturevalue(request.param).url
-    report = Report(name)
-    reports.append(report)
-    with Crew(name, fast_directory / name, report) as crew:
+    with Crew(name, fast_directory / name, report_of(name)) as crew:
         yield crew
 
 
@@ -78,9 +76,9 @@ def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
     assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
 
-def test_every_failpoint_of_the_catalog_was_reached(reports: list[Report]) -> None:
+def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], Report]) -> None:
     declared = {name for name in failpoints.declared() if name.startswith("lakehouse.")}
-    reached = {point for report in reports if report.name.startswith("lakehouse-") for point in report.points}
+    reached = {point for database in DATABASES for point in report_of(f"lakehouse-{database}").points}
     assert declared - reached == ELSEWHERE
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hive.test_housekeeping import clean
 from tests.hive.world import World, files_of
-from twophase.catalogs.hive.files import same
+from twophase.catalogs.files import same
 from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 from twophase.spark.jvm_partitions import path_of, uri_of

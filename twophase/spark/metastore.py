@@ -12,8 +12,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from twophase.catalogs.files import same
 from twophase.catalogs.hive import identity as identities
-from twophase.catalogs.hive.files import same
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
