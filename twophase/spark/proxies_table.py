@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.errors import TransactionAborted
+from twophase.errors import TableAlreadyExistsError, TransactionAborted
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import live, types
@@ -185,7 +185,13 @@ class StagedTable(TableProxy):
 
     def commitStagedChanges(self) -> None:
         with thrown_to_spark(self._jvm):
-            live.finish_statement(self._handle, self._statement, self._definition)
+            try:
+                live.finish_statement(self._handle, self._statement, self._definition)
+            except TableAlreadyExistsError:
+                # Another writer came first: the same error as when Spark had seen it before the job.
+                identifier = self._jvm.identifier(list(self._path.namespace), self._path.name)
+                with thrown_to_spark(self._jvm, identifier):
+                    raise
 
     def abortStagedChanges(self) -> None:
         # Called even when commitStagedChanges threw; a statement that has ended takes no notice.
