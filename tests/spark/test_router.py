@@ -15,6 +15,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 
 import twophase
 from tests.spark.conftest import Start
+from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.jvm import INTENT_PROPERTY
 from twophase.spark.router import router_of
@@ -502,6 +503,17 @@ def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession, grouped: 
     with pytest.raises(AnalysisException) as caught, twophase.transaction(spark) if grouped else nullcontext():
         spark.range(1).writeTo("missing").append()
     assert caught.value.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+def test_a_create_that_loses_to_another_writer_during_its_job_is_sparks_error(spark: SparkSession) -> None:
+    failpoints.arm("core.write", lambda _: spark._jsparkSession.sql("CREATE TABLE late (other INT) USING parquet"))
+    try:
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("CREATE TABLE late AS SELECT 1 AS id")
+    finally:
+        failpoints.disarm()
+    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+    assert spark.table("late").columns == ["other"]
 
 
 # -- who is routed -----------------------------------------------------------------------------------------------------
