@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets as random_source
+import secrets
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -228,7 +228,7 @@ class LakehouseCatalog(Catalog):
 
     def own_key(self) -> str:
         """A key for what no participant makes."""
-        return random_source.token_hex(12)
+        return secrets.token_hex(12)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
@@ -402,7 +402,7 @@ class LakehouseCatalog(Catalog):
     ) -> TwoPhaseCatalogTable | None:
         if is_streaming_mode:
             return None
-        context = context or WriteContext(f"{self.name}-{random_source.token_hex(6)}")
+        context = context or WriteContext.alone(self.name)
         return LakehouseParticipant(self, offer(self, path, definition, purpose, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
