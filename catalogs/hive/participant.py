@@ -27,7 +27,8 @@ from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, reda
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
 from twophase.catalogs.hive.partitions import Key
-from twophase.catalogs.hive.writing import aligned, save, written_as_files
+from twophase.catalogs.hive.writing import save, written_as_files
+from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
@@ -178,7 +179,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         return {**facts, "purpose": self.purpose.value}
 
     def write(self, df: Any) -> None:
-        rows = aligned(df, self.definition)
+        rows = aligned(df, self.definition.schema.names)
         with self.step("write"):
             if written_as_files(self.definition):
                 save(rows, self.definition, self.version)

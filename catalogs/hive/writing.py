@@ -13,23 +13,6 @@ def written_as_files(definition: TableDefinition) -> bool:
     return definition.provider in FILE_PROVIDERS and definition.bucketing is None
 
 
-def aligned(df: Any, definition: TableDefinition) -> Any:
-    """The rows with the table's column names, in the table's order.
-
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-        Columns by name where all names fit, else by position.
-    definition : TableDefinition
-    """
-    wanted = [field.name for field in definition.schema]
-    if df.columns == wanted:
-        return df
-    if sorted(df.columns) == sorted(wanted) and len(set(wanted)) == len(wanted):
-        return df.select(*(df[f"`{name.replace('`', '``')}`"] for name in wanted))
-    return df.toDF(*wanted)
-
-
 def save(df: Any, definition: TableDefinition, location: str) -> None:
     """Append the rows to a directory as files of the definition's format."""
     writer = df.write.format(definition.provider).options(**definition.options).mode("append")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.catalogs.rows import aligned
 from twophase.model import quote
 from twophase.spark import types
 
@@ -73,7 +74,7 @@ class SparkParquet:
         """
         from pyspark.sql.functions import col
 
-        rows = _with_ids(_aligned(df, schema.names), schema)
+        rows = _with_ids(aligned(df, schema.names), schema)
         if partition_key is not None:
             rows = rows.selectExpr("*", f"{partition_key} AS {_KEY}")
             rows = rows.hint("rebalance", col(_KEY)) if rebalance else rows
@@ -92,14 +93,6 @@ class SparkParquet:
     def schema_of(self, df: DataFrame) -> pa.Schema:
         """The schema of rows that are to be written."""
         return types.to_arrow_schema(df.schema)
-
-
-def _aligned(df: DataFrame, names: list[str]) -> DataFrame:
-    if df.columns == names:
-        return df
-    if sorted(df.columns) == sorted(names) and len(set(names)) == len(names):
-        return df.select(*(df[quote(name)] for name in names))
-    return df.toDF(*names)
 
 
 def _with_ids(df: DataFrame, schema: pa.Schema) -> DataFrame:
