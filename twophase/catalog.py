@@ -120,6 +120,10 @@ class Environment:
     retention: float = 86_400.0
     conf: Mapping[str, str] = {}
 
+    def executor_problems(self, modules: Sequence[str]) -> list[str]:
+        """Which of these modules the executors cannot import, in words with what to do; for :meth:`Catalog.check`."""
+        return []
+
 
 class TwoPhaseCatalogTable(ABC):
     """One participant: a table (or the rows of an insert) that is staged, then committed or aborted.

@@ -107,9 +107,12 @@ def _remove_row(catalog: JdbcCatalog, home: str, key: str, transaction_id: str) 
 
 
 def problems(catalog: JdbcCatalog) -> list[str]:
-    """What ``twophase doctor`` tells: whether the database answers."""
+    """What ``twophase doctor`` tells: whether the database answers, and whether tasks can write to it."""
+    driver = catalog.store.settings.parsed.get_dialect().import_dbapi().__name__
+    needed = catalog.environment.executor_problems((catalog.store.__class__.__module__, driver))
+    found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
     try:
         catalog.list_databases()
     except CatalogError as error:
-        return [f"Catalog {catalog.name}: {error}"]
-    return []
+        found.append(f"Catalog {catalog.name}: {error}")
+    return found

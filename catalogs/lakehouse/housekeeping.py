@@ -190,12 +190,13 @@ def _reached(metadata: TableMetadata) -> set[str]:
 
 
 def problems(catalog: LakehouseCatalog) -> list[str]:
-    """What ``twophase doctor`` tells: whether the catalog answers, and whose metadata cannot be read."""
-    found = []
+    """What ``twophase doctor`` tells: whether tasks can write, the catalog answers, and all metadata can be read."""
+    needed = catalog.environment.executor_problems((__name__,))
+    found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
     try:
         tables = catalog.all_tables()
     except CatalogError as error:
-        return [f"Catalog {catalog.name}: {error}"]
+        return [*found, f"Catalog {catalog.name}: {error}"]
     for path, location in tables.items():
         try:
             catalog.store.metadata(path, location)

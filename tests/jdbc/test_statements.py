@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,3 +266,18 @@ def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path
     assert column.type.lower() in ("varchar(3)", "character varying(3)")
     with pytest.raises(CatalogError, match="Did you mean column_types"):
         shop.sql("CREATE TABLE @other OPTIONS (columns_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
+
+
+def test_the_doctor_tells_of_executors_whose_python_lacks_what_tasks_need(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = twophase.attach(shop.spark).catalog(shop.catalog)
+    assert catalog.check() == []
+    venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.setattr(shop.spark.sparkContext, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))
+    (told,) = catalog.check()
+    assert "Python lacks " in told and "pyarrow" in told
+    assert "PYSPARK_PYTHON" in told
+    monkeypatch.setattr(shop.spark.sparkContext, "pythonExec", "/no/such/python")
+    (told,) = catalog.check()
+    assert "/no/such/python" in told

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from twophase.catalog import Environment
+from twophase.spark.executors import executor_problems
 from twophase.spark.jvm import Jvm
 from twophase.spark.parquet import SparkParquet
 from twophase.spark.partitions import SparkPartitions
@@ -66,3 +67,6 @@ class SessionEnvironment(Environment):
         from twophase.spark.writer import SessionTableWriter
 
         return SessionTableWriter(self._spark)
+
+    def executor_problems(self, modules: Sequence[str]) -> list[str]:
+        return executor_problems(self._spark, modules)

@@ -1,0 +1,61 @@
+"""What the Python of the executors lacks: it need not be the driver's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CURE = (
+    "Spark takes the first python3 of the PATH there unless PYSPARK_PYTHON (or spark.pyspark.python) names another: "
+    "let it name a Python that has twophase, on every machine of the cluster."
+)
+
+
+def executor_problems(spark: SparkSession, modules: Sequence[str]) -> list[str]:
+    """Modules that a task cannot import, found out by a job of one task.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    modules : sequence of str
+        Full names.
+
+    Returns
+    -------
+    list of str
+        At most one sentence, with what to do.
+    """
+    try:
+        missing = spark.sparkContext.parallelize([list(modules)], 1).map(_importer()).collect()[0]
+    except Exception as error:  # whatever it is, the doctor tells it
+        return [f"The executors cannot run Python: {_reason(error)}. {_CURE}"]
+    return [f"The executors' Python lacks {', '.join(missing)}. {_CURE}"] if missing else []
+
+
+def _importer() -> Callable[[list[str]], list[str]]:
+    """A function that travels by value, as it is a local one: one of the module would itself need twophase there."""
+
+    def lacking(names: list[str]) -> list[str]:
+        from importlib import import_module
+
+        lost = []
+        for name in names:
+            try:
+                import_module(name)
+            except ImportError as error:
+                lost.append(error.name or name)
+        return sorted(set(lost))
+
+    return lacking
+
+
+def _reason(error: Exception) -> str:
+    """The one line of a Java or Python trace that says it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for sign in ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error: ", "Exception: "):
+        if telling := [line for line in lines if sign in line]:
+            return telling[-1].rstrip(".")
+    return lines[-1] if lines else type(error).__name__
