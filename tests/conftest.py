@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -18,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if version("pyspark").startswith("4.0"):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     config.stash[NUMBERS] = []
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(servers.JAVA_FOR_SHORT_RUNS))
     _keep_configurations_apart()
 
 

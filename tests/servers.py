@@ -24,6 +24,9 @@ from pathlib import Path
 HOST = "127.0.0.1"
 #: Seconds that a server may take until it answers; the Java ones need about 15 on a quiet machine with two cores.
 DEADLINE = 150.0
+#: A JVM of the tests lives for seconds to minutes: its optimising compiler would take a third of the cores' time and
+#: give little back.
+JAVA_FOR_SHORT_RUNS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _ATTEMPTS = 3
 
 
@@ -243,7 +246,7 @@ def _spark_home() -> Path:
 def _java_env() -> dict[str, str]:
     # A SPARK_HOME or SPARK_CONF_DIR of the developer's would start another Spark than the one under test.
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "HADOOP_", "HIVE_"))}
-    return {**kept, "SPARK_HOME": str(_spark_home()), "_JAVA_OPTIONS": "-Xmx768m"}
+    return {**kept, "SPARK_HOME": str(_spark_home()), "_JAVA_OPTIONS": " ".join(["-Xmx768m", *JAVA_FOR_SHORT_RUNS])}
 
 
 def _call_metastore(port: int) -> None:
