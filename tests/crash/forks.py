@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import traceback
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,7 +54,16 @@ class Forks:
         return answers
 
 
+class _WithoutPandas(MetaPathFinder):
+    """PyArrow takes pandas along where it is there; nobody needs it here, and each fork would copy its page tables."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
+
+
 def _serve() -> None:
+    sys.meta_path.insert(0, _WithoutPandas())
     from tests.crash import jobs
 
     # A job that prints must not spoil the answers.
