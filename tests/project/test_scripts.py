@@ -66,3 +66,16 @@ def test_missing_database_servers_are_named_with_the_command_that_installs_them(
     result = run("check-servers", machine)
     assert result.returncode == 1
     assert "sudo apt-get install -y mariadb-server" in result.stderr
+
+
+def test_root_on_debian_gets_what_is_missing(machine: Path) -> None:
+    program(machine, "id", "echo 0")
+    program(machine, "apt-cache", "exit 0")
+    program(machine, "apt-get", 'echo "$@" >>"${0%/*}/asked"')
+    for script, package, *arguments in (
+        ("venv", "python3-venv", str(machine / "environment")),
+        ("check-java", "openjdk-17-jre-headless"),
+        ("check-servers", "mariadb-server"),
+    ):
+        run(script, machine, *arguments)
+        assert f"install -y -qq --no-install-recommends {package}" in (machine / "asked").read_text()
