@@ -47,7 +47,7 @@ from twophase.schema import to_iceberg
 
 
 class LakehouseCatalog(Catalog):
-    """Iceberg tables behind PyIceberg's SQL catalog, in SQLite or PostgreSQL; no Iceberg jar is needed.
+    """Iceberg tables behind PyIceberg's catalogs: a SQL database, or a Hive Metastore; no Iceberg jar is needed.
 
     Parameters
     ----------
@@ -64,8 +64,18 @@ class LakehouseCatalog(Catalog):
 
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)
-        self.store = Store(options.read(name, options_, environment.warehouse))
+        settings = options.read(name, options_, environment.warehouse)
         self.files = Files()
+        self.store = self._open(settings)
+
+    def _open(self, settings: options.Settings) -> Store:
+        if settings.kind == "hive":
+            from twophase.catalogs.lakehouse.store_hive import HiveStore
+
+            return HiveStore(settings, self.files)
+        from twophase.catalogs.lakehouse.store_sql import SqlStore
+
+        return SqlStore(settings)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -76,7 +86,8 @@ class LakehouseCatalog(Catalog):
             rename_table=True,
             alter_table=True,
             read=True,
-            group_publish=True,
+            group_publish=self.store.publishes_together,
+            compensate=not self.store.publishes_together,
             delete=True,
             providers=frozenset({definitions.PROVIDER}),
         )
@@ -84,23 +95,24 @@ class LakehouseCatalog(Catalog):
     # -- databases -----------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
-        with errors.speaking(self.store.settings):
+        with self.store.speaking():
             return sorted(".".join(levels) for levels in self.store.catalog.list_namespaces())
 
     def database_exists(self, database: str) -> bool:
         if not database.strip() or "." in database:
             return False
-        with errors.speaking(self.store.settings, path=database):
+        with self.store.speaking(path=database):
             return bool(self.store.catalog.namespace_exists((database,)))
 
     def create_database(
         self, database: str, *, ignore_if_exists: bool = False, properties: Mapping[str, str] | None = None
     ) -> None:
         definitions.check_name(database, "database", database)
+        self.store.check_name(database, "database", database)
         given = {key: value for key, value in (properties or {}).items() if key != "location"}
         try:
-            with errors.speaking(self.store.settings, path=database):
-                self.store.catalog.create_namespace((database,), {"exists": "true", **given})
+            with self.store.speaking(path=database):
+                self.store.create_namespace(database, given)
         except NamespaceAlreadyExistsError:
             if not ignore_if_exists:
                 raise DatabaseAlreadyExistsError(
@@ -112,7 +124,7 @@ class LakehouseCatalog(Catalog):
         known = self.load_database(database)
         removals = {key for key, value in changes.items() if value is None and key in known}
         updates = {key: value for key, value in changes.items() if value is not None}
-        with errors.speaking(self.store.settings, path=database):
+        with self.store.speaking(path=database):
             self.store.catalog.update_namespace_properties((database,), removals, updates)
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
@@ -120,7 +132,7 @@ class LakehouseCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             self._require_database(database)
-        tables = {path: place for path, place in self.all_tables().items() if path.database == database}
+        tables = self.store.all_tables(database)
         if tables and not cascade:
             names = ", ".join(sorted(path.name for path in tables)[:5])
             raise CatalogError(
@@ -129,16 +141,12 @@ class LakehouseCatalog(Catalog):
                 hint="Drop its tables first, or say CASCADE.",
             )
         places = {path: self._location(path, pointer) for path, pointer in tables.items()}
-        with self.store.begin(path=database) as connection:
-            for path, place in places.items():
-                if place is not None:
-                    self.store.record_dropped(connection, path, place)
-            self.store.drop_namespace(connection, database)
+        self.store.drop_namespace(database, places)
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
         try:
-            with errors.speaking(self.store.settings, path=database):
+            with self.store.speaking(path=database):
                 found = self.store.catalog.load_namespace_properties((database,))
         except NoSuchNamespaceError:
             raise self._no_database(database) from None
@@ -153,14 +161,12 @@ class LakehouseCatalog(Catalog):
 
     # -- tables --------------------------------------------------------------------------------------------------
 
-    def all_tables(self) -> dict[ObjectPath, str]:
-        """All tables, and their metadata files; in one look."""
-        with self.store.begin(read_only=True) as connection:
-            return self.store.locations(connection)
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        return self.store.canonical(path)
 
     def list_tables(self, database: str) -> list[str]:
         self._require_database(database)
-        return sorted(path.name for path in self.all_tables() if path.database == database)
+        return sorted(path.name for path in self.store.all_tables(database))
 
     def table_exists(self, path: ObjectPath) -> bool:
         if self._inspected(path) is not None:
@@ -178,6 +184,7 @@ class LakehouseCatalog(Catalog):
         if len(path.namespace) != 1:
             raise CatalogError(f"A table of catalog {self.name} is named database.table; {path} is not.", path=path)
         definitions.check_name(path.name, "table", path)
+        self.store.check_name(path.name, "table", path)
         self._require_database(path.database)
 
     def require(self, path: ObjectPath) -> Loaded:
@@ -220,8 +227,7 @@ class LakehouseCatalog(Catalog):
         location = place.metadata_file(0)
         with errors.writing(path, location):
             self.store.write_metadata(location, metadata)
-        with self.store.begin(path=path) as connection:
-            made = self.store.swap(connection, path, None, location)
+        made = self.store.swap(path, None, Loaded(location, metadata))
         if not made:
             place.remove(self.files)
         return made
@@ -237,11 +243,7 @@ class LakehouseCatalog(Catalog):
                 return
             raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
         place = self._location(path, pointer)
-        with self.store.begin(path=path) as connection:
-            gone = self.store.drop(connection, path, pointer)
-            if gone and place is not None:
-                self.store.record_dropped(connection, path, place)
-        if not gone:
+        if not self.store.drop(path, pointer, place):
             self.drop_table(path, ignore_if_not_exists=ignore_if_not_exists, purge=purge)
         elif purge and place is not None:
             self.files.remove_tree(place)
@@ -258,9 +260,7 @@ class LakehouseCatalog(Catalog):
         if self.store.pointer(path) is None:
             raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
         self.check_path(new_path)
-        with self.store.begin(path=path) as connection:
-            renamed = self.store.rename(connection, path, new_path)
-        if not renamed:
+        if not self.store.rename(path, new_path):
             raise TableAlreadyExistsError(f"Table {new_path} exists already in catalog {self.name}.", path=new_path)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
@@ -411,6 +411,8 @@ class LakehouseCatalog(Catalog):
         return restored
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
+        if not self.store.publishes_together:
+            return None
         return f"{self.store.settings.display_uri} {self.store.settings.catalog_name}"
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from thrift.Thrift import TException
 
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.errors import CatalogError, TwoPhaseError
@@ -27,6 +28,8 @@ _HINTS = (
     ("locked", "Another process holds the catalog: run the statement again."),
     ("refused", "Check host and port in the uri, and that the server runs."),
     ("authentication", "Check user and password in the uri."),
+    ("connect to any", "Check host and port in the uri, and that the metastore runs."),
+    ("read 0 bytes", "A metastore without locks ends the connection like this: see the option hive_locks."),
     ("permission denied", "The role needs to read and write the Iceberg catalog's tables."),
 )
 
@@ -34,7 +37,8 @@ _HINTS = (
 def reason(error: BaseException) -> str:
     """What was said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = str(origin).strip() or type(origin).__name__
+    said = getattr(origin, "message", None) if isinstance(origin, TException) else str(origin)
+    text = (said or "").strip() or type(origin).__name__
     return text.splitlines()[0].rstrip(".")
 
 
@@ -47,12 +51,12 @@ def hint(error: BaseException) -> str | None:
 
 @contextmanager
 def speaking(settings: Settings, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
-    """Turn what the catalog's database says into a :class:`CatalogError`."""
+    """Turn what the catalog's database or metastore says into a :class:`CatalogError`."""
     try:
         yield
     except TwoPhaseError:
         raise
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, TException) as error:
         raise CatalogError(
             f"The Iceberg catalog {settings.display_uri} failed: {reason(error)}.",
             path=path,

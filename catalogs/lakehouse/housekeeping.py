@@ -74,7 +74,7 @@ def _dropped(catalog: LakehouseCatalog) -> Iterator[Residue]:
 def _old_snapshots(catalog: LakehouseCatalog) -> Iterator[Residue]:
     """Snapshots of ours that no branch or tag needs, and that were replaced before the retention."""
     before = int((time.time() - catalog.environment.retention) * 1000)
-    for path, location in catalog.all_tables().items():
+    for path, location in catalog.store.all_tables().items():
         try:
             metadata = catalog.store.metadata(path, location)
         except CatalogError:
@@ -139,7 +139,7 @@ def remove_staged(catalog: LakehouseCatalog, participant: str) -> None:
 
 
 def _remove_dropped(catalog: LakehouseCatalog, location: str) -> None:
-    if any(is_below(pointer, location) for pointer in catalog.all_tables().values()):
+    if any(is_below(pointer, location) for pointer in catalog.store.all_tables().values()):
         raise CatalogError(f"{location} is a table's again: it was kept.")
     if any(found == location for found, _, _ in catalog.store.dropped()):
         catalog.files.remove_tree(location)
@@ -194,7 +194,7 @@ def problems(catalog: LakehouseCatalog) -> list[str]:
     needed = catalog.environment.executor_problems((__name__,))
     found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
     try:
-        tables = catalog.all_tables()
+        tables = catalog.store.all_tables()
     except CatalogError as error:
         return [*found, f"Catalog {catalog.name}: {error}"]
     for path, location in tables.items():

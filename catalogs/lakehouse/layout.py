@@ -90,12 +90,16 @@ class Place:
     def metadata_files(self, files: Files) -> list[str]:
         """All that it has made among the metadata."""
         found = files.list(self.metadata, recursive=False)
-        return [join(self.metadata, entry.name) for entry in found if self._mark in entry.name]
+        return [join(self.metadata, entry.name) for entry in found if self.is_own(entry.name)]
 
     def left(self, files: Files) -> list[str]:
         """All that it has made."""
         data = [self.data] if files.exists(self.data) else []
         return [*data, *self.metadata_files(files)]
+
+    def is_own(self, file: str) -> bool:
+        """Whether it has made a file of the metadata."""
+        return self._mark in file.rpartition("/")[2]
 
     def remove(self, files: Files) -> None:
         """Remove all that it has made, and directories that are empty then. Idempotent."""

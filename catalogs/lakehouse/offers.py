@@ -168,8 +168,9 @@ def _prior(
         seen = None if loaded is None else Seen.document_of(loaded)
         nothing: Document = {"prior": None, "base_kept": None, "base_counts": {}, "carries": []}
         metadata = None if loaded is None else loaded.metadata
-        return {"seen": seen, "snapshot_id": _snapshot_id(metadata), **nothing}
-    facts = {"seen": base["seen"], "snapshot_id": base["snapshot_id"]}
+        number = getattr(metadata, "last_sequence_number", 0)
+        return {"seen": seen, "snapshot_id": _snapshot_id(metadata), "last_sequence_number": number, **nothing}
+    facts = {name: base[name] for name in ("seen", "snapshot_id", "last_sequence_number")}
     if not purpose.inserts:
         return {**facts, "prior": None, "base_kept": [], "base_counts": {}, "carries": []}
     removed = {k: v for k, v in base["counts"].items() if k.startswith(("deleted-", "removed-"))}

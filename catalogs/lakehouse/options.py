@@ -19,12 +19,13 @@ from twophase.schema import (
 )
 
 KNOWN: Mapping[str, str] = {
-    "type": "kind of the Iceberg catalog; only sql",
-    "uri": "SQLAlchemy URL of the Iceberg catalog (default: sqlite:///<warehouse>/iceberg_catalog.db)",
+    "type": "kind of the Iceberg catalog: sql or hive (default: as the uri says)",
+    "uri": "SQLAlchemy URL, or thrift://host:port of a Hive Metastore (default: sqlite:///<warehouse>/iceberg_catalog.db)",
     "password": "password, where the uri holds none; better in the environment",
     "password_env": "name of the environment variable that holds the password",
     "warehouse": "directory of the tables (default: <spark.sql.warehouse.dir>/<name of the catalog>)",
     "catalog_name": "the name under which the Iceberg catalog keeps its tables (default: the name of the catalog)",
+    "hive_locks": "whether writers take the Hive Metastore's locks, as Iceberg does by default (default: true)",
     "init_catalog_tables": "whether to make the tables of the Iceberg catalog where they are missing (default: true)",
     "schema_conflicts": "two writers change one schema: rfc-82 (default), or rebase, which combines what it can",
     "promotion": "changes of type that ALTER TABLE may make: exact, the only one that all Iceberg readers take",
@@ -36,6 +37,16 @@ _STRATEGIES: Mapping[str, SchemaConflictResolutionStrategy] = {
     "rebase": RebaseSchemaConflictResolutionStrategy(),
 }
 _BACKENDS = ("sqlite", "postgresql")
+_KINDS = ("sql", "hive")
+_THRIFT = re.compile(r"thrift://[^/?#,@\s]+:\d+(,thrift://[^/?#,@\s]+:\d+)*")
+#: Options that only one kind of catalog has.
+_OF_ONE_KIND = {
+    "password": "sql",
+    "password_env": "sql",
+    "init_catalog_tables": "sql",
+    "catalog_name": "sql",
+    "hive_locks": "hive",
+}
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
@@ -52,7 +63,9 @@ class Settings:
     warehouse : str
         A URI (``file:///...``).
     catalog_name : str
-    init_catalog_tables : bool
+    kind : str
+        ``sql`` or ``hive``.
+    hive_locks, init_catalog_tables : bool
     strategy : SchemaConflictResolutionStrategy
     commit_retries, read_footers_on_executors : int
     """
@@ -61,6 +74,8 @@ class Settings:
     uri: str = field(repr=False)
     warehouse: str
     catalog_name: str
+    kind: str = "sql"
+    hive_locks: bool = True
     init_catalog_tables: bool = True
     strategy: SchemaConflictResolutionStrategy = DEFAULT_STRATEGY
     commit_retries: int = 20
@@ -68,13 +83,13 @@ class Settings:
 
     @property
     def url(self) -> URL:
-        """SQLAlchemy's form of the URI."""
+        """SQLAlchemy's form of the URI of a SQL catalog."""
         return make_url(self.uri)
 
     @property
     def display_uri(self) -> str:
         """The URI for messages, without the password."""
-        return self.url.set(query={}).render_as_string(hide_password=True)
+        return self.uri if self.kind == "hive" else self.url.set(query={}).render_as_string(hide_password=True)
 
 
 def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
@@ -95,20 +110,17 @@ def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
     for name in options:
         if name not in KNOWN:
             raise _wrong(catalog, f"there is no option {name}.", nearest(name, KNOWN))
-    if (kind := options.get("type", "sql")) != "sql":
-        raise _wrong(
-            catalog,
-            f"Iceberg catalogs of the type {kind!r} cannot publish several tables in one step and are not offered.",
-            "Use type sql: PyIceberg's SQL catalog, which is also the JDBC catalog of Spark, Trino and Flink.",
-        )
+    kind = _kind(catalog, options)
     if options.get("promotion", "exact") != "exact":
         raise _wrong(catalog, "the option promotion is exact: other Iceberg readers take no wider changes of type.")
     place = _warehouse(catalog, options, warehouse)
     return Settings(
         catalog=catalog,
-        uri=_uri(catalog, options, place).render_as_string(hide_password=False),
+        uri=_metastore(catalog, options) if kind == "hive" else _database(catalog, options, place),
         warehouse=place,
         catalog_name=options.get("catalog_name", catalog),
+        kind=kind,
+        hive_locks=_flag(catalog, options, "hive_locks"),
         init_catalog_tables=_flag(catalog, options, "init_catalog_tables"),
         strategy=_strategy(catalog, options),
         commit_retries=_number(catalog, options, "commit_retries", 20),
@@ -160,6 +172,32 @@ def _warehouse(catalog: str, options: Mapping[str, str], session_warehouse: str)
     if any(mark in place for mark in "?#%*[]{}"):
         raise _wrong(catalog, f"the warehouse {place} has a character that readers of Iceberg tables take for another.")
     return place.rstrip("/")
+
+
+def _kind(catalog: str, options: Mapping[str, str]) -> str:
+    by_uri = "hive" if options.get("uri", "").startswith("thrift:") else "sql"
+    kind = options.get("type", by_uri)
+    if kind not in _KINDS:
+        raise _wrong(
+            catalog,
+            f"Iceberg catalogs of the type {kind!r} are not offered.",
+            "Use type sql, PyIceberg's SQL catalog, which is also the JDBC catalog of Spark, Trino and Flink; or hive.",
+        )
+    for name, of in _OF_ONE_KIND.items():
+        if name in options and of != kind:
+            raise _wrong(catalog, f"the option {name} is for catalogs of the type {of}, not {kind}.")
+    return kind
+
+
+def _metastore(catalog: str, options: Mapping[str, str]) -> str:
+    uri = options.get("uri", "")
+    if not _THRIFT.fullmatch(uri):
+        raise _wrong(catalog, "the option uri does not name a Hive Metastore.", "Write it as thrift://host:port")
+    return uri
+
+
+def _database(catalog: str, options: Mapping[str, str], warehouse: str) -> str:
+    return _uri(catalog, options, warehouse).render_as_string(hide_password=False)
 
 
 def _uri(catalog: str, options: Mapping[str, str], warehouse: str) -> URL:

@@ -6,6 +6,7 @@ Its document holds::
     effect                                               create, replace, append or overwrite
     key, location, uuid                                  where it stages, and for a new table its identity
     snapshot_id                                          of the snapshot that it will be
+    last_sequence_number                                 of the table as the statement found it
     seen                                                 the table as the statement found it; None: there was none
     schema, highest_field_id, spec                       what its files are written with
     by_name                                              whether columns of the rows are found by name
@@ -62,6 +63,7 @@ declare(
     "lakehouse.publish",
     "lakehouse.write_metadata",
     "lakehouse.swap",
+    "lakehouse.compensate",
     "lakehouse.outcome",
     "lakehouse.mark_aborted",
     "lakehouse.remove_files",
@@ -180,12 +182,16 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
                 raise TableAlreadyExistsError(
                     f"Table {self.path} exists already.", path=self.path, transaction_id=self.transaction_id
                 )
-            facts = {"catalog": self.catalog.name, "location": self.place.location, "key": self.place.key}
+            facts = {
+                "catalog": self.catalog.name,
+                "location": self.place.location,
+                "key": self.place.key,
+                "last_sequence_number": self.document["last_sequence_number"],
+            }
             self.store.record_staged(self.name, self.path, facts, float(self.document["since"]))
 
     def _is_known(self) -> bool:
-        with self.store.begin(path=self.path, read_only=True) as connection:
-            return self.store.staged(connection, self.name) is not None
+        return self.store.staged(self.name) is not None
 
     def write(self, df: Any) -> None:
         with step("lakehouse.write"):
@@ -318,8 +324,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
 
     def outcome(self) -> Outcome:
         try:
-            with step("lakehouse.outcome"), self.store.begin(path=self.path) as connection:
-                found = self.store.staged(connection, self.name, lock=True)
+            with step("lakehouse.outcome"):
+                found = self.store.staged(self.name, settled=True)
             if found is not None:
                 return Outcome.PUBLISHED if found.state == PUBLISHED else Outcome.NOT_PUBLISHED
             return Outcome.PUBLISHED if self._is_in_history() else Outcome.NOT_PUBLISHED
@@ -349,11 +355,12 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         with step("lakehouse.tidy"):
             if self._published is None or self._left_tries:
                 self._remove_tries()
+            for name in self.names:
+                self.store.settle(name)
 
     def _remove_tries(self) -> None:
         """Metadata of tries that did not go through; those of this object's own were removed at once."""
-        with self.store.begin(path=self.path, read_only=True) as connection:
-            found = self.store.staged(connection, self.name)
+        found = self.store.staged(self.name)
         if found is None or found.metadata_location is None:
             return
         metadata = self.store.metadata(self.path, found.metadata_location)
@@ -364,9 +371,20 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         published = {found.metadata_location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
         self.place.remove_tries(self.lakehouse.files, published)
 
+    def compensate(self) -> bool:
+        if self.store.publishes_together:
+            return False
+        with step("lakehouse.compensate"):
+            current = self.store.load(self.path)
+            if current is None or not self.place.is_own(current.location):
+                return False
+            if self.effect == CREATE:
+                return self.store.drop(self.path, current.location, None)
+            before = current.metadata.metadata_log[-1].metadata_file
+            return self.store.swap(self.path, current, Loaded(before, self.store.metadata(self.path, before)))
+
     def left_behind(self) -> list[str]:
-        with self.store.begin(path=self.path, read_only=True) as connection:
-            found = self.store.staged(connection, self.name)
+        found = self.store.staged(self.name)
         left = self.place.left(self.lakehouse.files)
         return left or ([self.place.data] if found is not None and found.state != PUBLISHED else [])
 

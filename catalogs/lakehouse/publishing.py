@@ -1,4 +1,4 @@
-"""The one step: pointers of several tables, and the records of their participants, in one SQL transaction."""
+"""The one step: pointers of several tables, and the records of their participants; tried again on a lost race."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse.layout import remove_file, version_of
 from twophase.catalogs.lakehouse.snapshots import Plan
-from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Store
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, LostRace, Move, NotStaged, Store
 from twophase.errors import TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import ObjectPath
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE = 0.5
 _THREADS = 4
-
-
-class LostRace(Exception):
-    """Another writer moved a pointer first: nothing of this try happened."""
 
 
 def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
@@ -73,28 +68,28 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) ->
     written: list[str] = []
     try:
         moves = _stage_all(store, members, written)
-        with (
-            step("lakehouse.swap"),
-            store.begin(path=members[0].path, transaction_id=members[0].transaction_id) as connection,
-        ):
-            for member, (current, location) in zip(members, moves, strict=True):
-                _move(store, connection, member, current, location)
-    except (LostRace, TransactionAborted):
+        with step("lakehouse.swap"):
+            store.publish(moves)
+    except (LostRace, NotStaged, TransactionAborted) as error:
         for location in written:
             remove_file(files, location)
+        if isinstance(error, NotStaged):
+            raise _member(members, error.participant).gone() from None
         raise
     except BaseException:
         # Whether it went through is not known here: what it wrote must stay until that is.
         for member in members:
             member.leave_tries()
         raise
-    for member, (_, location) in zip(members, moves, strict=True):
-        member.published_as(location)
+    for member, move in zip(members, moves, strict=True):
+        member.published_as(move.after.location)
 
 
-def _stage_all(
-    store: Store, members: Sequence[LakehouseParticipant], written: list[str]
-) -> list[tuple[Loaded | None, str]]:
+def _member(members: Sequence[LakehouseParticipant], name: str) -> LakehouseParticipant:
+    return next(member for member in members if name in member.names)
+
+
+def _stage_all(store: Store, members: Sequence[LakehouseParticipant], written: list[str]) -> list[Move]:
     """Stage each on what its table is at one moment, several side by side."""
     pointers = store.pointers([member.path for member in members])
     if len(members) == 1:
@@ -104,9 +99,7 @@ def _stage_all(
     return [done.result() for done in staged]
 
 
-def _stage(
-    store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]
-) -> tuple[Loaded | None, str]:
+def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
     """Write the metadata that would follow on what the table is now."""
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
     plan = Plan(member, current)
@@ -114,18 +107,9 @@ def _stage(
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
     written += [manifest_list, location]
     with step("lakehouse.write_metadata"):
-        store.write_metadata(location, plan.metadata(manifest_list))
-    return current, location
-
-
-def _move(
-    store: Store, connection: sa.Connection, member: LakehouseParticipant, current: Loaded | None, location: str
-) -> None:
-    for name in member.names:
-        if not store.record_published(connection, name, location):
-            raise member.gone()
-    if not store.swap(connection, member.path, None if current is None else current.location, location):
-        raise LostRace
+        after = Loaded(location, plan.metadata(manifest_list))
+        store.write_metadata(location, after.metadata)
+    return Move(member.path, member.names, current, after)
 
 
 def publish_step() -> AbstractContextManager[None]:
@@ -155,8 +139,8 @@ def change(
             return
         location, metadata = made
         store.write_metadata(location, metadata)
-        with step("lakehouse.alter"), store.begin(path=path) as connection:
-            moved = store.swap(connection, path, current.location, location)
+        with step("lakehouse.alter"):
+            moved = store.swap(path, current, Loaded(location, metadata))
         if moved:
             return
         remove_file(files, location)

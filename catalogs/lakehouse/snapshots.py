@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 CREATE, REPLACE, APPEND, OVERWRITE = "create", "replace", "append", "overwrite"
 TRANSACTION_ID = "twophase.transaction-id"
 PARTICIPANT = "twophase.participant"
+#: Participants of the same transaction whose files came with it, with commas.
+CARRIED = "twophase.carried-participants"
 _OPERATIONS = {
     CREATE: Operation.APPEND,
     REPLACE: Operation.OVERWRITE,
@@ -174,11 +176,10 @@ class Plan:
     def _snapshot(self, metadata: TableMetadata, manifest_list: str) -> Snapshot:
         member = self.participant
         parent = self._parent(metadata)
-        summary = Summary(
-            operation=_OPERATIONS[member.effect],
-            **member.counts,
-            **{TRANSACTION_ID: member.transaction_id, PARTICIPANT: member.name},
-        )
+        stamps = {TRANSACTION_ID: member.transaction_id, PARTICIPANT: member.name}
+        if carried := member.document["carries"]:
+            stamps[CARRIED] = ",".join(carried)
+        summary = Summary(operation=_OPERATIONS[member.effect], **member.counts, **stamps)
         return Snapshot(
             snapshot_id=member.snapshot_id,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,
@@ -279,6 +280,10 @@ def is_ancestor(metadata: TableMetadata, snapshot_id: int | None) -> bool:
 
 
 def find_published(metadata: TableMetadata, participant: str) -> Snapshot | None:
-    """The snapshot that a participant made, as far as the table still has it."""
-    named = (s for s in reversed(metadata.snapshots) if s.summary and s.summary.get(PARTICIPANT) == participant)
-    return next(named, None)
+    """The snapshot that holds what a participant staged, as far as the table still has it."""
+    return next((s for s in reversed(metadata.snapshots) if participant in _stamped(s)), None)
+
+
+def _stamped(snapshot: Snapshot) -> list[str]:
+    summary = snapshot.summary
+    return [] if summary is None else [summary.get(PARTICIPANT) or "", *(summary.get(CARRIED) or "").split(",")]

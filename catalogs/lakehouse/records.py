@@ -1,0 +1,128 @@
+"""Records as files of the warehouse, where an Iceberg catalog has no room for them.
+
+::
+
+    <warehouse>/.twophase/staged/<transaction>-<ordinal>.json      a participant, until it is known to be over
+    <warehouse>/.twophase/dropped/<hash>.json                      where a dropped table lies, until its retention ends
+
+Each names the Iceberg catalog that it belongs to, as several may share a warehouse. A participant's file tells only
+whether it is being aborted: whether it was published is told by the table itself, see
+:mod:`~twophase.catalogs.lakehouse.traces`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from twophase.catalogs.files import Files, join
+from twophase.catalogs.lakehouse.layout import remove_file
+from twophase.catalogs.lakehouse.store import ABORTED, STAGED, Staged
+from twophase.model import ObjectPath
+
+
+class Records:
+    """The records of one Iceberg catalog.
+
+    Parameters
+    ----------
+    files : Files
+    warehouse : str
+    owner : str
+        What tells the Iceberg catalog from others.
+    """
+
+    def __init__(self, files: Files, warehouse: str, owner: str) -> None:
+        self._files = files
+        self._owner = owner
+        self._staged = join(warehouse, ".twophase", "staged")
+        self._dropped = join(warehouse, ".twophase", "dropped")
+
+    # -- participants --------------------------------------------------------------------------------------------
+
+    def add(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+        """Record a participant. Idempotent."""
+        if self.get(participant) is None:
+            self._write(Staged(participant, target, document, STAGED, since))
+
+    def get(self, participant: str) -> Staged | None:
+        """The record of a participant, ``staged`` or ``aborted``."""
+        found = self._files.read_json(self._file(participant))
+        return None if found is None else self._record(found)
+
+    def abort(self, record: Staged) -> Staged:
+        """Say that a participant is being aborted."""
+        aborted = Staged(record.participant, record.target, record.document, ABORTED, record.since)
+        self._write(aborted)
+        return aborted
+
+    def remove(self, participant: str) -> None:
+        """Remove a record. Idempotent."""
+        remove_file(self._files, self._file(participant))
+        self._tidy(self._staged)
+
+    def all(self) -> list[Staged]:
+        """The records of all participants."""
+        return [self._record(found) for found in self._documents(self._staged)]
+
+    def _file(self, participant: str) -> str:
+        transaction, _, ordinal = participant.rpartition("/")
+        return join(self._staged, f"{transaction}-{ordinal}.json")
+
+    def _write(self, record: Staged) -> None:
+        self._files.make_directory(self._staged)
+        self._files.write_json(
+            self._file(record.participant),
+            {
+                "owner": self._owner,
+                "participant": record.participant,
+                "target": record.target.to_document(),
+                "document": record.document,
+                "state": record.state,
+                "since": record.since,
+            },
+        )
+
+    def _record(self, found: dict[str, Any]) -> Staged:
+        target = ObjectPath.from_document(found["target"])
+        return Staged(found["participant"], target, found["document"], found["state"], found["since"])
+
+    # -- dropped tables ------------------------------------------------------------------------------------------
+
+    def add_dropped(self, path: ObjectPath, location: str, pointer: str) -> None:
+        """Remember where a dropped table lies, and its last metadata file."""
+        self._files.make_directory(self._dropped)
+        facts = {"owner": self._owner, "location": location, "target": path.to_document(), "pointer": pointer}
+        self._files.write_json(self._dropped_file(location), {**facts, "since": time.time()})
+
+    def pointer_of_dropped(self, location: str) -> str | None:
+        """The last metadata file of a dropped table; None where no table of that place was dropped."""
+        found = self._files.read_json(self._dropped_file(location))
+        return None if found is None else str(found["pointer"])
+
+    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+        """Location, name and time of dropped tables."""
+        found = self._documents(self._dropped)
+        return [(facts["location"], ObjectPath.from_document(facts["target"]), facts["since"]) for facts in found]
+
+    def remove_dropped(self, location: str) -> None:
+        """Remove the record of a dropped table. Idempotent."""
+        remove_file(self._files, self._dropped_file(location))
+        self._tidy(self._dropped)
+
+    def _dropped_file(self, location: str) -> str:
+        return join(self._dropped, f"{hashlib.sha256(location.encode()).hexdigest()[:24]}.json")
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _documents(self, directory: str) -> Iterator[dict[str, Any]]:
+        for entry in self._files.list(directory, recursive=False):
+            found = self._files.read_json(join(directory, entry.name)) if entry.name.endswith(".json") else None
+            if found is not None and found["owner"] == self._owner:
+                yield found
+
+    def _tidy(self, directory: str) -> None:
+        if self._files.exists(directory):
+            self._files.remove_if_empty(directory)

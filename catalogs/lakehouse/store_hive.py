@@ -1,0 +1,355 @@
+"""An Iceberg catalog in a Hive Metastore: one table's pointer moves in one call, if it still is as expected.
+
+The metastore keeps a table's pointer among its parameters. Two ways make sure that no other writer moves it between
+the look and the call, as in Iceberg's own Java library, and all writers of a catalog must use the same one:
+
+- a lock of the metastore's around both (the default there, and the only way of PyIceberg);
+- the metastore compares the parameter itself (HIVE-26882, from Hive 2.3.10 and 4.0 on). This is always asked for; an
+  older metastore does not hear it.
+
+There is no call for several tables. Records of participants are files, and the tables tell who was published. It leans
+on what PyIceberg keeps to itself: its client, and how it describes an Iceberg table to a metastore.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from hive_metastore.ttypes import (
+    AlreadyExistsException,
+    CheckLockRequest,
+    EnvironmentContext,
+    InvalidOperationException,
+    LockState,
+    MetaException,
+    NoSuchObjectException,
+    UnlockRequest,
+)
+from pyiceberg.catalog import ICEBERG, METADATA_LOCATION, TABLE_TYPE
+from pyiceberg.catalog.hive import (
+    DO_NOT_UPDATE_STATS,
+    DO_NOT_UPDATE_STATS_DEFAULT,
+    HiveCatalog,
+    _construct_parameters,
+    _HiveClient,
+)
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import StagedTable
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random
+
+from twophase.catalogs.files import Files, is_below
+from twophase.catalogs.lakehouse.options import Settings
+from twophase.catalogs.lakehouse.records import Records
+from twophase.catalogs.lakehouse.store import (
+    ABORTED,
+    PUBLISHED,
+    STAGED,
+    Loaded,
+    LostRace,
+    Move,
+    NotStaged,
+    Staged,
+    Store,
+)
+from twophase.catalogs.lakehouse.traces import place_of, published_as
+from twophase.errors import CatalogError, InvalidNameError
+from twophase.model import ObjectPath
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_LONGEST_NAME = 128
+_LOCK_SECONDS = 60
+
+
+class _Catalog(HiveCatalog):
+    """PyIceberg's catalog, whose one connection serves one thread at a time: here each use has its own."""
+
+    @property
+    def _client(self) -> _HiveClient:
+        return self._create_hive_client(self.properties)
+
+    @_client.setter
+    def _client(self, _: _HiveClient) -> None:
+        pass
+
+
+class HiveStore(Store):
+    """A Hive Metastore.
+
+    Parameters
+    ----------
+    settings : Settings
+    files : Files
+        Access to the warehouse, for the records.
+    """
+
+    publishes_together = False
+
+    def __init__(self, settings: Settings, files: Files) -> None:
+        super().__init__(settings)
+        self._records = Records(files, settings.warehouse, settings.display_uri)
+
+    def close(self) -> None:
+        """Each call has a connection of its own."""
+
+    @cached_property
+    def catalog(self) -> _Catalog:
+        with self.speaking():
+            return _Catalog(self.settings.catalog_name, uri=self.settings.uri, warehouse=self.settings.warehouse)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def check_name(self, name: str, what: str, path: object) -> None:
+        if not _PLAIN.fullmatch(name):
+            raise InvalidNameError(
+                f"{name!r} is no valid name of a {what} in a metastore: use ASCII letters, digits and underscores.",
+                name=name,
+                path=path,
+            )
+        if len(name) > _LONGEST_NAME:
+            raise CatalogError(
+                f"The name of the {what} {name[:40]}... has {len(name)} characters; a Hive Metastore holds "
+                f"{_LONGEST_NAME}.",
+                path=path,
+            )
+
+    def canonical(self, path: ObjectPath) -> ObjectPath:
+        return ObjectPath.of(*(part.lower() for part in (*path.namespace, path.name)))
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
+        ours = {path.name for path in places}
+        with self.speaking(path=database), self.catalog._client as client:
+            others = sorted(set(client.get_all_tables(database)) - ours)
+        if others:
+            raise CatalogError(
+                f"Database {database} is not empty: {', '.join(others[:5])} is no Iceberg table.",
+                path=database,
+                hint="Drop it with the engine that made it.",
+            )
+        for path, place in places.items():
+            pointer = self.pointer(path)
+            if pointer is not None:
+                self.drop(path, pointer, place)
+        with self.speaking(path=database):
+            self.catalog.drop_namespace((database,))
+
+    # -- pointers ------------------------------------------------------------------------------------------------
+
+    def pointer(self, path: ObjectPath) -> str | None:
+        if not all(_PLAIN.fullmatch(part) for part in (*path.namespace, path.name)):
+            return None
+        with self.speaking(path=path), self.catalog._client as client:
+            found = self._table(client, path)
+        return None if found is None else self._pointer(path, found)
+
+    def _table(self, client: Any, path: ObjectPath) -> Any | None:
+        try:
+            return client.get_table(path.database, path.name)
+        except NoSuchObjectException:
+            return None
+
+    def _pointer(self, path: ObjectPath, found: Any) -> str:
+        if not _is_iceberg(found):
+            raise CatalogError(f"{path} is in the metastore, but it is no Iceberg table.", path=path)
+        return str(found.parameters[METADATA_LOCATION])
+
+    def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
+        found = {path: self.pointer(path) for path in paths}
+        return {path: pointer for path, pointer in found.items() if pointer is not None}
+
+    def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
+        found: dict[ObjectPath, str] = {}
+        with self.speaking(path=database), self.catalog._client as client:
+            for name in client.get_all_databases() if database is None else [database]:
+                names = client.get_all_tables(name)
+                for table in client.get_table_objects_by_name(name, names) if names else ():
+                    if _is_iceberg(table):
+                        path = ObjectPath.of(table.dbName, table.tableName)
+                        found[path] = str(table.parameters[METADATA_LOCATION])
+        return found
+
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
+        with self.speaking(path=path), self._locked(path) as client:
+            if before is None:
+                return self._create(client, path, after)
+            return self._alter(client, path, before, after)
+
+    def _create(self, client: Any, path: ObjectPath, after: Loaded) -> bool:
+        try:
+            client.create_table(self._described(path, after))
+        except AlreadyExistsException:
+            # A call that lost only its reply is tried again by the client itself.
+            found = self._table(client, path)
+            return found is not None and self._pointer(path, found) == after.location
+        return True
+
+    def _alter(self, client: Any, path: ObjectPath, before: Loaded, after: Loaded) -> bool:
+        table = self._table(client, path)
+        if table is None or self._pointer(path, table) != before.location:
+            return False
+        # Parameters that others set beside Iceberg's stay.
+        gone = before.metadata.properties.keys() - after.metadata.properties.keys()
+        kept = {key: value for key, value in table.parameters.items() if key not in gone}
+        table.parameters = kept | _construct_parameters(after.location, before.location, after.metadata.properties)
+        columns, table.sd = table.sd.cols, self._described(path, after).sd
+        try:
+            self._alter_if_unchanged(client, path, table, before.location)
+        except InvalidOperationException:
+            # It takes no change of a column's type. Its columns are for show: readers go by the metadata file.
+            table.sd.cols = columns
+            self._alter_if_unchanged(client, path, table, before.location)
+        except MetaException:
+            found = self._table(client, path)
+            now = None if found is None else self._pointer(path, found)
+            if now == before.location:
+                raise
+            return now == after.location
+        return True
+
+    def _alter_if_unchanged(self, client: Any, path: ObjectPath, table: Any, pointer: str) -> None:
+        properties = {
+            DO_NOT_UPDATE_STATS: DO_NOT_UPDATE_STATS_DEFAULT,
+            "expected_parameter_key": METADATA_LOCATION,
+            "expected_parameter_value": pointer,
+        }
+        context = EnvironmentContext(properties=properties)
+        client.alter_table_with_environment_context(path.database, path.name, table, context)
+
+    def _described(self, path: ObjectPath, loaded: Loaded) -> Any:
+        """A table as the metastore keeps it."""
+        table = StagedTable(
+            identifier=(path.database, path.name),
+            metadata=loaded.metadata,
+            metadata_location=loaded.location,
+            io=self.io(loaded.location),
+            catalog=self.catalog,
+        )
+        return self.catalog._convert_iceberg_into_hive(table)
+
+    @contextmanager
+    def _locked(self, path: ObjectPath) -> Iterator[Any]:
+        """A connection, and the table's lock where locks are used."""
+        with self.catalog._client as client:
+            if not self.settings.hive_locks:
+                yield client
+                return
+            lock = client.lock(self.catalog._create_lock_request(path.database, path.name))
+            try:
+                self._wait(client, path, lock)
+                yield client
+            finally:
+                client.unlock(UnlockRequest(lockid=lock.lockid))
+
+    def _wait(self, client: Any, path: ObjectPath, lock: Any) -> None:
+        if lock.state == LockState.WAITING:
+            waiting = Retrying(
+                retry=retry_if_result(lambda found: found.state == LockState.WAITING),
+                wait=wait_random(0.02, 0.2),
+                stop=stop_after_delay(_LOCK_SECONDS),
+                retry_error_callback=lambda _: lock,
+            )
+            lock = waiting(client.check_lock, CheckLockRequest(lockid=lock.lockid))
+        if lock.state != LockState.ACQUIRED:
+            raise CatalogError(
+                f"{path} is locked by another writer in the metastore.",
+                path=path,
+                hint="Run the statement again. The lock of a writer that was killed ends with hive.txn.timeout there.",
+            )
+
+    def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
+        try:
+            with self.speaking(path=path):
+                self.catalog.rename_table((path.database, path.name), (new.database, new.name))
+        except (NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError):
+            return False
+        return True
+
+    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
+        if place is not None:
+            self._records.add_dropped(path, place, pointer)
+        with self.speaking(path=path), self._locked(path) as client:
+            table = self._table(client, path)
+            is_same = table is not None and self._pointer(path, table) == pointer
+            if is_same:
+                client.drop_table(path.database, path.name, False)
+        if not is_same and place is not None:
+            self._records.remove_dropped(place)
+        return is_same
+
+    # -- participants --------------------------------------------------------------------------------------------
+
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+        self._records.add(participant, target, document, since)
+
+    def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
+        record = self._records.get(participant)
+        return None if record is None else self._judged(record, thorough=settled)
+
+    def _judged(self, record: Staged, *, thorough: bool) -> Staged:
+        """A record, and whether the table tells that it was published."""
+        if record.state == ABORTED:
+            return record
+        loaded = self._found(record, thorough=thorough)
+        location = None if loaded is None else published_as(loaded, record, thorough=thorough)
+        if location is None:
+            return record
+        return Staged(record.participant, record.target, record.document, PUBLISHED, record.since, location)
+
+    def _found(self, record: Staged, *, thorough: bool) -> Loaded | None:
+        """The table that a participant writes; if ``thorough``, under any name, or as it was dropped."""
+        place = place_of(record).location
+        pointer = self.pointer(record.target)
+        if pointer is None or not is_below(pointer, place):
+            pointer = self._elsewhere(place) if thorough else None
+        return None if pointer is None else Loaded(pointer, self.metadata(record.target, pointer))
+
+    def _elsewhere(self, place: str) -> str | None:
+        renamed = next((found for found in self.all_tables().values() if is_below(found, place)), None)
+        return renamed or self._records.pointer_of_dropped(place)
+
+    def states(self, participants: Sequence[str]) -> dict[str, str]:
+        found = [self.staged(participant) for participant in participants]
+        return {record.participant: record.state for record in found if record is not None}
+
+    def publish(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            for name in move.names:
+                record = self._records.get(name)
+                if record is None or record.state != STAGED:
+                    raise NotStaged(name)
+            if not self.swap(move.path, move.before, move.after):
+                raise LostRace
+
+    def record_aborted(self, participant: str) -> Staged | None:
+        record = self.staged(participant, settled=True)
+        if record is None or record.state == PUBLISHED:
+            return None
+        return self._records.abort(record)
+
+    def settle(self, participant: str) -> None:
+        self._records.remove(participant)
+
+    def forget(self, participant: str) -> None:
+        self._records.remove(participant)
+
+    def records(self, states: Sequence[str], before: float) -> list[Staged]:
+        found = [self._judged(record, thorough=True) for record in self._records.all() if record.since < before]
+        return [record for record in found if record.state in states]
+
+    # -- dropped tables ------------------------------------------------------------------------------------------
+
+    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+        return self._records.dropped()
+
+    def forget_dropped(self, location: str) -> None:
+        self._records.remove_dropped(location)
+
+
+def _is_iceberg(table: Any) -> bool:
+    parameters = table.parameters or {}
+    return parameters.get(TABLE_TYPE, "").lower() == ICEBERG and METADATA_LOCATION in parameters

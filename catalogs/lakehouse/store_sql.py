@@ -1,0 +1,383 @@
+"""An Iceberg catalog in its SQL database: pointers, and the record of who publishes what, in one SQL transaction.
+
+It leans on what PyIceberg keeps to itself: the layout of its SQL catalog, and the making of its engine. Beside
+PyIceberg's two tables stand two of ours:
+
+====================== ===========================================================================================
+``twophase_staged``    a row for each participant, from before anything is staged: ``staged``, then ``published``
+                       in the very transaction that moves the pointer, or ``aborted`` while its files go
+``twophase_dropped``   locations of dropped tables, until their retention ends
+====================== ===========================================================================================
+
+A participant is published if and only if its row says so; whoever wants to abort it or asks takes that row first.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from twophase.catalogs.lakehouse import errors
+from twophase.catalogs.lakehouse.options import Settings
+from twophase.catalogs.lakehouse.store import (
+    ABORTED,
+    PUBLISHED,
+    STAGED,
+    Loaded,
+    LostRace,
+    Move,
+    NotStaged,
+    Staged,
+    Store,
+)
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+
+_BUSY_SECONDS = 30
+
+_TABLES = sa.MetaData()
+_STAGED = sa.Table(
+    "twophase_staged",
+    _TABLES,
+    sa.Column("participant", sa.String(200), primary_key=True),
+    sa.Column("catalog_name", sa.String(255), nullable=False),
+    sa.Column("target", sa.String(2000), nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("state", sa.String(20), nullable=False),
+    sa.Column("since", sa.Float, nullable=False),
+    sa.Column("metadata_location", sa.String(1000)),
+)
+_DROPPED = sa.Table(
+    "twophase_dropped",
+    _TABLES,
+    sa.Column("location", sa.String(1000), primary_key=True),
+    sa.Column("catalog_name", sa.String(255), nullable=False),
+    sa.Column("target", sa.String(2000), nullable=False),
+    sa.Column("since", sa.Float, nullable=False),
+)
+
+
+class _Catalog(SqlCatalog):
+    """PyIceberg's SQL catalog over an engine of ours."""
+
+    def __init__(self, name: str, engine: sa.Engine, **properties: str) -> None:
+        MetastoreCatalog.__init__(self, name, **properties)
+        self.engine = engine
+        self._init_catalog()
+
+
+class SqlStore(Store):
+    """The SQL database of one Iceberg catalog: PyIceberg's SQL catalog, which is also Java's JDBC catalog.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._engines: list[sa.Engine] = []
+        # A catalog that is forgotten gives its connections back.
+        self._finalizer = weakref.finalize(self, _dispose, self._engines)
+
+    def close(self) -> None:
+        _dispose(self._engines)
+        self.__dict__.pop("catalog", None)
+        self.__dict__.pop("engine", None)
+
+    # -- the database --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def engine(self) -> sa.Engine:
+        url = self.settings.url
+        if url.get_backend_name() != "sqlite":
+            engine = sa.create_engine(
+                url, hide_parameters=True, pool_pre_ping=True, connect_args={"connect_timeout": 10}
+            )
+        else:
+            _make_directory(self.settings, str(url.database))
+            arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+            engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
+            sa.event.listen(engine, "connect", _configure_sqlite)
+            sa.event.listen(engine, "begin", _begin_sqlite)
+        self._engines.append(engine)
+        return engine
+
+    @cached_property
+    def catalog(self) -> SqlCatalog:
+        with errors.speaking(self.settings):
+            for attempt in (1, 2, 3):
+                try:
+                    return self._connect()
+                except (OperationalError, ProgrammingError, sa.exc.IntegrityError):
+                    # Two processes that make the tables at once: the second sees those of the first.
+                    if attempt == 3:
+                        raise
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> SqlCatalog:
+        initialise = self.settings.init_catalog_tables
+        properties = {
+            "uri": self.settings.url.render_as_string(hide_password=True),
+            "warehouse": self.settings.warehouse,
+            "init_catalog_tables": str(initialise).lower(),
+        }
+        catalog = _Catalog(self.settings.catalog_name, self.engine, **properties)
+        if initialise:
+            _TABLES.create_all(self.engine)
+        return catalog
+
+    @contextmanager
+    def _begin(
+        self, *, path: object = None, transaction_id: str | None = None, read_only: bool = False
+    ) -> Iterator[sa.Connection]:
+        """A database transaction; errors of the database come out in words."""
+        self.catalog  # noqa: B018 - connected, its tables made
+        engine = self.engine.execution_options(twophase_read_only=True) if read_only else self.engine
+        with (
+            errors.speaking(self.settings, path=path, transaction_id=transaction_id),
+            engine.begin() as connection,
+        ):
+            yield connection
+
+    # -- pointers ------------------------------------------------------------------------------------------------
+
+    def pointer(self, path: ObjectPath) -> str | None:
+        with self._begin(path=path, read_only=True) as connection:
+            return self._pointer(connection, path)
+
+    def _pointer(self, connection: sa.Connection, path: ObjectPath) -> str | None:
+        found = sa.select(IcebergTables.metadata_location).where(self._is(path), self._is_table())
+        location = connection.scalar(found)
+        return None if location is None else str(location)
+
+    def _is(self, path: ObjectPath) -> sa.ColumnElement[bool]:
+        return sa.and_(
+            IcebergTables.catalog_name == self.settings.catalog_name,
+            IcebergTables.table_namespace == path.database,
+            IcebergTables.table_name == path.name,
+        )
+
+    def _is_table(self) -> sa.ColumnElement[bool]:
+        # Views of other engines stand in the same table, in catalogs of the newer layout.
+        kinds = self.catalog._iceberg_type_filter()
+        return sa.true() if kinds is None else kinds
+
+    def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
+        with self._begin(read_only=True) as connection:
+            if len(paths) == 1:
+                found = self._pointer(connection, paths[0])
+                return {} if found is None else {paths[0]: found}
+            known = self._locations(connection)
+        return {path: known[path] for path in paths if path in known}
+
+    def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
+        with self._begin(read_only=True) as connection:
+            found = self._locations(connection)
+        return {path: pointer for path, pointer in found.items() if database in (None, path.database)}
+
+    def _locations(self, connection: sa.Connection) -> dict[ObjectPath, str]:
+        rows = sa.select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
+        mine = rows.where(IcebergTables.catalog_name == self.settings.catalog_name, self._is_table())
+        return {ObjectPath.of(namespace, name): str(place) for namespace, name, place in connection.execute(mine)}
+
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
+        with self._begin(path=path) as connection:
+            return self._swap(connection, path, None if before is None else before.location, after.location)
+
+    def _swap(self, connection: sa.Connection, path: ObjectPath, old: str | None, new: str) -> bool:
+        if old is not None:
+            moved = (
+                sa.update(IcebergTables)
+                .where(self._is(path), self._is_table(), IcebergTables.metadata_location == old)
+                .values(metadata_location=new, previous_metadata_location=old)
+            )
+            return connection.execute(moved).rowcount == 1
+        taken = connection.execute(sa.select(IcebergTables.table_name).where(self._is(path))).first()
+        if taken is not None:
+            return False
+        row = self.catalog._create_table_row(path.database, path.name, new)
+        try:
+            connection.execute(sa.insert(IcebergTables).values(**row))
+        except sa.exc.IntegrityError:
+            return False
+        return True
+
+    def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
+        with self._begin(path=path) as connection:
+            if connection.execute(sa.select(IcebergTables.table_name).where(self._is(new))).first() is not None:
+                return False
+            moved = sa.update(IcebergTables).where(self._is(path), self._is_table())
+            values = {"table_namespace": new.database, "table_name": new.name}
+            return connection.execute(moved.values(**values)).rowcount == 1
+
+    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
+        with self._begin(path=path) as connection:
+            gone = sa.delete(IcebergTables).where(self._is(path), IcebergTables.metadata_location == pointer)
+            is_gone = connection.execute(gone).rowcount == 1
+            if is_gone and place is not None:
+                self._record_dropped(connection, path, place)
+        return is_gone
+
+    # -- databases -----------------------------------------------------------------------------------------------
+
+    def create_namespace(self, database: str, properties: Mapping[str, str]) -> None:
+        # Without any property PyIceberg would keep no row of it.
+        super().create_namespace(database, {"exists": "true", **properties})
+
+    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
+        name, properties = self.settings.catalog_name, IcebergNamespaceProperties
+        rows = sa.delete(IcebergTables)
+        with self._begin(path=database) as connection:
+            for path, place in places.items():
+                if place is not None:
+                    self._record_dropped(connection, path, place)
+            connection.execute(
+                rows.where(IcebergTables.catalog_name == name, IcebergTables.table_namespace == database)
+            )
+            connection.execute(
+                sa.delete(properties).where(properties.catalog_name == name, properties.namespace == database)
+            )
+
+    # -- participants --------------------------------------------------------------------------------------------
+
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+        row = {
+            "participant": participant,
+            "catalog_name": self.settings.catalog_name,
+            "target": json.dumps(target.to_document()),
+            "document": json.dumps(document),
+            "state": STAGED,
+            "since": since,
+        }
+        with self._begin(path=target) as connection:
+            if self._staged(connection, participant) is None:
+                connection.execute(sa.insert(_STAGED).values(**row))
+
+    def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
+        with self._begin(read_only=not settled) as connection:
+            return self._staged(connection, participant, lock=settled)
+
+    def _staged(self, connection: sa.Connection, participant: str, *, lock: bool = False) -> Staged | None:
+        found = sa.select(_STAGED).where(_STAGED.c.participant == participant)
+        if lock and connection.dialect.name != "sqlite":
+            found = found.with_for_update()
+        row = connection.execute(found).mappings().first()
+        return None if row is None else _record(row)
+
+    def states(self, participants: Sequence[str]) -> dict[str, str]:
+        mine = sa.select(_STAGED.c.participant, _STAGED.c.state).where(_STAGED.c.participant.in_(participants))
+        with self._begin(read_only=True) as connection:
+            return {str(row.participant): str(row.state) for row in connection.execute(mine)}
+
+    def publish(self, moves: Sequence[Move]) -> None:
+        first = moves[0]
+        transaction_id = first.names[0].rpartition("/")[0]
+        with self._begin(path=first.path, transaction_id=transaction_id) as connection:
+            for move in moves:
+                for name in move.names:
+                    self._record_published(connection, name, move.after.location)
+                before = None if move.before is None else move.before.location
+                if not self._swap(connection, move.path, before, move.after.location):
+                    raise LostRace
+
+    def _record_published(self, connection: sa.Connection, participant: str, metadata_location: str) -> None:
+        """Say that a participant is published, in the transaction that publishes it."""
+        moved = (
+            sa.update(_STAGED)
+            .where(_STAGED.c.participant == participant, _STAGED.c.state == STAGED)
+            .values(state=PUBLISHED, metadata_location=metadata_location, since=time.time())
+        )
+        if connection.execute(moved).rowcount != 1:
+            raise NotStaged(participant)
+
+    def record_aborted(self, participant: str) -> Staged | None:
+        with self._begin() as connection:
+            moved = sa.update(_STAGED).where(_STAGED.c.participant == participant, _STAGED.c.state == STAGED)
+            connection.execute(moved.values(state=ABORTED))
+            found = self._staged(connection, participant)
+        return found if found is not None and found.state == ABORTED else None
+
+    def forget(self, participant: str) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.delete(_STAGED).where(_STAGED.c.participant == participant))
+
+    def records(self, states: Sequence[str], before: float) -> list[Staged]:
+        mine = sa.select(_STAGED).where(
+            _STAGED.c.catalog_name == self.settings.catalog_name, _STAGED.c.state.in_(states), _STAGED.c.since < before
+        )
+        with self._begin(read_only=True) as connection:
+            return [_record(row) for row in connection.execute(mine).mappings()]
+
+    # -- dropped tables ------------------------------------------------------------------------------------------
+
+    def _record_dropped(self, connection: sa.Connection, path: ObjectPath, location: str) -> None:
+        """Remember where a dropped table lies."""
+        connection.execute(sa.delete(_DROPPED).where(_DROPPED.c.location == location))
+        row = {"location": location, "catalog_name": self.settings.catalog_name, "since": time.time()}
+        connection.execute(sa.insert(_DROPPED).values(target=json.dumps(path.to_document()), **row))
+
+    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+        mine = sa.select(_DROPPED).where(_DROPPED.c.catalog_name == self.settings.catalog_name)
+        with self._begin(read_only=True) as connection:
+            rows = connection.execute(mine).mappings().all()
+        return [(row["location"], ObjectPath.from_document(json.loads(row["target"])), row["since"]) for row in rows]
+
+    def forget_dropped(self, location: str) -> None:
+        with self._begin() as connection:
+            connection.execute(sa.delete(_DROPPED).where(_DROPPED.c.location == location))
+
+
+def _record(row: Any) -> Staged:
+    return Staged(
+        row["participant"],
+        ObjectPath.from_document(json.loads(row["target"])),
+        json.loads(row["document"]),
+        row["state"],
+        row["since"],
+        row["metadata_location"],
+    )
+
+
+def _dispose(engines: list[sa.Engine]) -> None:
+    while engines:
+        engines.pop().dispose()
+
+
+def _make_directory(settings: Settings, file: str) -> None:
+    try:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CatalogError(
+            f"The directory of the Iceberg catalog {settings.display_uri} cannot be made: {error.strerror}.",
+            hint=f"Set spark.sql.catalog.{settings.catalog}.uri or .warehouse to a place that can be written.",
+        ) from error
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # BEGIN is ours, see below.
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
+    # Readers and one writer go side by side; a file that cannot be written stays as it is.
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error) and "readonly" not in str(error):
+            raise
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
+    read_only = connection.get_execution_options().get("twophase_read_only")
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
