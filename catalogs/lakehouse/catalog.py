@@ -417,6 +417,8 @@ class LakehouseCatalog(Catalog):
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         members = [member for member in participants if isinstance(member, LakehouseParticipant)]
+        if len(members) > 1 and not self.store.publishes_together:
+            raise NotImplementedError("A Hive Metastore has no call for several tables.")
         with publishing.publish_step():
             publishing.publish(self.store, self.files, members)
 

@@ -2,12 +2,12 @@
 
 ::
 
-    <warehouse>/.twophase/staged/<transaction>-<ordinal>.json      a participant, until it is known to be over
+    <warehouse>/.twophase/staged/<transaction>-<ordinal>.json      a participant, until its retention ends
     <warehouse>/.twophase/dropped/<hash>.json                      where a dropped table lies, until its retention ends
 
-Each names the Iceberg catalog that it belongs to, as several may share a warehouse. A participant's file tells only
-whether it is being aborted: whether it was published is told by the table itself, see
-:mod:`~twophase.catalogs.lakehouse.traces`.
+Each names the Iceberg catalog that it belongs to, as several may share a warehouse. A file that says ``staged`` does
+not know better: whether the participant was published is told by the table itself, see
+:mod:`~twophase.catalogs.lakehouse.traces`, until its transaction is over and the file says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from twophase.catalogs.files import Files, join
 from twophase.catalogs.lakehouse.layout import remove_file
-from twophase.catalogs.lakehouse.store import ABORTED, STAGED, Staged
+from twophase.catalogs.lakehouse.store import STAGED, Staged
 from twophase.model import ObjectPath
 
 
@@ -48,15 +48,13 @@ class Records:
             self._write(Staged(participant, target, document, STAGED, since))
 
     def get(self, participant: str) -> Staged | None:
-        """The record of a participant, ``staged`` or ``aborted``."""
+        """The record of a participant; one that is ``staged`` may be published."""
         found = self._files.read_json(self._file(participant))
         return None if found is None else self._record(found)
 
-    def abort(self, record: Staged) -> Staged:
-        """Say that a participant is being aborted."""
-        aborted = Staged(record.participant, record.target, record.document, ABORTED, record.since)
-        self._write(aborted)
-        return aborted
+    def update(self, record: Staged) -> None:
+        """Say what has become of a participant."""
+        self._write(record)
 
     def remove(self, participant: str) -> None:
         """Remove a record. Idempotent."""
@@ -82,12 +80,13 @@ class Records:
                 "document": record.document,
                 "state": record.state,
                 "since": record.since,
+                "metadata_location": record.metadata_location,
             },
         )
 
     def _record(self, found: dict[str, Any]) -> Staged:
-        target = ObjectPath.from_document(found["target"])
-        return Staged(found["participant"], target, found["document"], found["state"], found["since"])
+        facts = {name: found[name] for name in ("participant", "document", "state", "since", "metadata_location")}
+        return Staged(target=ObjectPath.from_document(found["target"]), **facts)
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 

@@ -14,8 +14,10 @@ on what PyIceberg keeps to itself: its client, and how it describes an Iceberg t
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +42,7 @@ from pyiceberg.catalog.hive import (
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import StagedTable
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random
+from thrift.transport.TTransport import TTransportException
 
 from twophase.catalogs.files import Files, is_below
 from twophase.catalogs.lakehouse.options import Settings
@@ -136,7 +139,12 @@ class HiveStore(Store):
             if pointer is not None:
                 self.drop(path, pointer, place)
         with self.speaking(path=database):
-            self.catalog.drop_namespace((database,))
+            try:
+                self.catalog.drop_namespace((database,))
+            except TTransportException:
+                # Only the reply may be lost: a metastore without locks drops it, and then ends the connection.
+                if self.catalog.namespace_exists((database,)):
+                    raise
 
     # -- pointers ------------------------------------------------------------------------------------------------
 
@@ -292,13 +300,13 @@ class HiveStore(Store):
 
     def _judged(self, record: Staged, *, thorough: bool) -> Staged:
         """A record, and whether the table tells that it was published."""
-        if record.state == ABORTED:
+        if record.state != STAGED:
             return record
         loaded = self._found(record, thorough=thorough)
         location = None if loaded is None else published_as(loaded, record, thorough=thorough)
         if location is None:
             return record
-        return Staged(record.participant, record.target, record.document, PUBLISHED, record.since, location)
+        return replace(record, state=PUBLISHED, metadata_location=location)
 
     def _found(self, record: Staged, *, thorough: bool) -> Loaded | None:
         """The table that a participant writes; if ``thorough``, under any name, or as it was dropped."""
@@ -329,10 +337,14 @@ class HiveStore(Store):
         record = self.staged(participant, settled=True)
         if record is None or record.state == PUBLISHED:
             return None
-        return self._records.abort(record)
+        aborted = replace(record, state=ABORTED)
+        self._records.update(aborted)
+        return aborted
 
     def settle(self, participant: str) -> None:
-        self._records.remove(participant)
+        record = self.staged(participant, settled=True)
+        if record is not None and record.state == PUBLISHED:
+            self._records.update(replace(record, since=time.time()))
 
     def forget(self, participant: str) -> None:
         self._records.remove(participant)

@@ -1,4 +1,6 @@
-"""The crash matrix over the lakehouse catalog: its Iceberg catalog in a SQLite file, and on a PostgreSQL server."""
+"""The crash matrix over the lakehouse catalog: its Iceberg catalog in a SQLite file, on a PostgreSQL server, and in a
+Hive Metastore.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
 from tests.crash.scenarios import LAKEHOUSE
 from twophase import failpoints
 
-DATABASES = ("sqlite", "postgresql")
+DATABASES = ("sqlite", "postgresql", "hive_metastore")
 
 #: Only plain DDL takes this step.
 ELSEWHERE = {"lakehouse.alter"}
@@ -22,13 +24,20 @@ ELSEWHERE = {"lakehouse.alter"}
 THOROUGH = {
     "sqlite": {"create", "insert", "overwrite partitions", "create then insert"},
     "postgresql": {"create"},
+    "hive_metastore": {"create", "create then insert"},
 }
 
-#: A case takes up to a second on the server: most of its scenarios are for the slow tier.
+#: A case takes up to a second on a server: most of its scenarios are for the slow tier.
 ON_THE_SERVER = ("create", "insert", "two tables", "create then insert")
+#: The second one is undone there: nothing publishes several tables in one step.
+ON_THE_METASTORE = ("insert", "an outsider comes before the publish of two")
 QUICK = [
     *(("sqlite", name) for name in LAKEHOUSE),
     *(pytest.param("postgresql", name, marks=[] if name in ON_THE_SERVER else pytest.mark.slow) for name in LAKEHOUSE),
+    *(
+        pytest.param("hive_metastore", name, marks=[] if name in ON_THE_METASTORE else pytest.mark.slow)
+        for name in LAKEHOUSE
+    ),
 ]
 
 DEATHS = [
@@ -44,6 +53,7 @@ DEATHS = [
 QUICK_DEATHS = [
     *(("sqlite", death) for death in DEATHS),
     *(pytest.param("postgresql", death, marks=[] if not n else pytest.mark.slow) for n, death in enumerate(DEATHS)),
+    *(pytest.param("hive_metastore", death, marks=pytest.mark.slow) for death in DEATHS),
 ]
 
 

@@ -17,7 +17,7 @@ from tests.crash.frames import ArrowFrame, local
 from tests.crash.scenarios import CHAOS, HIVE, JDBC, LAKEHOUSE, OLD, Rows, Scenario, Statement
 from tests.jdbc.places import Place
 from tests.lakehouse.places import NAME as LAKE
-from tests.lakehouse.places import Lake
+from tests.lakehouse.places import Lake, MetastoreLake
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
@@ -318,6 +318,26 @@ class LakehousePostgreSQLWorld(LakehouseWorld):
         super().set_up(scenario)
 
 
+class LakehouseMetastoreWorld(LakehouseWorld):
+    """The same over a Hive Metastore; each directory has a database of its own there."""
+
+    outside = True
+    undoes = True
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.lake = MetastoreLake(os.environ[variable("hive_metastore")], self.directory / "warehouse")
+        self.database = "crash_" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]
+        return {LAKE: self.lake.catalog()}
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(self.database, table.split(".")[1])
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs[LAKE].drop_database(self.database, ignore_if_not_exists=True, cascade=True)
+        self.catalogs[LAKE].create_database(self.database)
+        World.set_up(self, scenario)
+
+
 WORLDS: dict[str, type[World]] = {
     "chaos": ChaosWorld,
     "hive-pointer": HiveWorld,
@@ -328,4 +348,5 @@ WORLDS: dict[str, type[World]] = {
     "jdbc-plain-mariadb": JdbcPlainMariaDBWorld,
     "lakehouse-sqlite": LakehouseWorld,
     "lakehouse-postgresql": LakehousePostgreSQLWorld,
+    "lakehouse-hive_metastore": LakehouseMetastoreWorld,
 }

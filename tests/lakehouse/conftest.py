@@ -1,4 +1,4 @@
-"""The two databases that hold an Iceberg catalog: a file, and a server that is started once for the whole run."""
+"""What holds an Iceberg catalog: a file, and servers that are started once for the whole run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.lakehouse.places import Lake
+from tests.lakehouse.places import Lake, MetastoreLake
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalogs.lakehouse import LakehouseCatalog
@@ -19,11 +19,13 @@ KINDS = ("sqlite", "postgresql")
 
 
 def make_lake(kind: str, request: pytest.FixtureRequest, directory: Path) -> Lake:
-    """An Iceberg catalog in a database of a kind; each call has one of its own."""
+    """An Iceberg catalog of a kind; each call has a database of its own, or shares the one metastore."""
     warehouse = directory / "warehouse"
     if kind == "sqlite":
         return Lake(f"sqlite:///{directory / 'catalog.db'}", warehouse)
     server: Server = request.getfixturevalue(kind)
+    if kind == "hive_metastore":
+        return MetastoreLake(server.url, warehouse)
     return Lake(own_database(server.url), warehouse)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
@@ -50,7 +53,7 @@ class Lake:
     # -- past the catalog ----------------------------------------------------------------------------------------
 
     @contextmanager
-    def iceberg(self) -> Iterator[SqlCatalog]:
+    def iceberg(self) -> Iterator[MetastoreCatalog]:
         """PyIceberg's own catalog."""
         with SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
             yield catalog
@@ -98,16 +101,57 @@ class Lake:
     def reachable(self) -> set[str]:
         """Files that some snapshot of some table, or its metadata, refers to."""
         found: set[str] = set()
-        with self.iceberg() as catalog:
-            for namespace in catalog.list_namespaces():
-                for name in catalog.list_tables(namespace):
-                    found |= _reached(catalog.load_table(name))
+        for table in self.tables():
+            found |= _reached(table)
         root = f"file://{self.warehouse}/"
         return {location.removeprefix(root) for location in found}
+
+    def tables(self) -> list[Any]:
+        """All tables, as PyIceberg has them."""
+        with self.iceberg() as catalog:
+            names = [name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace)]
+            return [catalog.load_table(name) for name in names]
 
     def orphans(self) -> set[str]:
         """Files that nothing refers to."""
         return {file for file in self.files() - self.reachable() if not file.endswith((".crc", "_SUCCESS"))}
+
+
+@dataclass(frozen=True)
+class MetastoreLake(Lake):
+    """An Iceberg catalog in a Hive Metastore, which is shared with other tests."""
+
+    def options(self, **more: str) -> dict[str, str]:
+        # The metastore of the PySpark wheel lacks the library that locks need; it compares pointers itself.
+        return super().options(**{"hive_locks": "false", **more})
+
+    @contextmanager
+    def iceberg(self) -> Iterator[MetastoreCatalog]:
+        with HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
+            yield catalog
+
+    def tables(self) -> list[Any]:
+        with self.iceberg() as catalog, catalog._client as client:  # type: ignore[attr-defined]
+            names = [
+                (table.dbName, table.tableName)
+                for database in client.get_all_databases()
+                for table in client.get_table_objects_by_name(database, client.get_all_tables(database))
+                if table.parameters.get("metadata_location", "").startswith(f"file://{self.warehouse}/")
+            ]
+        with self.iceberg() as catalog:
+            return [catalog.load_table(name) for name in names]
+
+    def metadata_location(self, path: ObjectPath) -> str:
+        return str(self.load(path).metadata_location)
+
+    def orphans(self) -> set[str]:
+        """Records of participants that were published, and of dropped tables, stay until their retention ends."""
+        return {file for file in super().orphans() if not self._is_kept(file)}
+
+    def _is_kept(self, file: str) -> bool:
+        if file.startswith(".twophase/staged/"):
+            return bool(json.loads((self.warehouse / file).read_text())["state"] == "published")
+        return file.startswith(".twophase/dropped/")
 
 
 def _reached(table: Any) -> set[str]:

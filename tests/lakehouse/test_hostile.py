@@ -43,7 +43,10 @@ def _calm() -> Iterator[None]:
     [
         ({"url": "sqlite:////x.db"}, "no option url"),
         ({"type": "rest"}, "rest"),
-        ({"type": "hive"}, "hive"),
+        ({"type": "hive"}, "thrift://"),
+        ({"uri": "thrift://host"}, "thrift://"),
+        ({"hive_locks": "false"}, "hive_locks"),
+        ({"uri": "thrift://host:9083", "password": "x"}, "password"),
         ({"uri": "mysql://u@h/d"}, "mysql"),
         ({"uri": "sqlite://"}, "memory"),
         ({"uri": "::"}, "cannot be read"),

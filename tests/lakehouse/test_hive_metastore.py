@@ -1,0 +1,268 @@
+"""An Iceberg catalog in a Hive Metastore: a table changes in one call, and the tables tell who was published."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import twophase
+from tests.lakehouse.locks import Locks, locking_metastore
+from tests.lakehouse.places import MetastoreLake, ordered
+from tests.lakehouse.shop import Shop, session
+from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage
+from tests.servers import Server
+from twophase import failpoints
+from twophase.catalog import TableChange
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.errors import CatalogError, InvalidNameError
+from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
+
+CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
+REPLACE = Purpose.REPLACE_TABLE_AS
+
+
+@pytest.fixture
+def lake(hive_metastore: Server, tmp_path: Path) -> MetastoreLake:
+    return MetastoreLake(hive_metastore.url, tmp_path / "warehouse")
+
+
+@pytest.fixture
+def catalog(lake: MetastoreLake) -> Iterator[LakehouseCatalog]:
+    made = lake.catalog()
+    yield made
+    failpoints.disarm()
+    made.close()
+
+
+@pytest.fixture
+def path(catalog: LakehouseCatalog) -> ObjectPath:
+    """A table that does not exist yet, in a database of its own."""
+    database = f"lake_{uuid.uuid4().hex[:12]}"
+    catalog.create_database(database)
+    return ObjectPath.of(database, "daily")
+
+
+def lost(catalog: LakehouseCatalog, path: ObjectPath, purpose: Purpose, rows: Any = ROWS) -> LakehouseParticipant:
+    """A statement that is published, whose driver dies before it hears so."""
+    participant = stage(catalog, path, purpose, rows)
+    participant.commit()
+    return participant
+
+
+def again(lake: MetastoreLake, participant: LakehouseParticipant) -> LakehouseParticipant:
+    """The same, as a recovery in a fresh process has it."""
+    restored = lake.catalog().restore(participant.document)
+    assert isinstance(restored, LakehouseParticipant)
+    return restored
+
+
+def assert_kept(lake: MetastoreLake, participant: LakehouseParticipant) -> None:
+    """A recovery learns that it was published, and takes nothing away."""
+    before = {file for file in lake.files() if not file.startswith(".twophase")}
+    recovered = again(lake, participant)
+    assert recovered.outcome() is Outcome.PUBLISHED
+    recovered.abort()
+    assert {file for file in lake.files() if not file.startswith(".twophase")} == before
+
+
+# -- who was published -------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_renamed_since_is_still_known(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    created = lost(catalog, path, CREATE)
+    renamed = ObjectPath.of(path.database, "weekly")
+    catalog.rename_table(path, renamed)
+    assert_kept(lake, created)
+    assert ordered(lake.rows(renamed)) == ROWS
+
+
+def test_a_table_that_was_dropped_since_was_published(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    created = lost(catalog, path, CREATE)
+    catalog.drop_table(path)
+    assert_kept(lake, created)
+
+
+def test_files_are_kept_when_all_but_the_manifests_forgot_who_made_them(
+    hive_metastore: Server, catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    key, value = "write.metadata.previous-versions-max", "1"
+    catalog.alter_table(path, [TableChange("set_property", (), {"key": key, "value": value})])
+    appended = lost(catalog, path, INSERT, [(3, "three")])
+    # PyIceberg's own writers take locks.
+    with locking_metastore(hive_metastore.url) as (uri, _), MetastoreLake(uri, lake.warehouse).iceberg() as other:
+        table = other.load_table(tuple(path.to_document()))
+        table.append(pa.table({"id": [4], "name": ["four"]}, schema=SCHEMA))
+        table.maintenance.expire_snapshots().by_id(appended.snapshot_id).commit()
+    assert appended.snapshot_id not in {s.snapshot_id for s in lake.load(path).metadata.snapshots}
+    assert_kept(lake, appended)
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (3, "three"), (4, "four")])
+
+
+def test_a_lost_reply_is_told_truly(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
+    run(catalog, path)
+    participant = stage(catalog, path, INSERT, [(3, "three")])
+    failpoints.arm("lakehouse.swap", "lost_reply")
+    with pytest.raises(ConnectionError):
+        participant.commit()
+    failpoints.disarm()
+    assert_kept(lake, participant)
+    assert len(lake.rows(path)) == 3
+
+
+# -- one after the other -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("purpose", [CREATE, REPLACE, INSERT, OVERWRITE])
+def test_a_publish_is_undone_with_everything_that_it_brought(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, purpose: Purpose
+) -> None:
+    if purpose is not CREATE:
+        run(catalog, path)
+    before = {file for file in lake.files() if not file.startswith(".twophase")}
+    participant = lost(catalog, path, purpose, [(9, "nine")])
+    assert participant.compensate()
+    participant.abort()
+    assert {file for file in lake.files() if not file.startswith(".twophase")} == before
+    assert catalog.table_exists(path) == (purpose is not CREATE)
+
+
+def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
+    run(catalog, path, rows=[])
+    writers = [stage(lake.catalog(), path, INSERT, [(number, "row")]) for number in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda writer: writer.commit(), writers))
+    assert ordered(lake.rows(path)) == [(number, "row") for number in range(6)]
+    assert lake.orphans() == {f".twophase/staged/{w.name.replace('/', '-')}.json" for w in writers}
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+def test_with_locks_each_change_holds_the_tables_lock(
+    hive_metastore: Server, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    with locking_metastore(hive_metastore.url) as (uri, locks):
+        catalog = MetastoreLake(uri, lake.warehouse).catalog(hive_locks="true")
+        run(catalog, path)
+        run(catalog, path, INSERT, [(3, "three")])
+        assert set(locks.given) == {(path.database, path.name)}
+        assert len(locks.given) == 2
+        assert_waits_for_the_lock(catalog, locks, path)
+        assert locks.held == 0
+    assert len(lake.rows(path)) == 4
+
+
+def assert_waits_for_the_lock(catalog: LakehouseCatalog, locks: Locks, path: ObjectPath) -> None:
+    """While another writer holds the lock nothing is published."""
+    store: Any = catalog.store
+    held = locks.lock(store.catalog._create_lock_request(path.database, path.name))
+    participant = stage(catalog, path, INSERT, [(4, "four")])
+    asked = len(locks.given)
+    with ThreadPoolExecutor(1) as pool:
+        publish = pool.submit(participant.commit)
+        while len(locks.given) == asked:
+            assert not publish.done()
+        assert participant.outcome() is Outcome.NOT_PUBLISHED
+        locks.unlock(held)
+        publish.result()
+    assert participant.outcome() is Outcome.PUBLISHED
+
+
+def test_a_metastore_without_locks_is_told_in_words(lake: MetastoreLake, path: ObjectPath) -> None:
+    catalog = lake.catalog(hive_locks="true")
+    participant = stage(catalog, path)
+    with pytest.raises(CatalogError, match="hive_locks"):
+        participant.commit()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.abort()
+    assert not catalog.table_exists(path)
+    assert lake.orphans() == set()
+
+
+# -- what a metastore cannot hold --------------------------------------------------------------------------------------
+
+
+def test_a_table_of_hives_own_is_told_apart(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
+    run(catalog, path)
+    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+        table = client.get_table(path.database, path.name)
+        table.tableName, table.parameters = "plain", {"EXTERNAL": "TRUE"}
+        client.create_table(table)
+    plain = ObjectPath.of(path.database, "plain")
+    assert catalog.list_tables(path.database) == ["daily"]
+    for attempt in (lambda: offer(catalog, plain, CREATE), lambda: catalog.load_table(plain)):
+        with pytest.raises(CatalogError, match="no Iceberg table"):
+            attempt()
+    with pytest.raises(CatalogError, match="plain is no Iceberg table"):
+        catalog.drop_database(path.database, cascade=True)
+    assert ordered(lake.rows(path)) == ROWS
+
+
+@pytest.mark.parametrize("name", ["a b", "a-b", "ä", "x" * 200])
+def test_a_name_that_a_metastore_cannot_hold_is_refused(catalog: LakehouseCatalog, path: ObjectPath, name: str) -> None:
+    with pytest.raises((InvalidNameError, CatalogError), match="name"):
+        offer(catalog, ObjectPath.of(path.database, name), CREATE)
+
+
+def test_a_column_changes_to_a_type_that_the_metastore_would_refuse(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    other = pa.schema([("id", pa.string()), ("name", pa.int64())])
+    run(catalog, path, REPLACE, [("one", 1)], schema=other)
+    assert lake.rows(path) == [("one", 1)]
+    assert catalog.load_table(path).schema.names == ["id", "name"]
+
+
+def test_properties_of_others_stay_in_the_metastore(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    catalog.create_table(path, TableDefinition(SCHEMA, properties={"ours": "1", "gone": "1"}))
+    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+        table = client.get_table(path.database, path.name)
+        table.parameters["theirs"] = "1"
+        client.alter_table(path.database, path.name, table)
+    catalog.alter_table(path, [TableChange("remove_property", (), {"key": "gone"})])
+    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+        found = client.get_table(path.database, path.name).parameters
+    assert (found["ours"], found["theirs"]) == ("1", "1")
+    assert "gone" not in found
+
+
+# -- Spark -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_statements_through_spark(hive_metastore: Server, tmp_path: Path) -> None:
+    lake = MetastoreLake(hive_metastore.url, tmp_path / "warehouse")
+    with session(tmp_path, lake) as spark:
+        shop = Shop(spark, lake)
+        shop.sql("CREATE TABLE @t USING iceberg PARTITIONED BY (bucket(2, id)) AS SELECT 1L AS id, 'a' AS name")
+        shop.sql("INSERT INTO @t VALUES (2, 'b')")
+        shop.sql("ALTER TABLE @t RENAME COLUMN name TO title")
+        shop.sql("ALTER TABLE @t ADD COLUMN price INT")
+        shop.sql("INSERT INTO @t VALUES (3, 'c', 30)")
+        shop.sql("DELETE FROM @t WHERE id = 2")
+        assert shop.rows("t") == [(1, "a", None), (3, "c", 30)]
+        with twophase.transaction(spark) as tx:
+            shop.sql("CREATE TABLE @u AS SELECT * FROM @t")
+            shop.sql("INSERT OVERWRITE @t SELECT 9L, 'z', 90")
+        assert (tx.level.value, len(tx.level_reasons)) == (2, 1)
+        shop.sql("ALTER TABLE @u RENAME TO statements.v")
+        assert [row.tableName for row in shop.sql("SHOW TABLES IN lake.statements").collect()] == ["t", "v"]
+        assert (shop.rows("t"), len(shop.rows("v"))) == ([(9, "z", 90)], 2)
+        shop.sql("DROP TABLE @v")
+        shop.sql("DROP DATABASE lake.statements CASCADE")
+    assert lake.tables() == []
