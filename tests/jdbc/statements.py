@@ -1,68 +1,12 @@
-"""Statements without Spark: what the coordinator does with one participant, step by step."""
+"""Statements without Spark over this catalog."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
-from typing import Any
-
-import pyarrow as pa
-
+from tests.statements import ROWS, SCHEMA, Statements, table, transaction_id
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.participant import JdbcParticipant
-from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-ROWS = [(1, "one"), (2, "two")]
+_STATEMENTS: Statements[JdbcCatalog, JdbcParticipant] = Statements(JdbcParticipant)
+offer, stage, run = _STATEMENTS.offer, _STATEMENTS.stage, _STATEMENTS.run
 
-
-def table(rows: Sequence[Sequence[Any]], schema: pa.Schema = SCHEMA) -> pa.Table:
-    """Rows as Arrow."""
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def transaction_id() -> str:
-    return f"jdbc-20260101t000000-{uuid.uuid4().hex[:8]}"
-
-
-def offer(
-    catalog: JdbcCatalog, path: ObjectPath, purpose: Purpose, schema: pa.Schema = SCHEMA, **facts: Any
-) -> JdbcParticipant:
-    """A participant that has staged nothing yet."""
-    scope = OverwriteScope() if purpose is Purpose.INSERT_OVERWRITE else None
-    context = WriteContext(transaction_id(), overwrite=scope)
-    found = catalog.two_phase_create_table(path, TableDefinition(schema, **facts), purpose=purpose, context=context)
-    assert isinstance(found, JdbcParticipant)
-    return found
-
-
-def stage(
-    catalog: JdbcCatalog,
-    path: ObjectPath,
-    purpose: Purpose = Purpose.CREATE_TABLE_AS,
-    rows: Sequence[Sequence[Any]] = ROWS,
-    schema: pa.Schema = SCHEMA,
-    **facts: Any,
-) -> JdbcParticipant:
-    """Up to the decision."""
-    participant = offer(catalog, path, purpose, schema, **facts)
-    participant.begin()
-    participant.write(table(rows, schema))
-    participant.prepare()
-    return participant
-
-
-def run(
-    catalog: JdbcCatalog,
-    path: ObjectPath,
-    purpose: Purpose = Purpose.CREATE_TABLE_AS,
-    rows: Sequence[Sequence[Any]] = ROWS,
-    schema: pa.Schema = SCHEMA,
-    **facts: Any,
-) -> JdbcParticipant:
-    """A whole statement."""
-    participant = stage(catalog, path, purpose, rows, schema, **facts)
-    participant.commit()
-    participant.finish()
-    return participant
+__all__ = ["ROWS", "SCHEMA", "offer", "run", "stage", "table", "transaction_id"]

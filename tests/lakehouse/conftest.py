@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,9 @@ from tests.servers import Server
 from twophase import failpoints
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.model import ObjectPath
+
+if TYPE_CHECKING:
+    from tests.lakehouse.shop import Shop
 
 KINDS = ("sqlite", "postgresql")
 
@@ -57,3 +61,32 @@ def path(catalog: LakehouseCatalog) -> ObjectPath:
     """A table that does not exist yet."""
     catalog.create_database("shop")
     return ObjectPath.of("shop", "daily")
+
+
+# -- through Spark -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Lake]]:
+    """A session over a lake of the module's ``KIND``."""
+    from tests.lakehouse.shop import session
+
+    root = tmp_path_factory.mktemp("lakehouse")
+    lake = make_lake(request.module.KIND, request, root)
+    with session(root, lake) as spark:
+        yield spark, lake
+
+
+@pytest.fixture
+def shop(opened: tuple[Any, Lake]) -> Iterator[Shop]:
+    """The session; afterwards no file may be there that belongs to no table."""
+    from tests.lakehouse.shop import DATABASE, Shop
+
+    spark, lake = opened
+    made = Shop(spark, lake)
+    yield made
+    failpoints.disarm()
+    left = lake.orphans()
+    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
+        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
+    assert left == set()

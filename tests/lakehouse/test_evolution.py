@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 import twophase
 from tests.lakehouse import foreign
-from tests.lakehouse.conftest import make_lake
-from tests.lakehouse.places import Lake
-from tests.lakehouse.shop import DATABASE, Shop, session
+from tests.lakehouse.shop import DATABASE, Shop
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse.footers import Registrar
 from twophase.errors import CatalogError
@@ -25,22 +22,8 @@ from twophase.schema.errors import SchemaError
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
-
-@pytest.fixture(scope="module")
-def opened(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tuple[SparkSession, Lake]]:
-    root = tmp_path_factory.mktemp("lakehouse")
-    lake = make_lake("postgresql", request, root)
-    with session(root, lake) as spark:
-        yield spark, lake
-
-
-@pytest.fixture
-def shop(opened: tuple[SparkSession, Lake]) -> Iterator[Shop]:
-    spark, lake = opened
-    made = Shop(spark, lake)
-    yield made
-    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
-        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
+#: What holds the Iceberg catalog of the session.
+KIND = "postgresql"
 
 
 def test_the_worked_example_of_flip_226(shop: Shop) -> None:
@@ -263,15 +246,16 @@ def test_a_table_of_another_format_version_is_refused_before_any_job(shop: Shop)
     location = shop.lake.metadata_location(shop.path("t")).removeprefix("file://")
     with open(location, encoding="utf-8") as file:
         metadata = json.load(file)
+    others = [Path(f"{location}.v{version}.metadata.json") for version in (1, 3)]
     first = {"schema": metadata["schemas"][0], "partition-spec": []}
-    for version, word in ((1, "can be written"), (3, "version 3")):
-        with open(location + f".v{version}.metadata.json", "w", encoding="utf-8") as file:
-            json.dump({**metadata, **first, "next-row-id": 0, "format-version": version}, file)
-        shop.lake.execute(
-            f"UPDATE iceberg_tables SET metadata_location = 'file://{location}.v{version}.metadata.json'"
-            " WHERE table_name = 't'"
-        )
+    point = "UPDATE iceberg_tables SET metadata_location = 'file://{}' WHERE table_name = 't'"
+    for other, version, word in zip(others, (1, 3), ("can be written", "version 3"), strict=True):
+        other.write_text(json.dumps({**metadata, **first, "next-row-id": 0, "format-version": version}))
+        shop.lake.execute(point.format(other))
         with pytest.raises(CatalogError, match=word):
             shop.sql("INSERT INTO @t SELECT CAST(raise_error('a job ran') AS BIGINT)")
     with pytest.raises(CatalogError, match="version 3"):
         shop.read("SELECT * FROM @t")
+    shop.lake.execute(point.format(location))
+    for other in others:
+        other.unlink()
