@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     RemovePropertiesUpdate,
@@ -19,7 +20,7 @@ from pyiceberg.table.update import (
 )
 
 from twophase.catalog import TableChange
-from twophase.catalogs.lakehouse import definitions, manifests, publishing
+from twophase.catalogs.lakehouse import definitions, manifests, publishing, sorting
 from twophase.catalogs.lakehouse.evolving import keyed
 from twophase.catalogs.lakehouse.layout import Place, version_of
 from twophase.catalogs.lakehouse.offers import check_writable
@@ -80,6 +81,7 @@ def alter(catalog: LakehouseCatalog, path: ObjectPath, changes: Sequence[TableCh
 
 def _properties(path: ObjectPath, metadata: TableMetadata, changes: Iterable[TableChange]) -> list[TableUpdate]:
     known = dict(metadata.properties)
+    order: SortOrder | None = None
     for change in changes:
         key = "comment" if change.kind == "set_comment" else change.arguments.get("key", "")
         value = change.arguments.get("comment") if change.kind == "set_comment" else change.arguments.get("value")
@@ -87,13 +89,16 @@ def _properties(path: ObjectPath, metadata: TableMetadata, changes: Iterable[Tab
             continue
         if key == "format-version":
             raise CatalogError(f"{path} stays in its format version; nothing was changed.", path=path)
-        if change.kind == "remove_property" or value is None:
+        if key == sorting.SORT_ORDER:
+            order = UNSORTED_SORT_ORDER if value is None else sorting.parse(path, metadata.schema(), value)
+        elif change.kind == "remove_property" or value is None:
             known.pop(key, None)
         else:
             known[key] = value
     set_ = {key: value for key, value in known.items() if metadata.properties.get(key) != value}
     gone = [key for key in metadata.properties if key not in known]
     updates: list[TableUpdate] = [SetPropertiesUpdate(updates=set_)] if set_ else []
+    updates += [] if order is None else sorting.updates(metadata, metadata.schema(), order)
     return [*updates, RemovePropertiesUpdate(removals=gone)] if gone else updates
 
 
@@ -124,7 +129,19 @@ class _Columns:
         schema = self._strategy.resolve(self._start, now, self._wanted, table=str(self._path)).schema
         if not is_first:
             self._look_again(metadata, schema)
+        self._keep_sorted(metadata, schema)
         return [] if schema.same_as(now) else _new_schema(metadata, replace(schema, partition_keys=()))
+
+    def _keep_sorted(self, metadata: TableMetadata, schema: Schema) -> None:
+        """A column that the sort order names cannot go."""
+        gone = [field.source_id for field in metadata.sort_order().fields if field.source_id not in schema]
+        if gone:
+            raise CatalogError(
+                f"{self._path}: its files are sorted by {metadata.schema().find_column_name(gone[0])}; nothing was "
+                "changed.",
+                path=self._path,
+                hint=f"ALTER TABLE ... UNSET TBLPROPERTIES ('{sorting.SORT_ORDER}') first.",
+            )
 
     def _look_again(self, metadata: TableMetadata, schema: Schema) -> None:
         """What became NOT NULL after a look at the rows that there were then."""

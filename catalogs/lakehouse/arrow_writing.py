@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io import OutputStream, load_file_io
+from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField
 
@@ -35,11 +35,14 @@ class ArrowWriter:
     registrar : Registrar
     directory : str
     codec : str
+    target_size : int, optional
+        Bytes at which a file is ended and another one begun.
     """
 
     registrar: Registrar
     directory: str
     codec: str = "zstd"
+    target_size: int | None = None
 
     def __call__(self, part: int, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
         """Write the batches; the files are named anew at each attempt, and only those told here are registered."""
@@ -71,13 +74,24 @@ class _Task:
         self._writer = writer
         self._part = part
         self._schema = file_schema(writer.registrar)
-        self._open: OrderedDict[tuple[Any, ...], tuple[pq.ParquetWriter, OutputStream]] = OrderedDict()
+        self._open: OrderedDict[tuple[Any, ...], tuple[pq.ParquetWriter, Any]] = OrderedDict()
         self._written: list[str] = []
 
     def write(self, rows: pa.Table) -> None:
         rows = rows.rename_columns(self._schema.names).cast(self._schema)
         for key, group in _groups(rows, self._writer.registrar):
-            self._file(key).write_table(group)
+            for part in self._parts(group):
+                self._file(key).write_table(part)
+                if self._writer.target_size and self._open[key][1].tell() >= self._writer.target_size:
+                    self._close(key)
+
+    def _parts(self, group: pa.Table) -> Iterator[pa.Table]:
+        """The rows, in parts that are no larger than a file shall be."""
+        target = self._writer.target_size
+        number = 1 if target is None else max(1, -(-group.nbytes // target))
+        step = -(-group.num_rows // number)
+        for start in range(0, group.num_rows, step):
+            yield group.slice(start, step)
 
     def _file(self, key: tuple[Any, ...]) -> pq.ParquetWriter:
         if key not in self._open:
@@ -87,7 +101,7 @@ class _Task:
         self._open.move_to_end(key)
         return self._open[key][0]
 
-    def _new(self) -> tuple[pq.ParquetWriter, OutputStream]:
+    def _new(self) -> tuple[pq.ParquetWriter, Any]:
         location = f"{self._writer.directory}/{self._part:05d}-{uuid.uuid4()}.parquet"
         stream = load_file_io({}, location).new_output(location).create()
         self._written.append(location)

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
 from twophase.catalogs.files import Files
@@ -217,7 +218,15 @@ class LakehouseCatalog(Catalog):
                 layout.table_location(self.store.settings.warehouse, path, self.own_key()), self.own_key()
             )
             properties = definitions.to_properties(definition)
-            metadata = snapshots.new_metadata(place.location, to_iceberg(schema), spec, properties, str(uuid.uuid4()))
+            order = definitions.to_sort_order(path, to_iceberg(schema), definition.properties)
+            metadata = snapshots.new_metadata(
+                place.location,
+                to_iceberg(schema),
+                spec,
+                properties,
+                str(uuid.uuid4()),
+                UNSORTED_SORT_ORDER if order is None else order,
+            )
             if self._register(path, place, metadata):
                 return
         if not ignore_if_exists:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -24,7 +25,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.transforms import Transform as IcebergTransform
 
-from twophase.catalogs.lakehouse import options
+from twophase.catalogs.lakehouse import options, sorting
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, Transform
 from twophase.schema import Field, Kind, Schema, assign_ids, from_iceberg, to_arrow, to_iceberg
@@ -39,6 +40,8 @@ TABLE_OPTIONS = ("compression",)
 #: How options are called among Iceberg's properties.
 _AS_PROPERTY = {"compression": "write.parquet.compression-codec"}
 _FORMAT_VERSION = "format-version"
+#: What Iceberg shows among the properties and keeps elsewhere.
+_NOT_STORED = (_FORMAT_VERSION, sorting.SORT_ORDER)
 NAME_MAPPING = "schema.name-mapping.default"
 
 _SPARK_FIELD = b"SPARK:field"
@@ -100,7 +103,9 @@ def check(path: ObjectPath, definition: TableDefinition) -> None:
     """
     _check_layout(path, definition)
     _check_columns(path, definition.schema)
-    to_spec(path, to_schema(path, definition), definition.partitioning)
+    schema = to_schema(path, definition)
+    to_spec(path, schema, definition.partitioning)
+    to_sort_order(path, to_iceberg(schema), definition.properties)
 
 
 def _check_layout(path: ObjectPath, definition: TableDefinition) -> None:
@@ -325,9 +330,21 @@ def _check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionFiel
         names.add(field.name)
 
 
+def to_sort_order(path: ObjectPath, schema: IcebergSchema, properties: Mapping[str, str]) -> SortOrder | None:
+    """The sort order that properties say; None where they say nothing.
+
+    Raises
+    ------
+    CatalogError
+        It cannot be read, or names what is no column or cannot be sorted.
+    """
+    said = properties.get(sorting.SORT_ORDER)
+    return None if said is None else sorting.parse(path, schema, said)
+
+
 def to_properties(definition: TableDefinition) -> dict[str, str]:
     """The properties of a new table: the user's, the options that are properties, and the comment."""
-    found = {key: value for key, value in definition.properties.items() if key != _FORMAT_VERSION}
+    found = {key: value for key, value in definition.properties.items() if key not in _NOT_STORED}
     found |= {_AS_PROPERTY[key]: value for key, value in definition.options.items()}
     return found if definition.comment is None else {**found, "comment": definition.comment}
 
@@ -345,6 +362,8 @@ def to_definition(metadata: TableMetadata, schema: IcebergSchema | None = None) 
     """
     shown = schema or metadata.schema()
     properties = {key: value for key, value in metadata.properties.items() if key != "comment"}
+    if (order := sorting.describe(shown, metadata.sort_order())) is not None:
+        properties[sorting.SORT_ORDER] = order
     return TableDefinition(
         without_ids(arrow_of(shown, metadata.last_column_id)),
         provider=PROVIDER,

@@ -42,16 +42,20 @@ class Registrar:
     spec : pyiceberg.partitioning.PartitionSpec
     properties : mapping of str to str
         The table's; they may limit the statistics.
+    sort_order_id : int, optional
+        By which the rows of each file are sorted.
     """
 
     path: str
     schema: IcebergSchema
     spec: PartitionSpec
     properties: Mapping[str, str] = field(default_factory=dict)
+    sort_order_id: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What is computed from the rest stays here.
-        return {name: self.__dict__[name] for name in ("path", "schema", "spec", "properties")}
+        names = ("path", "schema", "spec", "properties", "sort_order_id")
+        return {name: self.__dict__[name] for name in names}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -104,7 +108,7 @@ class Registrar:
             file_format=FileFormat.PARQUET,
             partition=partition,
             file_size_in_bytes=size,
-            sort_order_id=None,
+            sort_order_id=self.sort_order_id,
             spec_id=self.spec.spec_id,
             equality_ids=None,
             key_metadata=None,

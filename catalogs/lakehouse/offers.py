@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import update_table_metadata
 
-from twophase.catalogs.lakehouse import definitions, evolving, layout
+from twophase.catalogs.lakehouse import definitions, evolving, layout, sorting, writing
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import (
@@ -21,7 +23,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.schema import from_iceberg, to_iceberg
+from twophase.schema import Schema, from_iceberg, to_iceberg
 
 if TYPE_CHECKING:
     from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
@@ -58,6 +60,7 @@ def offer(
         facts = _insert(catalog, path, definition, loaded, base)
     else:
         facts = _new_table(catalog, path, definition, loaded if effect == REPLACE else None, key)
+    writing.target_size(path, facts["properties"])
     scope = _scope(context, facts) if purpose is Purpose.INSERT_OVERWRITE else None
     return {
         "path": path.to_document(),
@@ -74,9 +77,19 @@ def offer(
         "added": [],
         "kept": None,
         "by_name": False,
+        "seen_size": _size(loaded),
         **facts,
         **_prior(purpose, scope, base, loaded),
     }
+
+
+def _size(loaded: Loaded | None) -> list[int] | None:
+    """Bytes and rows of a table, as far as its snapshot tells."""
+    snapshot = None if loaded is None else loaded.metadata.current_snapshot()
+    summary = None if snapshot is None else snapshot.summary
+    if summary is None:
+        return None
+    return [int(summary.get(name) or 0) for name in ("total-files-size", "total-records")]
 
 
 def _scope(context: WriteContext, facts: Mapping[str, Any]) -> OverwriteScope:
@@ -202,15 +215,25 @@ def _new_table(
     schema = definitions.to_schema(path, definition, base)
     spec = definitions.to_spec(path, schema, definition.partitioning, base)
     properties = definitions.to_properties(definition)
+    order = _new_order(definitions.to_sort_order(path, to_iceberg(schema), definition.properties), schema, base)
     location = base.location if base else layout.table_location(catalog.store.settings.warehouse, path, key)
     return {
         "schema": iceberg_document(to_iceberg(schema)),
         "highest_field_id": schema.highest_field_id,
         "spec": iceberg_document(spec),
+        "sort_order": iceberg_document(order),
         "properties": properties,
         "location": location,
         "uuid": str(base.table_uuid) if base else str(uuid.uuid4()),
     }
+
+
+def _new_order(said: SortOrder | None, schema: Schema, base: TableMetadata | None) -> SortOrder:
+    """The sort order of a table that is made or replaced, with the number that it gets."""
+    if base is None:
+        return UNSORTED_SORT_ORDER if said is None else said
+    found = update_table_metadata(base, tuple(sorting.updates(base, to_iceberg(schema), said)))
+    return found.sort_order()
 
 
 def _insert(
@@ -221,7 +244,7 @@ def _insert(
     base: Mapping[str, Any] | None,
 ) -> Document:
     if base is not None:
-        names = ("schema", "highest_field_id", "spec", "properties", "location", "uuid")
+        names = ("schema", "highest_field_id", "spec", "sort_order", "properties", "location", "uuid")
         facts = {name: base[name] for name in names}
     else:
         assert loaded is not None
@@ -231,6 +254,7 @@ def _insert(
             "schema": iceberg_document(metadata.schema()),
             "highest_field_id": metadata.last_column_id,
             "spec": iceberg_document(metadata.spec()),
+            "sort_order": iceberg_document(metadata.sort_order()),
             "properties": dict(metadata.properties),
             "location": metadata.location,
             "uuid": str(metadata.table_uuid),

@@ -8,7 +8,8 @@ Its document holds::
     snapshot_id                                          of the snapshot that it will be
     last_sequence_number                                 of the table as the statement found it
     seen                                                 the table as the statement found it; None: there was none
-    schema, highest_field_id, spec                       what its files are written with
+    schema, highest_field_id, spec, sort_order           what its files are written with
+    seen_size                                            bytes and rows of the table as the statement found it
     by_name                                              whether columns of the rows are found by name
     properties                                           of the table that is made or replaced
     overwrite                                            scope of an INSERT OVERWRITE
@@ -28,6 +29,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
 
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.lakehouse import evolving, manifests, writing
@@ -136,6 +138,11 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         """How its files are partitioned."""
         return PartitionSpec.model_validate(self.document["spec"])
 
+    @cached_property
+    def sort_order(self) -> SortOrder:
+        """How the rows of each of its files are sorted."""
+        return SortOrder.model_validate(self.document["sort_order"])
+
     @property
     def properties(self) -> Mapping[str, str]:
         """Of the table that is made or replaced; for an insert those of the table."""
@@ -214,8 +221,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         if "prepared" not in self.document:
             self._combine()
             self.document["prepared"] = True
-        # All that can refuse it is asked now, before the decision.
-        Plan(self, current)
+        # All that can refuse it is asked now, before the decision; and what the publish reads is read now.
+        Plan(self, current).look()
 
     def _combine(self) -> None:
         """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""

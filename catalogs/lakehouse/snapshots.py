@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of, update_snapshot_summaries
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
@@ -35,7 +35,7 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from twophase.catalogs.lakehouse import definitions, manifests
+from twophase.catalogs.lakehouse import definitions, manifests, sorting
 from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.schema import Schema, from_iceberg, to_iceberg
 
@@ -87,8 +87,8 @@ class Seen:
         )
 
 
-def iceberg_document(schema: IcebergSchema | PartitionSpec) -> dict[str, Any]:
-    """A schema or a spec as plain JSON."""
+def iceberg_document(schema: IcebergSchema | PartitionSpec | SortOrder) -> dict[str, Any]:
+    """A schema, a spec or a sort order as plain JSON."""
     found: dict[str, Any] = json.loads(schema.model_dump_json(by_alias=True))
     return found
 
@@ -139,6 +139,10 @@ class Plan:
         if resolution.schema.same_as(now):
             return []
         return _new_schema(self._base, to_iceberg(resolution.schema))
+
+    def look(self) -> None:
+        """Read what the publish needs of the table as it is; it is remembered."""
+        self._manifests()
 
     # -- the result ----------------------------------------------------------------------------------------------
 
@@ -197,12 +201,22 @@ def _current_id(metadata: TableMetadata) -> int | None:
 
 def _new_metadata(member: LakehouseParticipant) -> TableMetadata:
     return new_metadata(
-        member.place.location, to_iceberg(member.schema), member.spec, member.properties, str(member.document["uuid"])
+        member.place.location,
+        to_iceberg(member.schema),
+        member.spec,
+        member.properties,
+        str(member.document["uuid"]),
+        member.sort_order,
     )
 
 
 def new_metadata(
-    location: str, schema: IcebergSchema, spec: PartitionSpec, properties: Mapping[str, str], table_uuid: str
+    location: str,
+    schema: IcebergSchema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str],
+    table_uuid: str,
+    sort_order: SortOrder,
 ) -> TableMetadata:
     """The metadata of a new table without rows; the ids of its fields are taken as they are."""
     return TableMetadataV2(
@@ -214,8 +228,8 @@ def new_metadata(
         partition_specs=[spec],
         default_spec_id=spec.spec_id,
         last_partition_id=max([field.field_id for field in spec.fields], default=999),
-        sort_orders=[UNSORTED_SORT_ORDER],
-        default_sort_order_id=UNSORTED_SORT_ORDER.order_id,
+        sort_orders=[sort_order],
+        default_sort_order_id=sort_order.order_id,
         properties=dict(properties),
     )
 
@@ -227,6 +241,7 @@ def _replaced(member: LakehouseParticipant, base: TableMetadata) -> list[TableUp
         updates.append(AddPartitionSpecUpdate(spec=member.spec))
     if member.spec.spec_id != base.default_spec_id:
         updates.append(SetDefaultSpecUpdate(spec_id=member.spec.spec_id))
+    updates += sorting.updates(base, to_iceberg(member.schema), member.sort_order)
     if member.properties:
         updates.append(SetPropertiesUpdate(updates=dict(member.properties)))
     if definitions.NAME_MAPPING in base.properties:

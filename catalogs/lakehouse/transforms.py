@@ -1,12 +1,14 @@
-"""Iceberg's partition transforms as Spark SQL, so that Spark's own writer can keep the partitions apart.
+"""Iceberg's transforms as Spark SQL, so that Spark's own writer can keep partitions apart, and sort.
 
-Only the *grouping* is made by these texts: the value of a file's partition is what PyIceberg's transform makes of its
-rows, and a file whose rows do not agree is refused. Instants are counted in UTC whatever the session's time zone is.
+Only the *grouping* of partitions is made by these texts: the value of a file's partition is what PyIceberg's
+transform makes of its rows, and a file whose rows do not agree is refused. Instants are counted in UTC whatever the
+session's time zone is.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
@@ -15,6 +17,7 @@ from pyiceberg.transforms import (
     HourTransform,
     IdentityTransform,
     MonthTransform,
+    Transform,
     TruncateTransform,
     YearTransform,
 )
@@ -40,6 +43,28 @@ def partition_key(schema: IcebergSchema, spec: PartitionSpec) -> str | None:
     # A hash, because a directory's name is bounded and knows no empty text; JSON keeps NULL and boundaries apart.
     columns = ", ".join(f"coalesce('v' || {part}, 'n')" for part in parts)
     return f"sha2(to_json(array({columns})), 256)"
+
+
+def sort_key(schema: IcebergSchema, source_id: int, transform: Transform[Any, Any]) -> str | None:
+    """An expression that sorts rows as a transform's values do; None where Spark SQL has none."""
+    name = schema.find_column_name(source_id)
+    if name is None:
+        return None
+    kind = schema.find_type(source_id)
+    column = ".".join(quote(part) for part in name.split("."))
+    if isinstance(transform, IdentityTransform):
+        return column
+    if isinstance(transform, TruncateTransform):
+        return f"substring({column}, 1, {transform.width})" if isinstance(kind, StringType) else None
+    if isinstance(transform, HourTransform):
+        return _hours(column, kind)
+    days = _days(column, kind)
+    date = f"date_add(DATE'1970-01-01', CAST({days} AS INT))"
+    if isinstance(transform, DayTransform):
+        return days
+    if isinstance(transform, MonthTransform):
+        return f"year({date}) * 12 + month({date})"
+    return f"year({date})" if isinstance(transform, YearTransform) else None
 
 
 def _part(schema: IcebergSchema, field: PartitionField) -> str | None:

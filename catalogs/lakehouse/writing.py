@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,12 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from twophase.catalogs.files import data_entries, join
+from twophase.catalogs.lakehouse import sorting
 from twophase.catalogs.lakehouse.arrow_writing import ArrowWriter, file_schema
 from twophase.catalogs.lakehouse.footers import Registrar
 from twophase.catalogs.lakehouse.layout import remove_file
 from twophase.catalogs.lakehouse.transforms import partition_key
-from twophase.errors import ConfigurationError
+from twophase.errors import CatalogError, ConfigurationError
 from twophase.schema import Kind, to_iceberg
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _CODEC = "write.parquet.compression-codec"
 _DISTRIBUTION = "write.distribution-mode"
+_TARGET_SIZE = "write.target-file-size-bytes"
 _THREADS = 8
 
 
@@ -35,9 +37,12 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
     df : pyspark.sql.DataFrame or pyarrow.Table
         A table of Arrow's: rows that the driver has anyway.
     """
-    registrar = Registrar(str(member.path), to_iceberg(member.schema), member.spec, dict(member.properties))
-    codec = member.properties.get(_CODEC, "zstd")
-    arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(codec))
+    schema, properties = to_iceberg(member.schema), dict(member.properties)
+    sort = None if isinstance(df, pa.Table) else sorting.keys(schema, member.sort_order)
+    order_id = member.sort_order.order_id if sort else None
+    registrar = Registrar(str(member.path), schema, member.spec, properties, order_id)
+    codec, target = member.properties.get(_CODEC, "zstd"), target_size(member.path, member.properties)
+    arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(codec), target)
     if isinstance(df, pa.Table):
         return arrow(0, df.to_batches())
     environment = member.catalog.environment
@@ -48,7 +53,8 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
         )
     key = partition_key(registrar.schema, registrar.spec) if member.spec.fields else None
     if (member.spec.fields and key is None) or _is_nested(member):
-        found = environment.partition_runner.collect(df, arrow)
+        rows = environment.parquet_writer.sorted(df, file_schema(registrar).names, sort) if sort else df
+        found = environment.partition_runner.collect(rows, arrow)
         return [file for part in found for file in part]
     environment.parquet_writer.write(
         df,
@@ -57,8 +63,33 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
         partition_key=key,
         rebalance=member.properties.get(_DISTRIBUTION, "hash") != "none",
         codec=member.properties.get(_CODEC),
+        sort=sort or (),
+        most_rows=None if target is None else _rows_of(member, df, target),
     )
     return _register(member, df, registrar)
+
+
+def target_size(path: object, properties: Mapping[str, str]) -> int | None:
+    """Bytes of a file, where the table says so.
+
+    Raises
+    ------
+    CatalogError
+        It is no number of bytes.
+    """
+    said = properties.get(_TARGET_SIZE)
+    if said is None:
+        return None
+    if not said.isdigit() or not int(said):
+        raise CatalogError(f"{path}: {_TARGET_SIZE} is a number of bytes, not {said!r}.", path=path)
+    return int(said)
+
+
+def _rows_of(member: LakehouseParticipant, df: Any, size: int) -> int:
+    """About how many rows a file of a size holds: as those of the table do, and before it has any, by their types."""
+    total, rows = member.document["seen_size"] or (0, 0)
+    width = total / rows if rows else member.catalog.environment.parquet_writer.row_width(df)
+    return max(1, int(size / width))
 
 
 def _is_nested(member: LakehouseParticipant) -> bool:

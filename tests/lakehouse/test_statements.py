@@ -4,46 +4,27 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from pyiceberg.transforms import BucketTransform, DayTransform, TruncateTransform
+from pyiceberg.table.sorting import NullOrder
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import LongType, StringType, TimestamptzType
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import twophase
-from tests.lakehouse.conftest import make_lake
-from tests.lakehouse.places import Lake
-from tests.lakehouse.shop import DATABASE, Shop, session
+from tests.lakehouse.shop import DATABASE, Shop
 from twophase import failpoints
 from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
-
-@pytest.fixture(scope="module")
-def opened(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[tuple[SparkSession, Lake]]:
-    root = tmp_path_factory.mktemp("lakehouse")
-    lake = make_lake("sqlite", request, root)
-    with session(root, lake) as spark:
-        yield spark, lake
-
-
-@pytest.fixture
-def shop(opened: tuple[SparkSession, Lake]) -> Iterator[Shop]:
-    """The session; afterwards no file may be there that belongs to no table."""
-    spark, lake = opened
-    made = Shop(spark, lake)
-    yield made
-    failpoints.disarm()
-    left = lake.orphans()
-    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
-        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
-    assert left == set()
+#: What holds the Iceberg catalog of the session.
+KIND = "sqlite"
 
 
 def plan_of(frame: DataFrame) -> str:
@@ -337,3 +318,102 @@ def test_explain_begins_nothing(shop: Shop) -> None:
     shop.sql("EXPLAIN CREATE TABLE @t AS SELECT 1 AS id").collect()
     assert shop.lake.execute("SELECT * FROM twophase_staged WHERE state = 'staged'") == []
     assert shop.lake.files() == set()
+
+
+# -- sort order and size of files --------------------------------------------------------------------------------------
+
+
+def files_of(shop: Shop, table: str) -> list[Any]:
+    """The data files of a table, as Iceberg has them, and each one's rows as they stand in it."""
+    tasks = sorted(shop.iceberg(table).scan().plan_files(), key=lambda task: str(task.file.partition))
+    local = [task.file.file_path.removeprefix("file://") for task in tasks]
+    return [
+        (task.file, pq.read_table(file, partitioning=None).to_pylist()) for task, file in zip(tasks, local, strict=True)
+    ]
+
+
+def test_each_file_is_sorted_by_the_tables_order(shop: Shop) -> None:
+    rows = (
+        "SELECT id % 3 AS part, 1000 - id AS id, if(id % 7 = 0, NULL, CAST(id % 11 AS STRING)) AS name FROM range(900)"
+    )
+    shop.sql(f"""CREATE TABLE @t PARTITIONED BY (part)
+        TBLPROPERTIES ('sort-order' = 'name DESC NULLS FIRST, `id`') AS {rows}""")
+    shop.sql(f"INSERT INTO @t {rows}")
+    order = shop.iceberg("t").sort_order()
+    assert [(f.source_id, str(f.direction), str(f.null_order)) for f in order.fields] == [
+        (3, "DESC", "NULLS FIRST"),
+        (2, "ASC", "NULLS FIRST"),
+    ]
+    found = files_of(shop, "t")
+    assert len(found) >= 6
+    for file, in_it in found:
+        assert file.sort_order_id == order.order_id
+        by_id = sorted(in_it, key=lambda row: row["id"])
+        named = sorted((row for row in by_id if row["name"]), key=lambda row: row["name"], reverse=True)
+        assert in_it == [*(row for row in by_id if row["name"] is None), *named]
+    shown = {row.key: row.value for row in shop.sql("SHOW TBLPROPERTIES @t").collect()}
+    assert shown["sort-order"] == "name DESC NULLS FIRST, id ASC NULLS FIRST"
+
+
+def test_files_that_spark_cannot_write_are_sorted_too(shop: Shop) -> None:
+    shop.sql("""CREATE TABLE @t PARTITIONED BY (bucket(2, part)) TBLPROPERTIES ('sort-order' = 'truncate(1, name), id')
+        AS SELECT id % 4 AS part, 100 - id AS id, array(id) AS more, CAST(id % 13 AS STRING) AS name FROM range(100)""")
+    order = shop.iceberg("t").sort_order().order_id
+    for file, in_it in files_of(shop, "t"):
+        assert file.sort_order_id == order
+        keys = [(row["name"][:1], row["id"]) for row in in_it]
+        assert keys == sorted(keys)
+
+
+def test_a_sort_order_of_another_engine_is_kept_and_followed(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, TIMESTAMP'2024-01-01 00:00:00' AS at")
+    table = shop.iceberg("t")
+    with table.update_sort_order() as update:
+        update.desc("at", DayTransform(), NullOrder.NULLS_LAST).asc("id", IdentityTransform(), NullOrder.NULLS_LAST)
+    rows = "SELECT id, TIMESTAMP'2024-01-01 00:00:00' + make_interval(0, 0, 0, id % 5, id % 24) AS at FROM range(200)"
+    shop.sql(f"INSERT INTO @t {rows}")
+    added = [(file, in_it) for file, in_it in files_of(shop, "t") if file.sort_order_id == 1]
+    assert sum(len(in_it) for _, in_it in added) == 200
+    for _, in_it in added:
+        keys = [(-(row["at"].timestamp() // 86_400), row["id"]) for row in in_it]
+        assert keys == sorted(keys)
+
+
+def test_a_sort_order_changes_and_ends_with_alter_table(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, name STRING) TBLPROPERTIES ('sort-order' = 'id')")
+    with pytest.raises(CatalogError, match="sorted by id"):
+        shop.sql("ALTER TABLE @t DROP COLUMN id")
+    shop.sql("ALTER TABLE @t SET TBLPROPERTIES ('sort-order' = 'name')")
+    shop.sql("ALTER TABLE @t DROP COLUMN id")
+    shop.sql("ALTER TABLE @t RENAME COLUMN name TO title")
+    assert "title ASC" in str(shop.sql("SHOW TBLPROPERTIES @t").collect())
+    shop.sql("ALTER TABLE @t UNSET TBLPROPERTIES ('sort-order')")
+    shop.sql("INSERT INTO @t VALUES ('b'), ('a')")
+    assert shop.iceberg("t").sort_order().is_unsorted
+    assert {file.sort_order_id for file, _ in files_of(shop, "t")} <= {None, 0}
+
+
+@pytest.mark.parametrize(
+    "order", ["missing", "id,", "id UP", "bucket(2, id)", "truncate(0, name)", "items", "", "id NULLS", "(id)"]
+)
+def test_a_bad_sort_order_is_refused_before_any_job(shop: Shop, order: str) -> None:
+    with pytest.raises(CatalogError, match="sort order"):
+        shop.sql(f"""CREATE TABLE @bad TBLPROPERTIES ('sort-order' = '{order}')
+            AS SELECT CAST(raise_error('it ran') AS INT) AS ran, 1L AS id, 'a' AS name, array(1) AS items""")
+    assert not shop.spark.catalog.tableExists(shop.name("bad"))
+
+
+@pytest.mark.parametrize("columns", ["id, uuid() AS name", "id, uuid() AS name, array(id) AS more"])
+def test_files_end_at_about_the_target_size(shop: Shop, columns: str) -> None:
+    target = 60_000
+    rows = f"SELECT {columns} FROM range(0, 20000, 1, 1)"
+    shop.sql(f"CREATE TABLE @t TBLPROPERTIES ('write.target-file-size-bytes' = '{target}') AS {rows}")
+    shop.sql(f"INSERT OVERWRITE @t {rows}")  # Now the table tells how wide its rows are.
+    sizes = sorted(file.file_size_in_bytes for file, _ in files_of(shop, "t"))
+    assert sum(sizes) > 5 * target
+    assert all(target / 3 < size < 3 * target for size in sizes[1:])
+
+
+def test_a_target_size_that_is_no_number_is_refused_before_any_job(shop: Shop) -> None:
+    with pytest.raises(CatalogError, match="number of bytes"):
+        shop.sql("CREATE TABLE @t TBLPROPERTIES ('write.target-file-size-bytes' = '1 GB') AS SELECT 1 AS id")

@@ -10,7 +10,7 @@ import json
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from twophase.model import quote
 from twophase.spark import types
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 FIELD_ID = "parquet.field.id"
 _ARROW_FIELD_ID = b"PARQUET:field_id"
@@ -49,6 +49,8 @@ class SparkParquet:
         partition_key: str | None = None,
         rebalance: bool = True,
         codec: str | None = None,
+        sort: Sequence[Any] = (),
+        most_rows: int | None = None,
     ) -> None:
         """Write rows as Parquet files.
 
@@ -66,6 +68,11 @@ class SparkParquet:
             With a key: whether rows of one partition are brought together first, so that there are few files.
         codec : str, optional
             Spark's name of the compression; default: the session's.
+        sort : sequence
+            What the rows of each file are sorted by: ``expression`` (SQL over the columns), ``ascending`` and
+            ``nulls_first``.
+        most_rows : int, optional
+            Of a file.
 
         Raises
         ------
@@ -78,6 +85,10 @@ class SparkParquet:
         if partition_key is not None:
             rows = rows.selectExpr("*", f"{partition_key} AS {_KEY}")
             rows = rows.hint("rebalance", col(_KEY)) if rebalance else rows
+        if sort:
+            # The partition first, as Spark's writer goes through the partitions one after the other.
+            keys = [] if partition_key is None else [col(_KEY)]
+            rows = rows.sortWithinPartitions(*keys, *_sort_columns(sort))
         writer = (
             rows.write.format("parquet")
             .mode("append")
@@ -85,14 +96,36 @@ class SparkParquet:
         )
         if codec is not None:
             writer = writer.option("compression", codec)
+        if most_rows is not None:
+            writer = writer.option("maxRecordsPerFile", most_rows)
         if partition_key is not None:
             writer = writer.partitionBy(_KEY)
         with _settings.held(df.sparkSession):
             writer.save(directory)
 
+    def sorted(self, df: DataFrame, names: Sequence[str], sort: Sequence[Any]) -> DataFrame:
+        """Rows with a table's columns, each task's sorted as in :meth:`write`."""
+        return aligned(df, names).sortWithinPartitions(*_sort_columns(sort))
+
+    def row_width(self, df: DataFrame) -> int:
+        """Spark's guess at the bytes of a row, by the types."""
+        return int(df._jdf.schema().defaultSize())
+
     def schema_of(self, df: DataFrame) -> pa.Schema:
         """The schema of rows that are to be written."""
         return types.to_arrow_schema(df.schema)
+
+
+def _sort_columns(sort: Sequence[Any]) -> list[Column]:
+    from pyspark.sql.functions import expr
+
+    ways = {
+        (True, True): "asc_nulls_first",
+        (True, False): "asc_nulls_last",
+        (False, True): "desc_nulls_first",
+        (False, False): "desc_nulls_last",
+    }
+    return [getattr(expr(key.expression), ways[key.ascending, key.nulls_first])() for key in sort]
 
 
 def _with_ids(df: DataFrame, schema: pa.Schema) -> DataFrame:

@@ -1,0 +1,186 @@
+"""Sort orders: as a table property in words, as Iceberg's own, and as Spark SQL by which the rows of a file are sorted.
+
+Iceberg's ``ALTER TABLE ... WRITE ORDERED BY`` belongs to its SQL extension. The property ``sort-order`` is called and
+written as Iceberg's Spark integration shows it: ``customer, days(at) DESC NULLS LAST``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate, TableUpdate
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+
+from twophase.catalogs.lakehouse.transforms import sort_key
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, quote
+
+SORT_ORDER = "sort-order"
+_TERM = r"(?P<word>\w+)\((?P<arguments>[^()]*)\)|(?P<column>(?:`(?:[^`]|``)+`|\w+)(?:\.(?:`(?:[^`]|``)+`|\w+))*)"
+_FIELD = re.compile(
+    rf"\s*(?:{_TERM})(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*(?:,|$)", re.IGNORECASE
+)
+_PART = re.compile(r"`((?:[^`]|``)+)`|(\w+)")
+_TIMES: dict[str, type[Transform[Any, Any]]] = {
+    "year": YearTransform,
+    "month": MonthTransform,
+    "day": DayTransform,
+    "hour": HourTransform,
+}
+
+
+@dataclass(frozen=True)
+class SortKey:
+    """One thing that rows are sorted by.
+
+    Attributes
+    ----------
+    expression : str
+        Spark SQL over the table's columns.
+    ascending, nulls_first : bool
+    """
+
+    expression: str
+    ascending: bool
+    nulls_first: bool
+
+
+# -- from words --------------------------------------------------------------------------------------------------------
+
+
+def parse(path: ObjectPath, schema: IcebergSchema, text: str) -> SortOrder:
+    """The sort order that a property says.
+
+    Raises
+    ------
+    CatalogError
+        It cannot be read, or names what is no column or cannot be sorted.
+    """
+    order = SortOrder(*_fields(path, schema, text))
+    try:
+        order.check_compatible(schema)
+    except ValidationError as error:
+        raise _wrong(path, text, str(error)) from error
+    if keys(schema, order) is None:
+        raise _wrong(path, text, "Spark cannot sort by one of its transforms")
+    return order
+
+
+def _fields(path: ObjectPath, schema: IcebergSchema, text: str) -> Iterator[SortField]:
+    position = 0
+    while position < len(text) or position == 0:
+        found = _FIELD.match(text, position)
+        if found is None:
+            raise _wrong(path, text, f"it cannot be read from {text[position:].strip()[:40]!r} on")
+        transform, column = _term(path, text, found)
+        direction = SortDirection.DESC if (found["direction"] or "").upper() == "DESC" else SortDirection.ASC
+        # As in Spark and Iceberg: NULL is the lowest value.
+        first = direction is SortDirection.ASC if found["nulls"] is None else found["nulls"].upper() == "FIRST"
+        yield SortField(
+            source_id=_source(path, schema, text, column),
+            transform=transform,
+            direction=direction,
+            null_order=NullOrder.NULLS_FIRST if first else NullOrder.NULLS_LAST,
+        )
+        position = found.end()
+        if text[:position].rstrip().endswith(",") and not text[position:].strip():
+            raise _wrong(path, text, "it ends with a comma")
+
+
+def _term(path: ObjectPath, text: str, found: re.Match[str]) -> tuple[Transform[Any, Any], str]:
+    if found["column"]:
+        return IdentityTransform(), found["column"]
+    word = found["word"].lower()
+    arguments = [argument.strip() for argument in found["arguments"].split(",")]
+    if word.removesuffix("s") in _TIMES and len(arguments) == 1:
+        made: Any = _TIMES[word.removesuffix("s")]
+        return made(), arguments[0]
+    numbers = [argument for argument in arguments if argument.isdigit()]
+    names = [argument for argument in arguments if not argument.isdigit()]
+    if word == "truncate" and len(numbers) == len(names) == 1 and int(numbers[0]):
+        return TruncateTransform(int(numbers[0])), names[0]
+    raise _wrong(path, text, f"there is no {found[0].strip().rstrip(',')}")
+
+
+def _source(path: ObjectPath, schema: IcebergSchema, text: str, column: str) -> int:
+    parts = [(quoted or plain).replace("``", "`") for quoted, plain in _PART.findall(column)]
+    try:
+        return int(schema.find_field(".".join(parts), case_sensitive=False).field_id)
+    except ValueError:
+        known = ", ".join(field.name for field in schema.fields)
+        raise _wrong(path, text, f"there is no column {column}", f"Columns: {known}.") from None
+
+
+def _wrong(path: ObjectPath, text: str, why: str, hint: str | None = None) -> CatalogError:
+    said = hint or "Write it as: a, days(b) DESC NULLS LAST. Transforms: years, months, days, hours, truncate(n, text)."
+    return CatalogError(f"{path} cannot have the sort order {text!r}: {why}.", path=path, hint=said)
+
+
+# -- to words ----------------------------------------------------------------------------------------------------------
+
+
+def describe(schema: IcebergSchema, order: SortOrder) -> str | None:
+    """A sort order in words; None for none, and for one of columns that the schema does not have."""
+    if order.is_unsorted or any(field.source_id not in schema.field_ids for field in order.fields):
+        return None
+    return ", ".join(_described(schema, field) for field in order.fields)
+
+
+def _described(schema: IcebergSchema, field: SortField) -> str:
+    name = schema.find_column_name(field.source_id) or ""
+    column = name if re.fullmatch(r"[\w.]+", name) else quote(name)
+    word = next((word for word, kind in _TIMES.items() if isinstance(field.transform, kind)), None)
+    if word is not None:
+        column = f"{word}s({column})"
+    elif isinstance(field.transform, TruncateTransform):
+        column = f"truncate({field.transform.width}, {column})"
+    elif not isinstance(field.transform, IdentityTransform):
+        column = f"{field.transform}({column})"
+    return f"{column} {field.direction} {field.null_order}"
+
+
+# -- of tables ---------------------------------------------------------------------------------------------------------
+
+
+def updates(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> list[TableUpdate]:
+    """What makes a sort order the one of a table; None: that which it has, as far as its columns stay."""
+    if order is None:
+        kept = metadata.sort_order()
+        gone = any(field.source_id not in schema.field_ids for field in kept.fields)
+        order = UNSORTED_SORT_ORDER if gone else kept
+    known = next((old for old in metadata.sort_orders if old.fields == order.fields), None)
+    if known is not None:
+        same = known.order_id == metadata.default_sort_order_id
+        return [] if same else [SetDefaultSortOrderUpdate(sort_order_id=known.order_id)]
+    taken = {old.order_id for old in metadata.sort_orders}
+    number = 0 if order.is_unsorted else next(n for n in count(1) if n not in taken)
+    added = SortOrder(*order.fields, order_id=number)
+    return [AddSortOrderUpdate(sort_order=added), SetDefaultSortOrderUpdate(sort_order_id=number)]
+
+
+def keys(schema: IcebergSchema, order: SortOrder) -> list[SortKey] | None:
+    """What Spark sorts the rows of each file by; None where it cannot."""
+    found = []
+    for field in order.fields:
+        expression = sort_key(schema, field.source_id, field.transform)
+        if expression is None:
+            return None
+        is_ascending = field.direction is SortDirection.ASC
+        found.append(SortKey(expression, is_ascending, field.null_order is NullOrder.NULLS_FIRST))
+    return found
