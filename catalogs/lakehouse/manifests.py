@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,6 +48,8 @@ _FACTS = (
     "added_snapshot_id",
     *_COUNTS,
 )
+_MOST_LISTS = 512
+_LONGEST_LIST = 200
 Document = dict[str, Any]
 #: Whether a file's rows stay.
 Keeps = Callable[[DataFile], bool]
@@ -82,6 +86,28 @@ def _summary(facts: Sequence[Any]) -> PartitionFieldSummary:
     )
 
 
+class _Lists:
+    """The last manifest lists that were read, as far as they are short: such a file never changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[ManifestFile, ...]] = OrderedDict()
+
+    def get(self, location: str) -> tuple[ManifestFile, ...] | None:
+        return self._known.get(location)
+
+    def put(self, location: str, found: tuple[ManifestFile, ...]) -> None:
+        if len(found) > _LONGEST_LIST:
+            return
+        with self._lock:
+            self._known[location] = found
+            while len(self._known) > _MOST_LISTS:
+                self._known.popitem(last=False)
+
+
+_lists = _Lists()
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +116,11 @@ def manifests_of(metadata: TableMetadata, snapshot_id: int | None) -> list[Manif
     snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return []
-    return list(snapshot.manifests(load_file_io({}, metadata.location)))
+    found = _lists.get(snapshot.manifest_list)
+    if found is None:
+        found = tuple(snapshot.manifests(load_file_io({}, metadata.location)))
+        _lists.put(snapshot.manifest_list, found)
+    return list(found)
 
 
 def entries_of(manifest: ManifestFile) -> list[ManifestEntry]:

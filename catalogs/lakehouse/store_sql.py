@@ -69,6 +69,13 @@ _DROPPED = sa.Table(
 )
 
 
+_RECORD_PUBLISHED = (
+    sa.update(_STAGED)
+    .where(_STAGED.c.participant == sa.bindparam("name"), _STAGED.c.state == STAGED)
+    .values(state=PUBLISHED, metadata_location=sa.bindparam("location"), since=sa.bindparam("now"))
+)
+
+
 class _Catalog(SqlCatalog):
     """PyIceberg's SQL catalog over an engine of ours."""
 
@@ -199,12 +206,8 @@ class SqlStore(Store):
 
     def _swap(self, connection: sa.Connection, path: ObjectPath, old: str | None, new: str) -> bool:
         if old is not None:
-            moved = (
-                sa.update(IcebergTables)
-                .where(self._is(path), self._is_table(), IcebergTables.metadata_location == old)
-                .values(metadata_location=new, previous_metadata_location=old)
-            )
-            return connection.execute(moved).rowcount == 1
+            row = {"database": path.database, "name": path.name, "old": old, "new": new}
+            return connection.execute(self._move_pointer, [row]).rowcount == 1
         taken = connection.execute(sa.select(IcebergTables.table_name).where(self._is(path))).first()
         if taken is not None:
             return False
@@ -286,22 +289,53 @@ class SqlStore(Store):
         first = moves[0]
         transaction_id = first.names[0].rpartition("/")[0]
         with self._begin(path=first.path, transaction_id=transaction_id) as connection:
+            self._record_published(connection, moves)
+            self._move_pointers(connection, [move for move in moves if move.before is not None])
             for move in moves:
-                for name in move.names:
-                    self._record_published(connection, name, move.after.location)
-                before = None if move.before is None else move.before.location
-                if not self._swap(connection, move.path, before, move.after.location):
+                if move.before is None and not self._swap(connection, move.path, None, move.after.location):
                     raise LostRace
 
-    def _record_published(self, connection: sa.Connection, participant: str, metadata_location: str) -> None:
-        """Say that a participant is published, in the transaction that publishes it."""
-        moved = (
-            sa.update(_STAGED)
-            .where(_STAGED.c.participant == participant, _STAGED.c.state == STAGED)
-            .values(state=PUBLISHED, metadata_location=metadata_location, since=time.time())
+    def _record_published(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
+        """Say that participants are published, in the transaction that publishes them."""
+        now = time.time()
+        rows = [{"name": n, "location": move.after.location, "now": now} for move in moves for n in move.names]
+        if connection.execute(_RECORD_PUBLISHED, rows).rowcount != len(rows):
+            names = [name for move in moves for name in move.names]
+            mine = sa.select(_STAGED.c.participant).where(_STAGED.c.participant.in_(names), _STAGED.c.since == now)
+            published = set(connection.scalars(mine))
+            raise NotStaged(next(name for name in names if name not in published))
+
+    def _move_pointers(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
+        """Move the pointers of tables that are there already."""
+        rows = [
+            {
+                "database": move.path.database,
+                "name": move.path.name,
+                "old": move.before.location,
+                "new": move.after.location,
+            }
+            for move in moves
+            if move.before is not None
+        ]
+        if rows and connection.execute(self._move_pointer, rows).rowcount != len(rows):
+            raise LostRace
+
+    @cached_property
+    def _move_pointer(self) -> sa.Update:
+        """Made once: building a statement takes as long as running it."""
+        table = IcebergTables
+        return (
+            sa.update(table)
+            .where(
+                table.catalog_name == self.settings.catalog_name,
+                table.table_namespace == sa.bindparam("database"),
+                table.table_name == sa.bindparam("name"),
+                table.metadata_location == sa.bindparam("old"),
+                self._is_table(),
+            )
+            .values(metadata_location=sa.bindparam("new"), previous_metadata_location=sa.bindparam("old"))
+            .execution_options(synchronize_session=False)
         )
-        if connection.execute(moved).rowcount != 1:
-            raise NotStaged(participant)
 
     def record_aborted(self, participant: str) -> Staged | None:
         with self._begin() as connection:
