@@ -37,6 +37,7 @@ from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.offers import is_whole
 from twophase.catalogs.lakehouse.overwriting import kept_files
+from twophase.catalogs.lakehouse.publishing import remove_old_metadata
 from twophase.catalogs.lakehouse.snapshots import (
     APPEND,
     CREATE,
@@ -364,18 +365,30 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
                 self._remove_tries()
             for name in self.names:
                 self.store.settle(name)
+            self._remove_old_metadata()
+
+    def _remove_old_metadata(self) -> None:
+        published = self._published_as()
+        if published is not None:
+            remove_old_metadata(self.store, self.lakehouse.files, self.path, published.metadata)
+
+    def _published_as(self) -> Loaded | None:
+        """The table as this participant left it; None where later commits have removed that metadata file."""
+        record = None if self._published is not None else self.store.staged(self.name)
+        location = self._published or (record.metadata_location if record else None)
+        try:
+            return None if location is None else Loaded(location, self.store.metadata(self.path, location))
+        except CatalogError:
+            return None
 
     def _remove_tries(self) -> None:
         """Metadata of tries that did not go through; those of this object's own were removed at once."""
-        found = self.store.staged(self.name)
-        if found is None or found.metadata_location is None:
-            return
-        metadata = self.store.metadata(self.path, found.metadata_location)
-        snapshot = metadata.snapshot_by_id(self.snapshot_id)
-        if snapshot is None:
+        found = self._published_as()
+        snapshot = None if found is None else found.metadata.snapshot_by_id(self.snapshot_id)
+        if found is None or snapshot is None:
             return
         listed = snapshot.manifests(self.store.io(snapshot.manifest_list))
-        published = {found.metadata_location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
+        published = {found.location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
         self.place.remove_tries(self.lakehouse.files, published)
 
     def compensate(self) -> bool:

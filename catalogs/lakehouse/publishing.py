@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from twophase.catalogs.lakehouse.layout import remove_file, version_of
 from twophase.catalogs.lakehouse.snapshots import Plan
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, LostRace, Move, NotStaged, Store
-from twophase.errors import TableNotExistError, TransactionAborted, WriteConflictError
+from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import ObjectPath
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE = 0.5
 _THREADS = 4
+_DELETE_OLD = "write.metadata.delete-after-commit.enabled"
 
 
 def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
@@ -142,9 +143,28 @@ def change(
         with step("lakehouse.alter"):
             moved = store.swap(path, current, Loaded(location, metadata))
         if moved:
+            remove_old_metadata(store, files, path, metadata)
             return
         remove_file(files, location)
         time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
     raise WriteConflictError(
         f"{path} was not changed: others committed to it faster.", path=path, hint="Run the statement again."
     )
+
+
+def remove_old_metadata(store: Store, files: Files, path: ObjectPath, metadata: TableMetadata) -> None:
+    """Remove metadata files that fell out of a table's log by its last commit, where the table wants that. Idempotent.
+
+    A property that Iceberg names: see ``write.metadata.delete-after-commit.enabled`` and
+    ``write.metadata.previous-versions-max`` there.
+    """
+    if metadata.properties.get(_DELETE_OLD, "false").lower() != "true" or not metadata.metadata_log:
+        return
+    log = [entry.metadata_file for entry in metadata.metadata_log]
+    try:
+        before = store.metadata(path, log[-1])
+    except CatalogError:
+        return  # The commit after this one has removed it, and did what is to be done here.
+    for entry in before.metadata_log:
+        if entry.metadata_file not in log:
+            remove_file(files, entry.metadata_file)

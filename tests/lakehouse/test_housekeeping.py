@@ -9,6 +9,7 @@ import pytest
 
 from tests.lakehouse.places import Lake, ordered
 from tests.lakehouse.statements import ROWS, run, stage
+from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.errors import CatalogError, TransactionAborted
 from twophase.model import ObjectPath, Outcome, Purpose
@@ -154,3 +155,27 @@ def test_an_expired_snapshot_does_not_take_rows_that_are_still_needed(
         run(catalog, path, INSERT, [(number, f"round {number}")])
     clean(catalog)
     assert len(lake.rows(path)) == 7
+
+
+def test_old_metadata_files_go_where_the_table_wants_that(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    wanted = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "2"}
+    run(catalog, path, properties=wanted)
+    for number in range(3):
+        run(catalog, path, INSERT, [(number, f"round {number}")])
+    catalog.alter_table(path, [TableChange("set_property", (), {"key": "a", "value": "1"})])
+    dead = stage(catalog, path, INSERT, [(9, "nine")])
+    dead.commit()
+    lake.catalog().restore(dead.document).finish()
+    kept = {file for file in lake.files() if file.endswith(".metadata.json")}
+    assert len(kept) == 3
+    assert kept <= lake.reachable()
+    assert len(lake.rows(path)) == 6
+
+
+def test_old_metadata_files_stay_where_nobody_asked(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
+    run(catalog, path, properties={"write.metadata.previous-versions-max": "1"})
+    for number in range(3):
+        run(catalog, path, INSERT, [(number, f"round {number}")])
+    assert len([file for file in lake.files() if file.endswith(".metadata.json")]) == 4
