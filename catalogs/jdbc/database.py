@@ -7,8 +7,8 @@ both make one from the same :class:`~twophase.catalogs.jdbc.options.Settings`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,10 +58,6 @@ class Table:
     name: str
 
 
-class TakenError(Exception):
-    """Another attempt has written the partition; ours is rolled back."""
-
-
 class Database(ABC):
     """One kind of database, with the settings to reach it.
 
@@ -79,8 +75,6 @@ class Database(ABC):
     groups: ClassVar[bool] = True
     #: ``CREATE TABLE`` takes comments, in words of MariaDB and MySQL; they hold the owner stamps, too.
     comments_in_ddl: ClassVar[bool] = False
-    #: A partition is computed before it waits for its turn to write, not while all others wait.
-    one_writer: ClassVar[bool] = False
     #: Columns have comments of their own.
     column_comments: ClassVar[bool] = True
     #: Times with a zone are compared with times with a zone.
@@ -316,44 +310,33 @@ class Database(ABC):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
+    def arranged(self, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> AbstractContextManager[Any]:
+        """Rows as :meth:`load` takes them.
+
+        Where there is one writer, a partition is computed before it waits for its turn, not while all others wait.
+        """
+        return nullcontext(batches)
+
     @abstractmethod
-    def load(
-        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> int:
-        """Append batches to a table inside the connection's transaction, as fast as is safe; the number of rows.
+    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+        """Append rows to a table inside the connection's transaction, as fast as is safe.
 
         Memory is bounded by the batch.
-        """
 
-    def takes_quickly(self, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
-        """Whether :meth:`load_quickly` takes batches of this schema."""
-        return False
-
-    def load_quickly(
-        self,
-        staging: Table,
-        ledger: Table,
-        part: int,
-        schema: pa.Schema,
-        batches: Iterator[pa.RecordBatch],
-        label: str,
-        committing: Callable[[], AbstractContextManager[None]],
-    ) -> int:
-        """Load a partition and enter it into the ledger, in one transaction, by a way of the database's own.
-
-        One connection does it all: what a small partition costs is mostly connecting.
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        table : Table
+        columns : mapping of str to str
+            Names of the rows' columns, in their order, and what the database calls their types.
+        rows : object
+            What :meth:`arranged` made of the batches.
 
         Returns
         -------
         int
-            Rows of the partition, also where an earlier attempt has written them.
-
-        Raises
-        ------
-        TakenError
-            Another attempt has written the partition.
+            The number of rows.
         """
-        raise NotImplementedError
 
     def select_expression(self, column: Column) -> str:
         """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""

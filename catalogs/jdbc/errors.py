@@ -92,6 +92,6 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
     except (SQLAlchemyError, OSError) as error:
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("psycopg", "pymysql", "sqlite3", "adbc_driver_manager"):
+        if type(error).__module__.split(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
             raise
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None

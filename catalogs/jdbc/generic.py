@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets as random_source
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from twophase.catalogs.jdbc.generic_types import (
     without_collation,
 )
 from twophase.catalogs.jdbc.options import Settings
+from twophase.catalogs.jdbc.spooling import spooled
 
 _is = pa.types
 
@@ -80,7 +81,6 @@ class Generic(Database):
     """A database that twophase knows by its SQLAlchemy dialect only."""
 
     column_comments = False
-    one_writer = True
     groups = False
 
     def __init__(self, settings: Settings) -> None:
@@ -246,31 +246,30 @@ class Generic(Database):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def load(
-        self,
-        connection: sa.Connection,
-        table: Table,
-        schema: pa.Schema,
-        batches: Iterable[pa.RecordBatch],
-    ) -> int:
+    def arranged(
+        self, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]
+    ) -> AbstractContextManager[Iterable[pa.RecordBatch]]:
+        return spooled(batches)
+
+    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
         """By the driver's own ``executemany``, a batch at a time."""
-        rows = 0
-        for batch in batches:
-            columns = [(field.name, sqlalchemy_type(column.type), column) for field, column in rendering.plain(batch)]
+        count = 0
+        for batch in rows:
+            ready = [(field.name, sqlalchemy_type(column.type), column) for field, column in rendering.plain(batch)]
             quoted = sa.sql.quoted_name
             target = sa.table(
                 quoted(table.name, True),
-                *(sa.column(quoted(name, True), kind) for name, kind, _ in columns),
+                *(sa.column(quoted(name, True), kind) for name, kind, _ in ready),
                 schema=self.schema(table.database),
             )
-            values = zip(*(driver_values(column) for _, _, column in columns), strict=True)
-            names = [f"c{number}" for number in range(len(columns))]
+            values = zip(*(driver_values(column) for _, _, column in ready), strict=True)
+            names = [f"c{number}" for number in range(len(ready))]
             places: dict[Any, Any] = {column: sa.bindparam(name) for column, name in zip(target.c, names, strict=True)}
             found = [dict(zip(names, row, strict=True)) for row in values]
             if found:
                 connection.execute(sa.insert(target).values(places), found)
-            rows += len(found)
-        return rows
+            count += len(found)
+        return count
 
     def snapshot_options(self) -> dict[str, Any]:
         return {}

@@ -6,19 +6,16 @@ a speculative twin, finds it taken and rolls its rows back; a straggler finds no
 
 from __future__ import annotations
 
-import itertools
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table, TakenError, open_database
+from twophase.catalogs.jdbc.database import Database, Table, open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.failpoints import declare, step
@@ -50,6 +47,10 @@ class Target:
     path: str
     transaction_id: str
     label: str
+
+
+class _TakenError(Exception):
+    """Another attempt has written the partition; ours is rolled back."""
 
 
 class Loader:
@@ -88,54 +89,36 @@ class Loader:
         with (
             errors.speaking(self.settings, path=target.path, transaction_id=target.transaction_id),
             step("jdbc.part"),
-            self._arranged(open_database(self.settings), batches) as (database, ready),
         ):
-            return self._load(database, part, ready)
+            database = open_database(self.settings)
+            with database.arranged(self._columns, self._renamed(batches)) as rows:
+                return self._load(database, part, rows)
 
-    @contextmanager
-    def _arranged(
-        self, database: Database, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[Database, Iterable[pa.RecordBatch]]]:
-        """Where there is one writer, a partition is computed before its turn, not while all others wait."""
-        if not database.one_writer:
-            yield database, batches
-            return
-        with tempfile.TemporaryDirectory(prefix="twophase-") as directory, spooled(Path(directory), batches) as ready:
-            yield database, ready
+    @property
+    def _columns(self) -> dict[str, str]:
+        return {name: self.target.types[name] for name in self.target.columns}
 
-    def _load(self, database: Database, part: int, batches: Iterable[pa.RecordBatch]) -> int:
-        renamed = self._renamed(batches)
-        first = next(renamed, None)
-        rest = renamed if first is None else itertools.chain([first], renamed)
-        quick = first is not None and database.takes_quickly(first.schema, self.target.types)
+    def _load(self, database: Database, part: int, rows: Any) -> int:
         engine = database.engine(self.target.staging.database, pooled=False, label=self.target.label)
         try:
-            if first is not None and quick:
-                return self._load_quickly(database, part, first.schema, rest)
-            return self._write(database, engine, part, rest)
-        except TakenError:
+            return self._write(database, engine, part, rows)
+        except _TakenError:
             return self._written_by_another(database, engine, part)
         finally:
             engine.dispose()
 
-    def _load_quickly(self, database: Database, part: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-        target = self.target
-        return database.load_quickly(
-            target.staging, target.ledger, part, schema, batches, target.label, lambda: step("jdbc.part_commit")
-        )
-
-    def _write(self, database: Database, engine: sa.Engine, part: int, batches: Iterator[pa.RecordBatch]) -> int:
+    def _write(self, database: Database, engine: sa.Engine, part: int, rows: Any) -> int:
         with engine.connect() as connection:
             with connection.begin():
                 done = self._written(database, connection, part)
             if done is not None:
                 return done
             transaction = connection.begin()
-            rows = database.load(connection, self.target.staging, self._named(), batches)
-            self._enter(database, connection, part, rows)
+            written = database.load(connection, self.target.staging, self._columns, rows)
+            self._enter(database, connection, part, written)
             with step("jdbc.part_commit"):
                 transaction.commit()
-        return rows
+        return written
 
     def _written_by_another(self, database: Database, engine: sa.Engine, part: int) -> int:
         with engine.connect() as connection, connection.begin():
@@ -147,9 +130,6 @@ class Loader:
                 transaction_id=self.target.transaction_id,
             )
         return done
-
-    def _named(self) -> pa.Schema:
-        return pa.schema([(name, pa.null()) for name in self.target.columns])
 
     def _renamed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Columns belong to those of the table by their position; an error then names the table's."""
@@ -169,21 +149,4 @@ class Loader:
         try:
             connection.execute(sa.insert(self._ledger(database)).values(part=part, row_count=rows))
         except IntegrityError:
-            raise TakenError from None
-
-
-@contextmanager
-def spooled(directory: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Batches by way of a file: all are computed, and memory holds one."""
-    file = directory / "rows.arrow"
-    writer = None
-    for batch in batches:
-        if writer is None:
-            writer = pa.ipc.new_stream(str(file), batch.schema)
-        writer.write_batch(batch)
-    if writer is None:
-        yield []
-        return
-    writer.close()
-    with closing(pa.OSFile(str(file))) as source:
-        yield pa.ipc.open_stream(source)
+            raise _TakenError from None

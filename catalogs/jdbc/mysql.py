@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any
@@ -262,19 +262,17 @@ class MySQL(Database):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def load(
-        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> int:
-        names = ", ".join(self.quote(name) for name in schema.names)
+    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+        names = ", ".join(self.quote(name) for name in columns)
         head = f"INSERT INTO {self.name(table)} ({names}) VALUES "
-        rows = 0
+        count = 0
         driver: Any = connection.connection.driver_connection
         with driver.cursor() as cursor:
-            for batch in batches:
-                rows += batch.num_rows
+            for batch in rows:
+                count += batch.num_rows
                 for values in statements(batch, self.title):
                     cursor.execute(head + values)
-        return rows
+        return count
 
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
         """By an integer primary key of one column, where there is one."""

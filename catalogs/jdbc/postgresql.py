@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.csv as pcsv
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table, TakenError
+from twophase.catalogs.jdbc import copying
+from twophase.catalogs.jdbc.database import Column, Database, Table
 
 _is = pa.types
 
@@ -187,66 +184,8 @@ class PostgreSQL(Database):
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def load(
-        self, connection: sa.Connection, table: Table, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> int:
-        names = ", ".join(self.quote(name) for name in schema.names)
-        rows = 0
-        driver: Any = connection.connection.driver_connection
-        with (
-            driver.cursor() as cursor,
-            cursor.copy(f"COPY {self.name(table)} ({names}) FROM STDIN (FORMAT csv)") as copy,
-        ):
-            for batch in batches:
-                rows += batch.num_rows
-                copy.write(as_csv(batch))
-        return rows
-
-    def takes_quickly(self, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
-        """Only what ADBC sends in just the column's own binary form; all else goes as text."""
-        if find_spec("adbc_driver_postgresql") is None:
-            return False
-        return all(columns.get(field.name, "").partition("(")[0] in _binary_forms(field.type) for field in schema)
-
-    def load_quickly(
-        self,
-        staging: Table,
-        ledger: Table,
-        part: int,
-        schema: pa.Schema,
-        batches: Iterator[pa.RecordBatch],
-        label: str,
-        committing: Callable[[], AbstractContextManager[None]],
-    ) -> int:
-        """Through ADBC, which makes the binary COPY out of Arrow's own memory."""
-        from adbc_driver_postgresql import dbapi
-
-        watched = _Watched(batches)
-        with dbapi.connect(self._conninfo(label)) as connection, connection.cursor() as cursor:
-            try:
-                cursor.execute(f"SELECT row_count FROM {self.name(ledger)} WHERE part = {part}")
-                if done := cursor.fetchone():
-                    return int(done[0])
-                reader = pa.RecordBatchReader.from_batches(schema, watched)
-                cursor.adbc_ingest(staging.name, reader, mode="append", db_schema_name=staging.database)
-                values = f"({part}, {watched.rows})"
-                cursor.execute(f"INSERT INTO {self.name(ledger)} (part, row_count) VALUES {values}")
-                with committing():
-                    connection.commit()
-            except dbapi.Error as error:
-                if watched.error is not None:
-                    raise watched.error from None  # The user's own.
-                if error.sqlstate == _UNIQUE_VIOLATION:
-                    raise TakenError from None
-                raise
-        return watched.rows
-
-    def _conninfo(self, label: str) -> str:
-        from psycopg.conninfo import make_conninfo
-
-        arguments, options = self.dialect.create_connect_args(self.settings.parsed)
-        given = self.connect_arguments(label)
-        return str(make_conninfo(*arguments, **{**options, **given}))
+    def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+        return copying.copy(connection.connection.driver_connection, self.name(table), self.quote, columns, rows)
 
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
         """By blocks of the table's file: needs no key, and since PostgreSQL 14 reads nothing twice."""
@@ -272,50 +211,6 @@ class PostgreSQL(Database):
         if column.type.startswith("character") or column.type in _TEXTS or not _is.is_string(column.arrow):
             return name
         return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: as the database writes them
-
-
-_UNIQUE_VIOLATION = "23505"
-
-
-class _Watched:
-    """Batches on their way through another library: counts rows, and remembers an error that it would change."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = 0
-        self.error: BaseException | None = None
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in self._batches:
-                self.rows += batch.num_rows
-                yield batch
-        except BaseException as error:
-            self.error = error
-            raise
-
-
-def _binary_forms(kind: pa.DataType) -> tuple[str, ...]:
-    """Column types whose binary form ADBC makes of an Arrow type."""
-    for test, names in _BINARY:
-        if test(kind):
-            return names
-    return ()
-
-
-_BINARY: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (_is.is_boolean, ("boolean",)),
-    (_is.is_int16, ("smallint",)),
-    (_is.is_int32, ("integer",)),
-    (_is.is_int64, ("bigint",)),
-    (_is.is_float32, ("real",)),
-    (_is.is_float64, ("double precision",)),
-    (lambda k: _is.is_string(k) or _is.is_large_string(k), ("text", "character varying")),
-    (lambda k: _is.is_binary(k) or _is.is_large_binary(k), ("bytea",)),
-    (_is.is_date32, ("date",)),
-    (lambda k: _is.is_timestamp(k) and k.unit == "us" and k.tz is not None, ("timestamp with time zone",)),
-    (lambda k: _is.is_timestamp(k) and k.unit == "us" and k.tz is None, ("timestamp without time zone",)),
-)
 
 
 def _decimal(modifier: int) -> pa.DataType:
@@ -351,43 +246,3 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
     (_is.is_timestamp, "timestamp without time zone"),
     (_is.is_time, "time without time zone"),
 )
-
-
-# -- COPY --------------------------------------------------------------------------------------------------------------
-
-#: A text is always quoted, so that an empty one is not NULL, which is not.
-_CSV = pcsv.WriteOptions(include_header=False, quoting_style="needed")
-
-
-def as_csv(batch: pa.RecordBatch) -> memoryview:
-    """A batch as COPY's CSV."""
-    columns = [_csv_column(column) for _, column in rendering.plain(batch)]
-    names = [str(number) for number in range(len(columns))]
-    sink = pa.BufferOutputStream()
-    pcsv.write_csv(pa.RecordBatch.from_arrays(columns, names), sink, _CSV)
-    return memoryview(sink.getvalue())
-
-
-def _csv_column(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if _is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind):
-        return rendering.by_value(column, lambda value: "\\x" + rendering.as_bytes(value).hex())
-    if _is.is_decimal(kind):
-        return rendering.decimals(column)
-    if _is.is_list(kind) or _is.is_large_list(kind):
-        return rendering.by_value(column, _array)
-    return column
-
-
-def _array(value: Any) -> str:
-    """An array as PostgreSQL writes it."""
-    return "{" + ",".join(_element(element) for element in value) + "}"
-
-
-def _element(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    text = "\\x" + value.hex() if isinstance(value, bytes) else str(value)
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
