@@ -28,10 +28,20 @@ ELSEWHERE = {
     "mariadb": IN_STEPS,
 }
 
-#: Where every step is tried on the servers, too; in the other scenarios they die in the publish only. A case takes a
-#: second or two there, so that the slow tier adds death at each step of some scenarios, and SQLite has all the rest.
-SERVERS_QUICK = {"create", "replace"}
-SERVERS_SLOW = ("insert", "replace with other columns", "two tables")
+#: Where the quick tier tries every step; in the other scenarios it dies in the publish only. A case takes up to a
+#: second on a server: the slow tier adds death at each step of some scenarios there, and all the rest on SQLite.
+THOROUGH = {
+    "sqlite": {"create", WIDER, "insert", "two tables", "an outsider comes before the publish of two"},
+    "postgresql": {"create"},
+    "mariadb": {"replace"},
+}
+ON_SERVERS = ("create", "replace", "insert twice", "two tables", "an outsider comes before the publish")
+QUICK = [
+    pytest.param(database, name, marks=[] if database == "sqlite" or name in ON_SERVERS else pytest.mark.slow)
+    for database in DATABASES
+    for name in JDBC
+]
+SERVERS_SLOW = ("insert", WIDER, "two tables")
 
 DEATHS = [
     Case("create", "core.publish=exit_after"),
@@ -43,13 +53,17 @@ DEATHS = [
 ]
 
 
-#: The death whose recovery is killed on the servers in the quick tier: the publish is done, and nothing after it.
-ON_SERVERS = Case("replace", "core.publish=exit_after")
-
-
-def quick_deaths(crew: Crew) -> list[Case]:
-    """Those whose recovery the quick tier tries."""
-    return DEATHS if crew.world == "jdbc-sqlite" else [ON_SERVERS]
+#: The death whose recovery is killed on the servers: the publish is done, and nothing after it.
+RECOVERED_ON_SERVERS = Case("replace", "core.publish=exit_after")
+#: Those of them that the quick tier tries: MariaDB is the one whose publish has a tail.
+FIRST_DEATHS = (("sqlite", DEATHS[0]), ("sqlite", DEATHS[4]), ("mariadb", RECOVERED_ON_SERVERS))
+QUICK_DEATHS = [
+    pytest.param(database, death, marks=[] if (database, death) in FIRST_DEATHS else pytest.mark.slow)
+    for database, death in [
+        *(("sqlite", death) for death in DEATHS),
+        *((server, RECOVERED_ON_SERVERS) for server in DATABASES[1:]),
+    ]
+]
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -62,22 +76,22 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callab
 
 
 def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
-    return quick_tier(thorough=crew.world == "jdbc-sqlite" or scenario in SERVERS_QUICK)
+    return quick_tier(thorough=scenario in THOROUGH.get(crew.world.removeprefix("jdbc-"), ()))
 
 
-@pytest.mark.parametrize("scenario", JDBC)
+@pytest.mark.parametrize(("crew", "scenario"), QUICK, indirect=["crew"])
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
 
 
-def test_a_recovery_that_dies_is_recovered_from(crew: Crew) -> None:
-    for death in quick_deaths(crew):
-        assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, ids=str, indirect=["crew"])
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
 
 
-def test_two_recoveries_at_once_do_no_harm(crew: Crew) -> None:
-    for death in quick_deaths(crew):
-        assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
+@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, ids=str, indirect=["crew"])
+def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
+    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
 
 def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:

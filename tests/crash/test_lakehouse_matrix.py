@@ -22,7 +22,7 @@ ELSEWHERE = {"lakehouse.alter"}
 #: Where the quick tier tries every step; in the other scenarios it dies in the publish only. The slow tier, which tries
 #: all in all, is SQLite's alone, as a case takes up to a second on the server.
 THOROUGH = {
-    "sqlite": {"create", "insert", "overwrite partitions", "create then insert"},
+    "sqlite": {"create", "overwrite partitions", "create then insert"},
     "postgresql": {"create"},
     "hive_metastore": {"create", "create then insert"},
 }
@@ -50,10 +50,12 @@ DEATHS = [
     Case("two tables", "core.record_committing=exit_after"),
     Case("create and insert", "core.publish=exit_after"),
 ]
+#: Those whose recovery the quick tier tries, on SQLite.
+FIRST_DEATHS = (DEATHS[0], DEATHS[5], DEATHS[6])
 QUICK_DEATHS = [
-    *(("sqlite", death) for death in DEATHS),
-    *(pytest.param("postgresql", death, marks=[] if not n else pytest.mark.slow) for n, death in enumerate(DEATHS)),
-    *(pytest.param("hive_metastore", death, marks=pytest.mark.slow) for death in DEATHS),
+    pytest.param(database, death, marks=[] if database == "sqlite" and death in FIRST_DEATHS else pytest.mark.slow)
+    for database in DATABASES
+    for death in DEATHS
 ]
 
 
