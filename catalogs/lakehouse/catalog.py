@@ -48,7 +48,7 @@ from twophase.schema import to_iceberg
 
 
 class LakehouseCatalog(Catalog):
-    """Iceberg tables behind PyIceberg's catalogs: a SQL database, or a Hive Metastore; no Iceberg jar is needed.
+    """Iceberg tables behind PyIceberg's catalogs: SQL, Hive Metastore, REST; no Iceberg jar is needed.
 
     Parameters
     ----------
@@ -74,6 +74,10 @@ class LakehouseCatalog(Catalog):
             from twophase.catalogs.lakehouse.store_hive import HiveStore
 
             return HiveStore(settings, self.files)
+        if settings.kind == "rest":
+            from twophase.catalogs.lakehouse.store_rest import RestStore
+
+            return RestStore(settings, self.files)
         from twophase.catalogs.lakehouse.store_sql import SqlStore
 
         return SqlStore(settings)
@@ -235,7 +239,7 @@ class LakehouseCatalog(Catalog):
     def _register(self, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
         location = place.metadata_file(0)
         with errors.writing(path, location):
-            self.store.write_metadata(location, metadata)
+            self.store.stage_metadata(None, Loaded(location, metadata))
         made = self.store.swap(path, None, Loaded(location, metadata))
         if not made:
             place.remove(self.files)
@@ -427,7 +431,7 @@ class LakehouseCatalog(Catalog):
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         members = [member for member in participants if isinstance(member, LakehouseParticipant)]
         if len(members) > 1 and not self.store.publishes_together:
-            raise NotImplementedError("A Hive Metastore has no call for several tables.")
+            raise NotImplementedError("This Iceberg catalog has no call for several tables.")
         with publishing.publish_step():
             publishing.publish(self.store, self.files, members)
 

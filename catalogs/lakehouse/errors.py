@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pydantic import ValidationError
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, RESTError
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
+from requests import RequestException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from thrift.Thrift import TException
 
@@ -27,6 +28,8 @@ _HINTS = (
     ("read-only", "The file and its directory must be writable."),
     ("locked", "Another process holds the catalog: run the statement again."),
     ("refused", "Check host and port in the uri, and that the server runs."),
+    ("unauthorized", "Check the token that token_env or credential_env names."),
+    ("no token", "Check the token that token_env or credential_env names."),
     ("authentication", "Check user and password in the uri."),
     ("connect to any", "Check host and port in the uri, and that the metastore runs."),
     ("read 0 bytes", "A metastore without locks ends the connection like this: see the option hive_locks."),
@@ -56,7 +59,7 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
         yield
     except TwoPhaseError:
         raise
-    except (SQLAlchemyError, TException) as error:
+    except (SQLAlchemyError, TException, RESTError, RequestException) as error:
         raise CatalogError(
             f"The Iceberg catalog {settings.display_uri} failed: {reason(error)}.",
             path=path,

@@ -10,7 +10,6 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import update_table_metadata
 
 from twophase.catalogs.lakehouse import definitions, evolving, layout, sorting, writing
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
@@ -232,8 +231,7 @@ def _new_order(said: SortOrder | None, schema: Schema, base: TableMetadata | Non
     """The sort order of a table that is made or replaced, with the number that it gets."""
     if base is None:
         return UNSORTED_SORT_ORDER if said is None else said
-    found = update_table_metadata(base, tuple(sorting.updates(base, to_iceberg(schema), said)))
-    return found.sort_order()
+    return sorting.chosen(base, to_iceberg(schema), said)
 
 
 def _insert(

@@ -19,13 +19,18 @@ from twophase.schema import (
 )
 
 KNOWN: Mapping[str, str] = {
-    "type": "kind of the Iceberg catalog: sql or hive (default: as the uri says)",
-    "uri": "SQLAlchemy URL, or thrift://host:port of a Hive Metastore (default: sqlite:///<warehouse>/iceberg_catalog.db)",
+    "type": "kind of the Iceberg catalog: sql, hive or rest (default: as the uri says)",
+    "uri": "SQLAlchemy URL (default: SQLite in the warehouse), thrift://host:port, or https://host/path of a server",
     "password": "password, where the uri holds none; better in the environment",
     "password_env": "name of the environment variable that holds the password",
     "warehouse": "directory of the tables (default: <spark.sql.warehouse.dir>/<name of the catalog>)",
     "catalog_name": "the name under which the Iceberg catalog keeps its tables (default: the name of the catalog)",
     "hive_locks": "whether writers take the Hive Metastore's locks, as Iceberg does by default (default: true)",
+    "rest_warehouse": "name of the warehouse that the REST catalog shall use, where it has several",
+    "token_env": "name of the environment variable that holds the REST catalog's bearer token",
+    "credential_env": "name of the environment variable that holds client_id:client_secret for the REST catalog",
+    "oauth2_server_uri": "where credential_env is changed into a token",
+    "scope": "of that token",
     "init_catalog_tables": "whether to make the tables of the Iceberg catalog where they are missing (default: true)",
     "schema_conflicts": "two writers change one schema: rfc-82 (default), or rebase, which combines what it can",
     "promotion": "changes of type that ALTER TABLE may make: exact, the only one that all Iceberg readers take",
@@ -37,8 +42,10 @@ _STRATEGIES: Mapping[str, SchemaConflictResolutionStrategy] = {
     "rebase": RebaseSchemaConflictResolutionStrategy(),
 }
 _BACKENDS = ("sqlite", "postgresql")
-_KINDS = ("sql", "hive")
+_KINDS = ("sql", "hive", "rest")
 _THRIFT = re.compile(r"thrift://[^/?#,@\s]+:\d+(,thrift://[^/?#,@\s]+:\d+)*")
+_HTTP = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
+_REST_PROPERTIES = {"rest_warehouse": "warehouse", "oauth2_server_uri": "oauth2-server-uri", "scope": "scope"}
 #: Options that only one kind of catalog has.
 _OF_ONE_KIND = {
     "password": "sql",
@@ -46,6 +53,11 @@ _OF_ONE_KIND = {
     "init_catalog_tables": "sql",
     "catalog_name": "sql",
     "hive_locks": "hive",
+    "rest_warehouse": "rest",
+    "token_env": "rest",
+    "credential_env": "rest",
+    "oauth2_server_uri": "rest",
+    "scope": "rest",
 }
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*:")
 
@@ -64,10 +76,12 @@ class Settings:
         A URI (``file:///...``).
     catalog_name : str
     kind : str
-        ``sql`` or ``hive``.
+        ``sql``, ``hive`` or ``rest``.
     hive_locks, init_catalog_tables : bool
     strategy : SchemaConflictResolutionStrategy
     commit_retries, read_footers_on_executors : int
+    rest_properties : mapping of str to str
+        What PyIceberg's REST catalog is opened with, secrets among it; never shown.
     """
 
     catalog: str
@@ -80,6 +94,7 @@ class Settings:
     strategy: SchemaConflictResolutionStrategy = DEFAULT_STRATEGY
     commit_retries: int = 20
     read_footers_on_executors: int = 200
+    rest_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def url(self) -> URL:
@@ -89,7 +104,7 @@ class Settings:
     @property
     def display_uri(self) -> str:
         """The URI for messages, without the password."""
-        return self.uri if self.kind == "hive" else self.url.set(query={}).render_as_string(hide_password=True)
+        return self.uri if self.kind != "sql" else self.url.set(query={}).render_as_string(hide_password=True)
 
 
 def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
@@ -116,7 +131,8 @@ def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
     place = _warehouse(catalog, options, warehouse)
     return Settings(
         catalog=catalog,
-        uri=_metastore(catalog, options) if kind == "hive" else _database(catalog, options, place),
+        uri=_ADDRESSES[kind](catalog, options, place),
+        rest_properties=_rest(catalog, options) if kind == "rest" else {},
         warehouse=place,
         catalog_name=options.get("catalog_name", catalog),
         kind=kind,
@@ -175,13 +191,14 @@ def _warehouse(catalog: str, options: Mapping[str, str], session_warehouse: str)
 
 
 def _kind(catalog: str, options: Mapping[str, str]) -> str:
-    by_uri = "hive" if options.get("uri", "").startswith("thrift:") else "sql"
+    scheme = options.get("uri", "").partition(":")[0]
+    by_uri = {"thrift": "hive", "http": "rest", "https": "rest"}.get(scheme, "sql")
     kind = options.get("type", by_uri)
     if kind not in _KINDS:
         raise _wrong(
             catalog,
             f"Iceberg catalogs of the type {kind!r} are not offered.",
-            "Use type sql, PyIceberg's SQL catalog, which is also the JDBC catalog of Spark, Trino and Flink; or hive.",
+            "Use type sql (PyIceberg's SQL catalog, which is also the JDBC catalog of other engines), hive or rest.",
         )
     for name, of in _OF_ONE_KIND.items():
         if name in options and of != kind:
@@ -189,7 +206,7 @@ def _kind(catalog: str, options: Mapping[str, str]) -> str:
     return kind
 
 
-def _metastore(catalog: str, options: Mapping[str, str]) -> str:
+def _metastore(catalog: str, options: Mapping[str, str], _: str) -> str:
     uri = options.get("uri", "")
     if not _THRIFT.fullmatch(uri):
         raise _wrong(catalog, "the option uri does not name a Hive Metastore.", "Write it as thrift://host:port")
@@ -198,6 +215,27 @@ def _metastore(catalog: str, options: Mapping[str, str]) -> str:
 
 def _database(catalog: str, options: Mapping[str, str], warehouse: str) -> str:
     return _uri(catalog, options, warehouse).render_as_string(hide_password=False)
+
+
+def _server(catalog: str, options: Mapping[str, str], _: str) -> str:
+    uri = options.get("uri", "")
+    if not _HTTP.fullmatch(uri):
+        raise _wrong(
+            catalog,
+            "the option uri does not name a REST catalog.",
+            "Write it as https://host/path, with no user and no query.",
+        )
+    return uri
+
+
+def _rest(catalog: str, options: Mapping[str, str]) -> dict[str, str]:
+    found = {name: options[option] for option, name in _REST_PROPERTIES.items() if option in options}
+    for option in ("token_env", "credential_env"):
+        if variable := options.get(option):
+            if variable not in os.environ:
+                raise _wrong(catalog, f"the environment variable {variable} (option {option}) is not set.")
+            found[option.removesuffix("_env")] = os.environ[variable]
+    return found
 
 
 def _uri(catalog: str, options: Mapping[str, str], warehouse: str) -> URL:
@@ -227,3 +265,6 @@ def _with_password(catalog: str, options: Mapping[str, str], url: URL) -> URL:
             raise _wrong(catalog, f"the environment variable {variable} (option password_env) is not set.")
         return url.set(password=os.environ[variable])
     return url.set(password=options["password"]) if options.get("password") else url
+
+
+_ADDRESSES = {"sql": _database, "hive": _metastore, "rest": _server}

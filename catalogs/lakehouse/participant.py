@@ -79,8 +79,8 @@ declare(
 class LakehouseParticipant(TwoPhaseCatalogTable):
     """One statement on one Iceberg table."""
 
-    #: The metadata file that this very object published.
-    _published: str | None = None
+    #: What this very object published.
+    _published: Loaded | None = None
     #: Whether an earlier try of it left files, as far as it knows.
     _left_tries = False
 
@@ -322,9 +322,9 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     def commit(self) -> None:
         self.lakehouse.publish_group([self])
 
-    def published_as(self, location: str) -> None:
+    def published_as(self, after: Loaded) -> None:
         """Remember that this very object has published."""
-        self._published = location
+        self._published = after
 
     def leave_tries(self) -> None:
         """Remember that a try has left files."""
@@ -374,8 +374,10 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
 
     def _published_as(self) -> Loaded | None:
         """The table as this participant left it; None where later commits have removed that metadata file."""
-        record = None if self._published is not None else self.store.staged(self.name)
-        location = self._published or (record.metadata_location if record else None)
+        if self._published is not None:
+            return self._published
+        record = self.store.staged(self.name)
+        location = record.metadata_location if record else None
         try:
             return None if location is None else Loaded(location, self.store.metadata(self.path, location))
         except CatalogError:
@@ -396,12 +398,16 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             return False
         with step("lakehouse.compensate"):
             current = self.store.load(self.path)
-            if current is None or not self.place.is_own(current.location):
+            snapshot = None if current is None else current.metadata.current_snapshot()
+            if current is None or snapshot is None or snapshot.snapshot_id != self.snapshot_id:
                 return False
             if self.effect == CREATE:
                 return self.store.drop(self.path, current.location, None)
-            before = current.metadata.metadata_log[-1].metadata_file
-            return self.store.swap(self.path, current, Loaded(before, self.store.metadata(self.path, before)))
+            location = current.metadata.metadata_log[-1].metadata_file
+            before = self.store.metadata(self.path, location)
+            if before.snapshot_by_id(self.snapshot_id) is not None:
+                return False  # It was altered since.
+            return self.store.swap(self.path, current, Loaded(location, before))
 
     def left_behind(self) -> list[str]:
         found = self.store.staged(self.name)

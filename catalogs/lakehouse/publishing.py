@@ -83,7 +83,7 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) ->
             member.leave_tries()
         raise
     for member, move in zip(members, moves, strict=True):
-        member.published_as(move.after.location)
+        member.published_as(move.after)
 
 
 def _member(members: Sequence[LakehouseParticipant], name: str) -> LakehouseParticipant:
@@ -109,7 +109,7 @@ def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, writ
     written += [manifest_list, location]
     with step("lakehouse.write_metadata"):
         after = Loaded(location, plan.metadata(manifest_list))
-        store.write_metadata(location, after.metadata)
+        store.stage_metadata(current, after)
     return Move(member.path, member.names, current, after)
 
 
@@ -139,9 +139,10 @@ def change(
         if made is None:
             return
         location, metadata = made
-        store.write_metadata(location, metadata)
+        after = Loaded(location, metadata)
+        store.stage_metadata(current, after)
         with step("lakehouse.alter"):
-            moved = store.swap(path, current, Loaded(location, metadata))
+            moved = store.swap(path, current, after)
         if moved:
             remove_old_metadata(store, files, path, metadata)
             return

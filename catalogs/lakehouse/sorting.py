@@ -158,20 +158,27 @@ def _described(schema: IcebergSchema, field: SortField) -> str:
 # -- of tables ---------------------------------------------------------------------------------------------------------
 
 
-def updates(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> list[TableUpdate]:
-    """What makes a sort order the one of a table; None: that which it has, as far as its columns stay."""
+def chosen(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> SortOrder:
+    """The sort order that a table gets, with its number there; None: that which it has, as far as its columns stay."""
     if order is None:
         kept = metadata.sort_order()
         gone = any(field.source_id not in schema.field_ids for field in kept.fields)
         order = UNSORTED_SORT_ORDER if gone else kept
     known = next((old for old in metadata.sort_orders if old.fields == order.fields), None)
     if known is not None:
-        same = known.order_id == metadata.default_sort_order_id
-        return [] if same else [SetDefaultSortOrderUpdate(sort_order_id=known.order_id)]
+        return known
     taken = {old.order_id for old in metadata.sort_orders}
-    number = 0 if order.is_unsorted else next(n for n in count(1) if n not in taken)
-    added = SortOrder(*order.fields, order_id=number)
-    return [AddSortOrderUpdate(sort_order=added), SetDefaultSortOrderUpdate(sort_order_id=number)]
+    return SortOrder(*order.fields, order_id=0 if order.is_unsorted else next(n for n in count(1) if n not in taken))
+
+
+def updates(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> list[TableUpdate]:
+    """What makes a sort order the one of a table; None as in :func:`chosen`."""
+    found = chosen(metadata, schema, order)
+    if found.order_id == metadata.default_sort_order_id:
+        return []
+    known = any(old.order_id == found.order_id for old in metadata.sort_orders)
+    added: list[TableUpdate] = [] if known else [AddSortOrderUpdate(sort_order=found)]
+    return [*added, SetDefaultSortOrderUpdate(sort_order_id=found.order_id)]
 
 
 def keys(schema: IcebergSchema, order: SortOrder) -> list[SortKey] | None:

@@ -4,7 +4,8 @@ A participant has a record from before anything is staged until it is known to b
 ``staged``, ``published``, or ``aborted`` while its files go. Each kind of Iceberg catalog is a module of its own:
 
 - :mod:`~twophase.catalogs.lakehouse.store_sql`: records stand beside the pointers, and change in one SQL transaction;
-- :mod:`~twophase.catalogs.lakehouse.store_hive`: records are files, and the table itself tells who was published.
+- :mod:`~twophase.catalogs.lakehouse.store_hive`, :mod:`~twophase.catalogs.lakehouse.store_rest`: records are files, and
+  the table itself tells who was published.
 """
 
 from __future__ import annotations
@@ -171,6 +172,10 @@ class Store(ABC):
         """Write a new metadata file."""
         ToOutputFile.table_metadata(metadata, self.io(location).new_output(location))
         self._remember(location, metadata)
+
+    def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
+        """Write what a pointer shall move to."""
+        self.write_metadata(after.location, after.metadata)
 
     def _remember(self, location: str, metadata: TableMetadata) -> None:
         with self._lock:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from tests.lakehouse.places import Lake, MetastoreLake
+from tests.lakehouse.places import Lake, MetastoreLake, RestLake
+from tests.lakehouse.rest_server import rest_catalog
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalogs.lakehouse import LakehouseCatalog
@@ -27,6 +28,8 @@ def make_lake(kind: str, request: pytest.FixtureRequest, directory: Path) -> Lak
     warehouse = directory / "warehouse"
     if kind == "sqlite":
         return Lake(f"sqlite:///{directory / 'catalog.db'}", warehouse)
+    if kind == "rest":
+        return RestLake(request.getfixturevalue("rest"), warehouse)
     server: Server = request.getfixturevalue(kind)
     if kind == "hive_metastore":
         return MetastoreLake(server.url, warehouse)
@@ -40,6 +43,13 @@ def own_database(url: str) -> str:
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     return sa.engine.make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def rest(tmp_path: Path) -> Iterator[str]:
+    """A REST catalog of its own: its URI."""
+    with rest_catalog(tmp_path / "rest") as uri:
+        yield uri
 
 
 @pytest.fixture(params=KINDS)

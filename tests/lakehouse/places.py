@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.hive import HiveCatalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from tests.lakehouse.rest_server import TOKEN
 from twophase.catalog import Environment
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.model import ObjectPath
@@ -53,7 +55,7 @@ class Lake:
     # -- past the catalog ----------------------------------------------------------------------------------------
 
     @contextmanager
-    def iceberg(self) -> Iterator[MetastoreCatalog]:
+    def iceberg(self) -> Iterator[Any]:
         """PyIceberg's own catalog."""
         with SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
             yield catalog
@@ -117,29 +119,8 @@ class Lake:
         return {file for file in self.files() - self.reachable() if not file.endswith((".crc", "_SUCCESS"))}
 
 
-@dataclass(frozen=True)
-class MetastoreLake(Lake):
-    """An Iceberg catalog in a Hive Metastore, which is shared with other tests."""
-
-    def options(self, **more: str) -> dict[str, str]:
-        # The metastore of the PySpark wheel lacks the library that locks need; it compares pointers itself.
-        return super().options(**{"hive_locks": "false", **more})
-
-    @contextmanager
-    def iceberg(self) -> Iterator[MetastoreCatalog]:
-        with HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
-            yield catalog
-
-    def tables(self) -> list[Any]:
-        with self.iceberg() as catalog, catalog._client as client:  # type: ignore[attr-defined]
-            names = [
-                (table.dbName, table.tableName)
-                for database in client.get_all_databases()
-                for table in client.get_table_objects_by_name(database, client.get_all_tables(database))
-                if table.parameters.get("metadata_location", "").startswith(f"file://{self.warehouse}/")
-            ]
-        with self.iceberg() as catalog:
-            return [catalog.load_table(name) for name in names]
+class RecordingLake(Lake):
+    """An Iceberg catalog whose records are files of the warehouse."""
 
     def metadata_location(self, path: ObjectPath) -> str:
         return str(self.load(path).metadata_location)
@@ -152,6 +133,44 @@ class MetastoreLake(Lake):
         if file.startswith(".twophase/staged/"):
             return bool(json.loads((self.warehouse / file).read_text())["state"] == "published")
         return file.startswith(".twophase/dropped/")
+
+
+class RestLake(RecordingLake):
+    """A REST catalog of its own."""
+
+    def options(self, **more: str) -> dict[str, str]:
+        os.environ["TWOPHASE_TEST_TOKEN"] = TOKEN
+        return super().options(**{"token_env": "TWOPHASE_TEST_TOKEN", **more})
+
+    @contextmanager
+    def iceberg(self) -> Iterator[Any]:
+        properties = {"uri": self.uri, "token": TOKEN, "oauth2-server-uri": "http://nowhere.invalid"}
+        with RestCatalog(NAME, **properties) as catalog:
+            yield catalog
+
+
+class MetastoreLake(RecordingLake):
+    """An Iceberg catalog in a Hive Metastore, which is shared with other tests."""
+
+    def options(self, **more: str) -> dict[str, str]:
+        # The metastore of the PySpark wheel lacks the library that locks need; it compares pointers itself.
+        return super().options(**{"hive_locks": "false", **more})
+
+    @contextmanager
+    def iceberg(self) -> Iterator[Any]:
+        with HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
+            yield catalog
+
+    def tables(self) -> list[Any]:
+        with self.iceberg() as catalog, catalog._client as client:
+            names = [
+                (table.dbName, table.tableName)
+                for database in client.get_all_databases()
+                for table in client.get_table_objects_by_name(database, client.get_all_tables(database))
+                if table.parameters.get("metadata_location", "").startswith(f"file://{self.warehouse}/")
+            ]
+        with self.iceberg() as catalog:
+            return [catalog.load_table(name) for name in names]
 
 
 def _reached(table: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""The lakehouse catalog passes the conformance suite, over a real database of each kind, and a real Hive Metastore."""
+"""The lakehouse catalog passes the conformance suite, over a database of each kind, a Hive Metastore, and REST."""
 
 from __future__ import annotations
 
@@ -89,11 +89,21 @@ class TestPostgreSQL(LakehouseConformance):
     kind = "postgresql"
 
 
-@pytest.mark.slow
-class TestHiveMetastore(LakehouseConformance):
-    kind = "hive_metastore"
+class OneByOne(LakehouseConformance):
+    """An Iceberg catalog that changes one table at a time, with records in files."""
+
     capabilities = replace(LakehouseConformance.capabilities, group_publish=False, compensate=True)
 
     def records(self, catalog: Catalog) -> set[str]:
         found = catalog.store.records((STAGED, PUBLISHED, ABORTED), time.time() + 1)  # type: ignore[attr-defined]
         return {f".twophase/staged/{record.participant.replace('/', '-')}.json" for record in found}
+
+
+@pytest.mark.slow
+class TestHiveMetastore(OneByOne):
+    kind = "hive_metastore"
+
+
+@pytest.mark.slow
+class TestRest(OneByOne):
+    kind = "rest"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hive_metastore.ttypes import MetaException
 
 import twophase
 from tests.lakehouse.locks import Locks, locking_metastore
@@ -93,6 +94,7 @@ def test_a_table_that_was_dropped_since_was_published(
     assert_kept(lake, created)
 
 
+@pytest.mark.slow
 def test_files_are_kept_when_all_but_the_manifests_forgot_who_made_them(
     hive_metastore: Server, catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_lost_reply_is_told_truly(catalog: LakehouseCatalog, lake: MetastoreLa
 # -- one after the other -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("purpose", [CREATE, REPLACE, INSERT, OVERWRITE])
 def test_a_publish_is_undone_with_everything_that_it_brought(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, purpose: Purpose
@@ -138,6 +141,7 @@ def test_a_publish_is_undone_with_everything_that_it_brought(
     assert catalog.table_exists(path) == (purpose is not CREATE)
 
 
+@pytest.mark.slow
 def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
     run(catalog, path, rows=[])
     writers = [stage(lake.catalog(), path, INSERT, [(number, "row")]) for number in range(6)]
@@ -145,6 +149,20 @@ def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: Meta
         list(pool.map(lambda writer: writer.commit(), writers))
     assert ordered(lake.rows(path)) == [(number, "row") for number in range(6)]
     assert lake.orphans() == {f".twophase/staged/{w.name.replace('/', '-')}.json" for w in writers}
+
+
+def test_the_metastore_itself_refuses_what_rests_on_an_old_pointer(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    store: Any = catalog.store
+    old = lake.metadata_location(path)
+    with store.catalog._client as client:
+        table = client.get_table(path.database, path.name)
+        run(catalog, path, INSERT, [(3, "three")])
+        with pytest.raises(MetaException, match="modified"):
+            store._alter_if_unchanged(client, path, table, old)
+    assert len(lake.rows(path)) == 3
 
 
 # -- locks -------------------------------------------------------------------------------------------------------------
@@ -196,7 +214,7 @@ def test_a_metastore_without_locks_is_told_in_words(lake: MetastoreLake, path: O
 
 def test_a_table_of_hives_own_is_told_apart(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
     run(catalog, path)
-    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+    with lake.iceberg() as other, other._client as client:
         table = client.get_table(path.database, path.name)
         table.tableName, table.parameters = "plain", {"EXTERNAL": "TRUE"}
         client.create_table(table)
@@ -226,16 +244,17 @@ def test_a_column_changes_to_a_type_that_the_metastore_would_refuse(
     assert catalog.load_table(path).schema.names == ["id", "name"]
 
 
+@pytest.mark.slow
 def test_properties_of_others_stay_in_the_metastore(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
 ) -> None:
     catalog.create_table(path, TableDefinition(SCHEMA, properties={"ours": "1", "gone": "1"}))
-    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+    with lake.iceberg() as other, other._client as client:
         table = client.get_table(path.database, path.name)
         table.parameters["theirs"] = "1"
         client.alter_table(path.database, path.name, table)
     catalog.alter_table(path, [TableChange("remove_property", (), {"key": "gone"})])
-    with lake.iceberg() as other, other._client as client:  # type: ignore[attr-defined]
+    with lake.iceberg() as other, other._client as client:
         found = client.get_table(path.database, path.name).parameters
     assert (found["ours"], found["theirs"]) == ("1", "1")
     assert "gone" not in found

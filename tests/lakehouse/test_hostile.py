@@ -42,7 +42,11 @@ def _calm() -> Iterator[None]:
     ("options", "word"),
     [
         ({"url": "sqlite:////x.db"}, "no option url"),
-        ({"type": "rest"}, "rest"),
+        ({"type": "glue"}, "glue"),
+        ({"type": "rest"}, "https://"),
+        ({"uri": "https://me:secret@host/catalog"}, "no user"),
+        ({"uri": "https://host", "token_env": "NO_SUCH_VARIABLE_HERE"}, "NO_SUCH_VARIABLE_HERE"),
+        ({"scope": "all"}, "scope"),
         ({"type": "hive"}, "thrift://"),
         ({"uri": "thrift://host"}, "thrift://"),
         ({"hive_locks": "false"}, "hive_locks"),

@@ -379,6 +379,17 @@ def test_a_sort_order_of_another_engine_is_kept_and_followed(shop: Shop) -> None
         assert keys == sorted(keys)
 
 
+def test_a_replace_keeps_the_sort_order_as_far_as_its_columns_stay(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('sort-order' = 'id DESC') AS SELECT 1L AS id")
+    shop.sql("CREATE OR REPLACE TABLE @t AS SELECT id, 'x' AS name FROM range(0, 5, 1, 1)")
+    ((file, in_it),) = files_of(shop, "t")
+    assert (file.sort_order_id, [row["id"] for row in in_it]) == (1, [4, 3, 2, 1, 0])
+    shop.sql("CREATE OR REPLACE TABLE @t TBLPROPERTIES ('sort-order' = 'other') AS SELECT 'a' AS other")
+    assert [file.sort_order_id for file, _ in files_of(shop, "t")] == [2]
+    shop.sql("CREATE OR REPLACE TABLE @t AS SELECT 'a' AS another")
+    assert shop.iceberg("t").sort_order().is_unsorted
+
+
 def test_a_sort_order_changes_and_ends_with_alter_table(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t (id BIGINT, name STRING) TBLPROPERTIES ('sort-order' = 'id')")
     with pytest.raises(CatalogError, match="sorted by id"):

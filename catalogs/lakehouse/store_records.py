@@ -1,0 +1,117 @@
+"""Iceberg catalogs that move one table's pointer at a time and have no room for records: those are files.
+
+Whether a participant was published is told by the table itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from twophase.catalogs.files import Files, is_below
+from twophase.catalogs.lakehouse.options import Settings
+from twophase.catalogs.lakehouse.records import Records
+from twophase.catalogs.lakehouse.store import (
+    ABORTED,
+    PUBLISHED,
+    STAGED,
+    Loaded,
+    LostRace,
+    Move,
+    NotStaged,
+    Staged,
+    Store,
+)
+from twophase.catalogs.lakehouse.traces import place_of, published_as
+from twophase.model import ObjectPath
+
+
+class RecordingStore(Store):
+    """An Iceberg catalog whose records are files of the warehouse.
+
+    Parameters
+    ----------
+    settings : Settings
+    files : Files
+        Access to the warehouse.
+    """
+
+    publishes_together = False
+
+    def __init__(self, settings: Settings, files: Files) -> None:
+        super().__init__(settings)
+        self._records = Records(files, settings.warehouse, settings.display_uri)
+
+    # -- participants --------------------------------------------------------------------------------------------
+
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+        self._records.add(participant, target, document, since)
+
+    def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
+        record = self._records.get(participant)
+        return None if record is None else self._judged(record, thorough=settled)
+
+    def _judged(self, record: Staged, *, thorough: bool) -> Staged:
+        """A record, and whether the table tells that it was published."""
+        if record.state != STAGED:
+            return record
+        loaded = self._found(record, thorough=thorough)
+        location = None if loaded is None else published_as(loaded, record, thorough=thorough)
+        if location is None:
+            return record
+        return replace(record, state=PUBLISHED, metadata_location=location)
+
+    def _found(self, record: Staged, *, thorough: bool) -> Loaded | None:
+        """The table that a participant writes; if ``thorough``, under any name, or as it was dropped."""
+        place = place_of(record).location
+        pointer = self.pointer(record.target)
+        if pointer is None or not is_below(pointer, place):
+            pointer = self._elsewhere(place) if thorough else None
+        return None if pointer is None else Loaded(pointer, self.metadata(record.target, pointer))
+
+    def _elsewhere(self, place: str) -> str | None:
+        renamed = next((found for found in self.all_tables().values() if is_below(found, place)), None)
+        return renamed or self._records.pointer_of_dropped(place)
+
+    def states(self, participants: Sequence[str]) -> dict[str, str]:
+        found = [self.staged(participant) for participant in participants]
+        return {record.participant: record.state for record in found if record is not None}
+
+    def publish(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            for name in move.names:
+                record = self._records.get(name)
+                if record is None or record.state != STAGED:
+                    raise NotStaged(name)
+            if not self.swap(move.path, move.before, move.after):
+                raise LostRace
+
+    def record_aborted(self, participant: str) -> Staged | None:
+        record = self.staged(participant, settled=True)
+        if record is None or record.state == PUBLISHED:
+            return None
+        aborted = replace(record, state=ABORTED)
+        self._records.update(aborted)
+        return aborted
+
+    def settle(self, participant: str) -> None:
+        record = self.staged(participant, settled=True)
+        if record is not None and record.state == PUBLISHED:
+            self._records.update(replace(record, since=time.time()))
+
+    def forget(self, participant: str) -> None:
+        self._records.remove(participant)
+
+    def records(self, states: Sequence[str], before: float) -> list[Staged]:
+        found = [self._judged(record, thorough=True) for record in self._records.all() if record.since < before]
+        return [record for record in found if record.state in states]
+
+    # -- dropped tables ------------------------------------------------------------------------------------------
+
+    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+        return self._records.dropped()
+
+    def forget_dropped(self, location: str) -> None:
+        self._records.remove_dropped(location)

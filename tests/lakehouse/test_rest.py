@@ -1,0 +1,127 @@
+"""An Iceberg REST catalog: a change is one request that the server refuses where the table has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.lakehouse.places import RestLake, open_lakehouse, ordered
+from tests.lakehouse.rest_server import TOKEN, rest_catalog
+from tests.lakehouse.statements import ROWS, run, stage
+from twophase import failpoints
+from twophase.catalog import TableChange
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.errors import CatalogError, WriteConflictError
+from twophase.model import ObjectPath, Outcome, Purpose, Transform
+
+CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
+REPLACE = Purpose.REPLACE_TABLE_AS
+
+
+@pytest.fixture
+def lake(rest: str, tmp_path: Path) -> RestLake:
+    return RestLake(rest, tmp_path / "warehouse")
+
+
+@pytest.fixture
+def catalog(lake: RestLake) -> Iterator[LakehouseCatalog]:
+    made = lake.catalog()
+    yield made
+    failpoints.disarm()
+    made.close()
+
+
+def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath) -> None:
+    run(catalog, path, rows=[])
+    writers = [stage(catalog, path, INSERT, [(number, "row")]) for number in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda writer: writer.commit(), writers))
+    for writer in writers:
+        writer.finish()
+    assert ordered(lake.rows(path)) == [(number, "row") for number in range(6)]
+    assert lake.orphans() == set()
+
+
+@pytest.mark.parametrize("purpose", [REPLACE, OVERWRITE])
+def test_rows_that_came_meanwhile_are_a_conflict(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath, purpose: Purpose
+) -> None:
+    run(catalog, path)
+    participant = stage(catalog, path, purpose, [(9, "nine")])
+    other = lake.catalog()
+    failpoints.arm("lakehouse.swap", lambda _: (failpoints.disarm(), run(other, path, INSERT, [(8, "fast")])))
+    with pytest.raises(WriteConflictError):
+        participant.commit()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.abort()
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (8, "fast")])
+    other.close()
+
+
+def test_a_whole_definition_reaches_the_server(catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath) -> None:
+    run(catalog, path, properties={"kept": "1", "sort-order": "id"})
+    schema = pa.schema([("id", pa.int64()), ("part", pa.string())])
+    partitioning = (Transform("truncate", ("part",), (1,)),)
+    facts = {"properties": {"sort-order": "part DESC"}, "partitioning": partitioning}
+    run(catalog, path, REPLACE, [(1, "xy"), (2, "zz")], schema=schema, **facts)
+    catalog.alter_table(path, [TableChange("rename_column", ("id",), {"name": "number"})])
+    catalog.alter_table(path, [TableChange("remove_property", (), {"key": "kept"})])
+    found = lake.load(path)
+    assert ordered(lake.rows(path)) == [(1, "xy"), (2, "zz")]
+    assert [field.name for field in found.schema().fields] == ["number", "part"]
+    assert [str(field.transform) for field in found.spec().fields] == ["truncate[1]"]
+    assert catalog.load_table(path).properties["sort-order"] == "part DESC NULLS LAST"
+    assert "kept" not in found.properties
+    assert len(found.metadata.snapshots) == 2
+    assert found.metadata.current_snapshot().parent_snapshot_id is None
+
+
+@pytest.mark.parametrize("purpose", [CREATE, REPLACE, INSERT, OVERWRITE])
+def test_a_lost_reply_is_told_truly_and_a_publish_is_undone(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath, purpose: Purpose
+) -> None:
+    if purpose is not CREATE:
+        run(catalog, path)
+    participant = stage(catalog, path, purpose, [(9, "nine")])
+    failpoints.arm("lakehouse.swap", "lost_reply")
+    with pytest.raises(ConnectionError):
+        participant.commit()
+    failpoints.disarm()
+    recovered = lake.catalog().restore(participant.document)
+    assert recovered.outcome() is Outcome.PUBLISHED
+    assert (9, "nine") in lake.rows(path)
+    assert recovered.compensate()
+    recovered.abort()
+    assert (lake.table(path) is None) == (purpose is CREATE)
+    assert not any(participant.document["key"] in file for file in lake.files() if file.endswith(".parquet"))
+    if purpose is not CREATE:
+        assert ordered(lake.rows(path)) == ROWS
+
+
+def test_a_server_that_is_gone_tells_no_outcome_and_no_token(tmp_path: Path) -> None:
+    with rest_catalog(tmp_path / "rest") as uri:
+        lake = RestLake(uri, tmp_path / "warehouse")
+        catalog = lake.catalog()
+        catalog.create_database("shop")
+        participant = stage(catalog, ObjectPath.of("shop", "t"))
+    assert participant.outcome() is Outcome.UNKNOWN
+    with pytest.raises(CatalogError) as caught:
+        participant.abort()
+    assert participant.place.data in caught.value.left_behind
+    told = f"{caught.value} {catalog!r} {catalog.check()} {catalog.store.settings!r}"
+    assert TOKEN not in told
+    catalog.close()
+
+
+def test_a_wrong_token_is_told_in_words(lake: RestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = lake.options()
+    monkeypatch.setenv("TWOPHASE_TEST_TOKEN", "another")
+    catalog = open_lakehouse(**options)
+    with pytest.raises(CatalogError, match="token_env") as caught:
+        catalog.list_databases()
+    assert "another" not in str(caught.value)
+    catalog.close()
