@@ -250,7 +250,7 @@ class JdbcCatalog(Catalog):
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         assert isinstance(participant, JdbcParticipant)
-        return publishing.group_key(participant) if self.store.database.groups else None
+        return publishing.group_key(participant)
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         if not self.store.database.groups:

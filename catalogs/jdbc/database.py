@@ -124,6 +124,10 @@ class Database(ABC):
     def configure(self, engine: sa.Engine) -> None:
         """Listen to the engine's events."""
 
+    def group(self, home: str) -> str | None:
+        """Tables of which databases of hidden tables can be published in one step; None where each goes alone."""
+        return self.engine_key(home)
+
     # -- what it can do ------------------------------------------------------------------------------------------
 
     def learn(self, engine: sa.Engine, database: str) -> None:

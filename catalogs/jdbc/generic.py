@@ -81,7 +81,6 @@ class Generic(Database):
     """A database that twophase knows by its SQLAlchemy dialect only."""
 
     column_comments = False
-    groups = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -92,6 +91,15 @@ class Generic(Database):
     @property
     def ddl_in_transaction(self) -> bool:  # type: ignore[override]
         return self.abilities is not None and self.abilities.undoes_ddl
+
+    @property
+    def groups(self) -> bool:  # type: ignore[override]
+        """Until it is known, the tables are asked: see :func:`twophase.catalogs.jdbc.publishing.group_key`."""
+        return self.abilities is None or self.abilities.undoes_ddl
+
+    def group(self, home: str) -> str | None:
+        """The locks of a publish are rows of ledgers, and those of one schema are taken in one transaction."""
+        return home if self.ddl_in_transaction else None
 
     # -- connections ---------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ that is still on its way; where that takes too long the outcome is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from twophase.catalogs.jdbc import errors, stepwise
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
+from twophase.errors import CatalogError
 from twophase.failpoints import step
 from twophase.model import ObjectPath
 
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
     from twophase.catalogs.jdbc.participant import JdbcParticipant
 
 
-def group_key(member: JdbcParticipant) -> str:
+def group_key(member: JdbcParticipant) -> str | None:
     """Members with the same key can be published in one step."""
     store = member.store
     database = store.database
-    where = f"{store.settings.display_url} {database.engine_key(member.home)}"
+    with suppress(CatalogError):  # A database that does not answer cannot publish either.
+        store.learn(member.home, member.path)
+    group = database.group(member.home)
+    if group is None:
+        return None
+    where = f"{store.settings.display_url} {group}"
     return where if database.ddl_in_transaction else f"{where} {'rename' if member.swaps else 'rows'}"
 
 

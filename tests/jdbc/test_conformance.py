@@ -74,20 +74,35 @@ class TestMariaDB(JdbcConformance):
 
 
 class OtherConformance(JdbcConformance):
-    """A database that is known by its SQLAlchemy dialect only."""
+    """A database that is known by its SQLAlchemy dialect only: what it can do is known from its first write on."""
 
-    capabilities = replace(JdbcConformance.capabilities, group_publish=False)
+    home: str
+
+    @pytest.fixture
+    def catalog(self, place: Place) -> Any:
+        catalog = place.catalog()
+        catalog.store.learn(self.home)
+        yield catalog
+        catalog.close()
 
 
 @pytest.mark.slow
 class TestPlainPostgreSQL(OtherConformance):
     """As a database that only SQLAlchemy knows: DDL takes part in transactions."""
 
-    kind = "plain-postgresql"
+    kind, home = "plain-postgresql", "public"
 
 
 @pytest.mark.slow
 class TestPlainMariaDB(OtherConformance):
     """As a database that only SQLAlchemy knows: each DDL statement commits."""
 
-    kind = "plain-mariadb"
+    kind, home = "plain-mariadb", "twophase"
+    capabilities = replace(JdbcConformance.capabilities, group_publish=False)
+
+
+@pytest.mark.slow
+class TestDuckDB(OtherConformance):
+    """A file that one process at a time has open."""
+
+    kind, home = "duckdb", "main"

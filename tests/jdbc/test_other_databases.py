@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
-from tests.jdbc.statements import ROWS, SCHEMA, offer, run, table
+from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage, table
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.generic import Abilities, Generic
 from twophase.catalogs.jdbc.loading import Loader
@@ -45,6 +45,30 @@ def test_each_statement_has_the_level_that_the_ddl_allows(place: Place, catalog:
     assert [participant.level for participant in done] == ([2, 3, 3, 2] if stepwise else [3, 3, 3, 3])
     reasons = [participant.level_reason for participant in done]
     assert [bool(reason) for reason in reasons] == [participant.level is Level.UNDONE for participant in done]
+
+
+def test_a_recovery_publishes_in_one_step_what_the_dead_driver_would_have(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    """Tables of one schema go together where a transaction undoes DDL; a new process has tried nothing yet."""
+    targets = [path, ObjectPath.of(path.database, "other")]
+    staged = [stage(catalog, target) for target in targets]
+    heir = place.catalog()
+    members = [heir.restore(participant.document) for participant in staged]
+    assert heir.capabilities.group_publish
+    keys = {heir.group_key(member) for member in members}
+    assert keys == {catalog.group_key(participant) for participant in staged}
+    if place.kind == "plain-mariadb":
+        assert keys == {None}
+        for participant in staged:
+            participant.abort()
+    else:
+        assert len(keys) == 1 and keys != {None}
+        heir.publish_group(members)
+        assert [ordered(place.rows(target)) for target in targets] == [ordered(ROWS)] * 2
+        for member in members:
+            member.finish()
+    heir.close()
 
 
 def test_a_second_attempt_and_one_that_failed_change_nothing(
