@@ -23,6 +23,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "The server wants TLS: add ?sslmode=require (PostgreSQL) or ?ssl_ca=FILE (MariaDB, MySQL) to the url.",
     ),
     (
+        # The last one is how Python opens the file of ssl_ca.
+        r"certificate.*(verif|match|host)|certificate_verify_failed|root certificate|no such file or directory \(2\)",
+        "Check that sslrootcert (PostgreSQL) or ssl_ca (MariaDB, MySQL) in the url is the file of the CA that signed "
+        "the server's certificate, and that the certificate is for the url's host.",
+    ),
+    (
         r"no pg_hba.conf entry",
         "The server does not admit this user from this machine: see its pg_hba.conf.",
     ),

@@ -253,21 +253,32 @@ def test_a_full_disk_of_a_server_leaves_the_old_table(kind: str) -> None:
         catalog.close()
 
 
+#: A database, and how an outsider holds a table, or the file: a reader is enough for the servers.
+HELD = {
+    "postgresql": ("public", "LOCK TABLE public.held IN ACCESS SHARE MODE"),
+    "mariadb": ("twophase", "SELECT * FROM twophase.held"),
+    "sqlite": ("main", "BEGIN IMMEDIATE"),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
 def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    place = make_place("postgresql", request, tmp_path)
-    catalog, path = place.catalog(lock_timeout="1"), ObjectPath.of("public", "held")
+    place, (database, holds) = make_place(kind, request, tmp_path), HELD[kind]
+    catalog, path = place.catalog(lock_timeout="1"), ObjectPath.of(database, "held")
     run(catalog, path)
-    participant = stage(catalog, path, Purpose.REPLACE_TABLE_AS)
+    participant = stage(catalog, path, Purpose.REPLACE_TABLE_AS, [(3, "three")])
     engine = sa.create_engine(place.url)
     with engine.connect() as holder:
-        holder.exec_driver_sql("LOCK TABLE public.held IN ACCESS SHARE MODE")
-        with pytest.raises(CatalogError, match=r"lock timeout.*raise the option lock_timeout"):
+        holder.exec_driver_sql(holds)
+        with pytest.raises(CatalogError, match=r"([Ll]ock timeout|[Ll]ock wait|locked).*raise the option lock_timeout"):
             participant.commit()
     engine.dispose()
     assert participant.outcome() is Outcome.NOT_PUBLISHED
+    assert ordered(place.rows(path)) == ROWS
     participant.abort()
+    assert participant.left_behind() == []
     catalog.drop_table(path)
     catalog.close()
 
