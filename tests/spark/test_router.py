@@ -357,11 +357,20 @@ def test_the_intent_is_put_back_after_a_failure(spark: SparkSession) -> None:
     assert len(rows(spark, "SELECT * FROM t")) == 4
 
 
-def test_a_dropped_table_leaves_its_place_free(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "drop",
+    [
+        "DROP TABLE t",
+        "EXECUTE IMMEDIATE 'DROP TABLE t'",
+        "BEGIN DROP TABLE t; END",
+        "BEGIN EXECUTE IMMEDIATE 'DROP TABLE t'; END",
+    ],
+)
+def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -> None:
     spark.sql("CREATE TABLE t (a INT) USING parquet")
     spark.sql("INSERT INTO t VALUES (1)")
     spark.sql("INSERT OVERWRITE t VALUES (2)")
-    spark.sql("DROP TABLE t")
+    spark.sql(drop)
     spark.sql("CREATE TABLE t (a INT) USING parquet")
     assert rows(spark, "SELECT * FROM t") == []
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -243,6 +244,16 @@ class Rewriter:
         statement = found or Rewritten(inner, None)
         read = self._reading(replace(statement, written=frozenset(script.written if script else ())))
         return found if read.text == statement.text else read
+
+    def immediate_texts(self, text: str, args: Args) -> list[str]:
+        """What each EXECUTE IMMEDIATE of a statement or a script runs, as far as that can be told."""
+        is_script, stream = leading_words(text, 1) == ("BEGIN",), list(tokens(text))
+        found = []
+        for place in places(stream):
+            if place.verb == "execute":
+                with suppress(Untellable):
+                    found.append(self._immediate_text(text, stream, place, args, is_script))
+        return [inner for inner in found if inner is not None]
 
     def _immediate_text(
         self, text: str, stream: Sequence[Token], place: Place, args: Args, is_script: bool

@@ -75,11 +75,20 @@ class Router:
         words = leading_words(text, 2)
         if self.in_transaction():
             return self._sql_inside(original, text, args)
-        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in text.lower()):
-            return self._dropping(lambda: self._sql(original, text, args), text)
-        if words[:2] == ("ALTER", "TABLE") and "rename" in text.lower():
-            return self._renaming(lambda: self._sql(original, text, args), text)
+        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
+        words = leading_words(said, 2)
+        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in said.lower()):
+            return self._dropping(lambda: self._sql(original, text, args), said)
+        if words == ("ALTER", "TABLE") and "rename" in said.lower():
+            return self._renaming(lambda: self._sql(original, text, args), said)
         return self._sql(original, text, args)
+
+    def _said(self, text: str, args: Args) -> str:
+        """What an EXECUTE IMMEDIATE runs; of a script its text, and behind it what those in it run."""
+        inner = self.rewriter.immediate_texts(text, args)
+        if leading_words(text, 1) == ("BEGIN",):
+            return "\n;\n".join((text, *inner))
+        return inner[0] if inner else text
 
     def _sql(self, original: Original, text: str, args: Args) -> Any:
         rewritten = self._rewritten(text, args) if concerns_us(text) else None
