@@ -17,7 +17,7 @@ from tests.crash.frames import ArrowFrame, local
 from tests.crash.scenarios import CHAOS, HIVE, JDBC, LAKEHOUSE, OLD, Rows, Scenario, Statement
 from tests.jdbc.places import Place
 from tests.lakehouse.places import NAME as LAKE
-from tests.lakehouse.places import Lake, MetastoreLake
+from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
@@ -323,11 +323,16 @@ class LakehouseMetastoreWorld(LakehouseWorld):
 
     outside = True
     undoes = True
+    kind = "hive_metastore"
+    lakes: type[RecordingLake] = MetastoreLake
 
     def open_catalogs(self) -> dict[str, Catalog]:
-        self.lake = MetastoreLake(os.environ[variable("hive_metastore")], self.directory / "warehouse")
+        self.lake = self.lakes(self.open_uri(), self.directory / "warehouse")
         self.database = "crash_" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]
         return {LAKE: self.lake.catalog()}
+
+    def open_uri(self) -> str:
+        return os.environ[variable(self.kind)]
 
     def path(self, table: str) -> ObjectPath:
         return ObjectPath.of(self.database, table.split(".")[1])
@@ -336,6 +341,25 @@ class LakehouseMetastoreWorld(LakehouseWorld):
         self.catalogs[LAKE].drop_database(self.database, ignore_if_not_exists=True, cascade=True)
         self.catalogs[LAKE].create_database(self.database)
         World.set_up(self, scenario)
+
+
+class LakehouseRestWorld(LakehouseMetastoreWorld):
+    """The same over a REST catalog."""
+
+    kind = "rest"
+    lakes = RestLake
+
+    def open_uri(self) -> str:
+        # Each worker has a directory by its number, and a server.
+        return super().open_uri().split()[int(self.directory.parent.name)]
+
+    def set_up(self, scenario: Scenario) -> None:
+        # The files of the world before are gone, and the server cannot show its tables any more.
+        with self.lake.iceberg() as server:
+            if server.namespace_exists((self.database,)):
+                for name in server.list_tables((self.database,)):
+                    server.drop_table(name)
+        super().set_up(scenario)
 
 
 WORLDS: dict[str, type[World]] = {
@@ -349,4 +373,5 @@ WORLDS: dict[str, type[World]] = {
     "lakehouse-sqlite": LakehouseWorld,
     "lakehouse-postgresql": LakehousePostgreSQLWorld,
     "lakehouse-hive_metastore": LakehouseMetastoreWorld,
+    "lakehouse-rest": LakehouseRestWorld,
 }

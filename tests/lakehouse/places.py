@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -147,6 +148,16 @@ class RestLake(RecordingLake):
         properties = {"uri": self.uri, "token": TOKEN, "oauth2-server-uri": "http://nowhere.invalid"}
         with RestCatalog(NAME, **properties) as catalog:
             yield catalog
+
+    def tables(self) -> list[Any]:
+        found = []
+        with self.iceberg() as catalog:
+            names = [name for levels in catalog.list_namespaces() for name in catalog.list_tables(levels)]
+            for name in names:
+                # Other tests may share the server, and drop theirs meanwhile.
+                with contextlib.suppress(NoSuchTableError):
+                    found.append(catalog.load_table(name))
+        return [table for table in found if table.metadata.location.startswith(f"file://{self.warehouse}/")]
 
 
 class MetastoreLake(RecordingLake):
