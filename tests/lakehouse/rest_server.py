@@ -1,6 +1,6 @@
 """An Iceberg REST catalog to test against: the routes that a client needs, over PyIceberg's own SQL catalog.
 
-The package registry holds no REST catalog server. What decides - requirements, updates, the pointer - is PyIceberg's.
+What decides - requirements, updates, the pointer - is PyIceberg's.
 """
 
 from __future__ import annotations
