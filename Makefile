@@ -9,7 +9,7 @@ SHARED := -n $(JOBS) --dist loadfile
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark40 lint format bench clean java servers
+.PHONY: help demo test test-fast test-spark40 test-duckdb lint format bench clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,14 +17,17 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/.installed java servers ## Run all tests (about an hour)
+test: .venv/.installed java servers ## Run all tests (three quarters of an hour)
 	@.venv/bin/python -m pytest $(SHARED) $(PYTEST_ARGS)
 
-test-fast: .venv/.installed java servers ## Run all tests but the slow ones (12 minutes)
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (about 8 minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
 	@.venv-spark40/bin/python -m pytest $(SHARED) -m spark40 $(PYTEST_ARGS)
+
+test-duckdb: .venv/.installed ## Run the conformance suite on DuckDB (ten minutes), which the other tests leave out
+	@.venv/bin/python -m pytest tests/jdbc/duckdb_conformance.py $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
 	@.venv/bin/python -m ruff check

@@ -17,6 +17,9 @@ from twophase import failpoints
 
 DATABASES = ("sqlite", "postgresql", "hive_metastore", "rest")
 
+#: What nothing publishes in one step is undone.
+OUTSIDER = "an outsider comes before the publish of two"
+
 #: Only plain DDL takes this step.
 ELSEWHERE = {"lakehouse.alter"}
 
@@ -29,15 +32,20 @@ THOROUGH = {
     "rest": {"create", "insert"},
 }
 
-#: A case takes up to a second on a server: most of its scenarios are for the slow tier.
-ON_THE_SERVER = ("create", "insert", "two tables", "create then insert")
-#: What nothing publishes in one step is undone.
-BY_REST = ("insert", "an outsider comes before the publish of two")
+#: A case takes up to a second on a server: most of its scenarios are for the slow tier. A Hive Metastore keeps its
+#: records as a REST catalog does, and gets those scenarios that differ in what they publish.
+SERVERS = {
+    "postgresql": (("create", "insert", "two tables", "create then insert"), tuple(LAKEHOUSE)),
+    "hive_metastore": (("insert",), ("create", "replace", "overwrite partitions", "two tables", OUTSIDER)),
+    "rest": (("insert", OUTSIDER), tuple(LAKEHOUSE)),
+}
 QUICK = [
     *(("sqlite", name) for name in LAKEHOUSE),
-    *(pytest.param("postgresql", name, marks=[] if name in ON_THE_SERVER else pytest.mark.slow) for name in LAKEHOUSE),
-    *(pytest.param("hive_metastore", name, marks=[] if name == "insert" else pytest.mark.slow) for name in LAKEHOUSE),
-    *(pytest.param("rest", name, marks=[] if name in BY_REST else pytest.mark.slow) for name in LAKEHOUSE),
+    *(
+        pytest.param(server, name, marks=[] if name in quick else pytest.mark.slow)
+        for server, (quick, all_of_them) in SERVERS.items()
+        for name in dict.fromkeys((*quick, *all_of_them))
+    ),
 ]
 
 DEATHS = [
@@ -50,12 +58,11 @@ DEATHS = [
     Case("two tables", "core.record_committing=exit_after"),
     Case("create and insert", "core.publish=exit_after"),
 ]
-#: Those whose recovery the quick tier tries, on SQLite.
+#: Those whose recovery is tried on the servers, too, and on SQLite in the quick tier.
 FIRST_DEATHS = (DEATHS[0], DEATHS[5], DEATHS[6])
 QUICK_DEATHS = [
-    pytest.param(database, death, marks=[] if database == "sqlite" and death in FIRST_DEATHS else pytest.mark.slow)
-    for database in DATABASES
-    for death in DEATHS
+    *(pytest.param("sqlite", death, marks=[] if death in FIRST_DEATHS else pytest.mark.slow) for death in DEATHS),
+    *(pytest.param(server, death, marks=pytest.mark.slow) for server in SERVERS for death in FIRST_DEATHS),
 ]
 
 

@@ -99,10 +99,3 @@ class TestPlainMariaDB(OtherConformance):
 
     kind, home = "plain-mariadb", "twophase"
     capabilities = replace(JdbcConformance.capabilities, group_publish=False)
-
-
-@pytest.mark.slow
-class TestDuckDB(OtherConformance):
-    """A file that one process at a time has open."""
-
-    kind, home = "duckdb", "main"
