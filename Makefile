@@ -20,7 +20,7 @@ demo: .venv/.installed java ## Watch real statements fail, be killed and recover
 test: .venv/.installed java servers ## Run all tests (three quarters of an hour)
 	@.venv/bin/python -m pytest $(SHARED) $(PYTEST_ARGS)
 
-test-fast: .venv/.installed java servers ## Run all tests but the slow ones (about 8 minutes)
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (about 12 minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
