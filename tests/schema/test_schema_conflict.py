@@ -228,6 +228,11 @@ CLASHES: dict[str, tuple[Sequence[Change], Sequence[Change], str]] = {
         [AddField("x", pa.int32())],
         "x",
     ),
+    "one of two equal new columns made NOT NULL": (
+        [AddField("x", pa.int32()), ChangeNullability("x", False, checked=True)],
+        [AddField("x", pa.int32())],
+        "x",
+    ),
     "one of two equal new structs given a field": (
         [AddField("x", POINT), AddField("x.z", pa.int32())],
         [AddField("x", POINT)],

@@ -14,7 +14,7 @@ from typing import Any
 
 from twophase.schema.apply import Application
 from twophase.schema.changes import AddField, Change, ChangeNullability, DropField, DropPartitionKey, MoveField
-from twophase.schema.compare import canonical, change_key, equivalent, keys_of
+from twophase.schema.compare import canonical, change_key, equivalent, facts, keys_of
 from twophase.schema.diff import diff, touched
 from twophase.schema.errors import SchemaConflictError, SchemaError
 from twophase.schema.names import fold
@@ -152,27 +152,26 @@ def _above(at_validation: Schema, writer: Schema, known: frozenset[int]) -> Reso
 def _writer_ids(base: Schema | None, merged: Schema, writer: Schema) -> dict[int, int]:
     """The writer's ids of its new fields -> those of the merged schema, where they differ."""
     known = frozenset() if base is None else base.field_ids
-    if all(node.id in known for node in writer.walk()):
-        return {}
-    ids: dict[int, int] = {}
-    _pair(writer.fields, merged, merged.fields, known, ids)
-    return {own: final for own, final in ids.items() if own != final}
+    return {own.id: final.id for own, final in _new_in_both(writer, merged, known) if own.id != final.id}
 
 
-def _pair(
-    siblings: Sequence[Field],
-    merged: Schema,
-    present: Sequence[Field],
-    known: frozenset[int],
-    ids: dict[int, int],
-) -> None:
+def _new_in_both(writer: Schema, other: Schema, known: frozenset[int]) -> Iterator[tuple[Field, Field]]:
+    """Fields that were not known before and that both schemas have, by name."""
+    if any(node.id not in known for node in writer.walk()):
+        yield from _paired(writer.fields, other, other.fields, known)
+
+
+def _paired(
+    siblings: Sequence[Field], other: Schema, present: Sequence[Field], known: frozenset[int]
+) -> Iterator[tuple[Field, Field]]:
     named = {fold(node.name): node for node in present if node.id not in known}
     for node in siblings:
-        match = merged.get(node.id) if node.id in known else named.get(fold(node.name))
+        match = other.get(node.id) if node.id in known else named.get(fold(node.name))
         if match is None:
             continue
-        ids[node.id] = match.id
-        _pair(node.children, merged, match.children, known, ids)
+        if node.id not in known:
+            yield node, match
+        yield from _paired(node.children, other, match.children, known)
 
 
 class RebaseSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
@@ -221,6 +220,9 @@ def _combine(
     base: Schema, table: Schema, writer: Schema, theirs: Sequence[Change], ours: Sequence[Change]
 ) -> Schema | None:
     """The schema after both lists, table first; None where the other order gives something else."""
+    # A column that is NOT NULL for one of the two only was not added by both: rows of the other may hold NULL there.
+    if any(facts(own) != facts(other) for own, other in _new_in_both(writer, table, base.field_ids)):
+        return None
     # Ids that the writer's files carry must not come to name other fields.
     floor = max(table.highest_field_id, writer.highest_field_id)
     merged = _replay(table, ours, theirs, floor)
