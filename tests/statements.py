@@ -72,17 +72,9 @@ class Statements(Generic[C, P]):
         participant.prepare()
         return participant
 
-    def run(
-        self,
-        catalog: C,
-        path: ObjectPath,
-        purpose: Purpose = Purpose.CREATE_TABLE_AS,
-        rows: Sequence[Sequence[Any]] = ROWS,
-        schema: pa.Schema = SCHEMA,
-        **facts: Any,
-    ) -> P:
-        """A whole statement."""
-        participant = self.stage(catalog, path, purpose, rows, schema, **facts)
+    def run(self, *statement: Any, **facts: Any) -> P:
+        """A whole statement; it is given as to :meth:`stage`."""
+        participant = self.stage(*statement, **facts)
         participant.commit()
         participant.finish()
         return participant

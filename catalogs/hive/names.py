@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
+from twophase.catalogs import metastore_names
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
-from twophase.errors import CatalogError, InvalidNameError
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
-
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def check_path(path: ObjectPath, longest: int) -> None:
@@ -30,26 +28,8 @@ def check_path(path: ObjectPath, longest: int) -> None:
 
 
 def check_name(name: str, what: str, longest: int, path: object = None) -> None:
-    """Refuse one part of a name.
-
-    Raises
-    ------
-    InvalidNameError
-        For its characters: Spark has an error of its own for that, which a statement's user gets.
-    CatalogError
-        For its length.
-    """
-    if not _PLAIN.fullmatch(name):
-        raise InvalidNameError(
-            f"{name!r} is no valid name of a {what} in the session catalog: use ASCII letters, digits and underscores.",
-            name=name,
-            path=path,
-        )
-    if len(name) > longest:
-        raise CatalogError(
-            f"The name of the {what} {name[:40]}... has {len(name)} characters; the metastore holds {longest}.",
-            path=path,
-        )
+    """Refuse one part of a name, see :func:`twophase.catalogs.metastore_names.check_name`."""
+    metastore_names.check_name(name, what, "the session catalog", longest, path)
 
 
 def check_definition(path: ObjectPath, definition: TableDefinition, *, case_sensitive: bool) -> None:

@@ -13,7 +13,6 @@ on what PyIceberg keeps to itself: its client, and how it describes an Iceberg t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -42,12 +41,12 @@ from pyiceberg.table import StagedTable
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random
 from thrift.transport.TTransport import TTransportException
 
+from twophase.catalogs import metastore_names
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.catalogs.lakehouse.store_records import RecordingStore
-from twophase.errors import CatalogError, InvalidNameError
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _LONGEST_NAME = 128
 _LOCK_SECONDS = 60
 
@@ -78,18 +77,7 @@ class HiveStore(RecordingStore):
     # -- names ---------------------------------------------------------------------------------------------------
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        if not _PLAIN.fullmatch(name):
-            raise InvalidNameError(
-                f"{name!r} is no valid name of a {what} in a metastore: use ASCII letters, digits and underscores.",
-                name=name,
-                path=path,
-            )
-        if len(name) > _LONGEST_NAME:
-            raise CatalogError(
-                f"The name of the {what} {name[:40]}... has {len(name)} characters; a Hive Metastore holds "
-                f"{_LONGEST_NAME}.",
-                path=path,
-            )
+        metastore_names.check_name(name, what, "a metastore", _LONGEST_NAME, path)
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
         return ObjectPath.of(*(part.lower() for part in (*path.namespace, path.name)))
@@ -121,7 +109,7 @@ class HiveStore(RecordingStore):
     # -- pointers ------------------------------------------------------------------------------------------------
 
     def pointer(self, path: ObjectPath) -> str | None:
-        if not all(_PLAIN.fullmatch(part) for part in (*path.namespace, path.name)):
+        if not all(metastore_names.is_plain(part) for part in (*path.namespace, path.name)):
             return None
         with self.speaking(path=path), self.catalog._client as client:
             found = self._table(client, path)
@@ -249,17 +237,13 @@ class HiveStore(RecordingStore):
             return False
         return True
 
-    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
-        if place is not None:
-            self._records.add_dropped(path, place, pointer)
+    def _drop(self, path: ObjectPath, pointer: str) -> bool:
         with self.speaking(path=path), self._locked(path) as client:
             table = self._table(client, path)
-            is_same = table is not None and self._pointer(path, table) == pointer
-            if is_same:
-                client.drop_table(path.database, path.name, False)
-        if not is_same and place is not None:
-            self._records.remove_dropped(place)
-        return is_same
+            if table is None or self._pointer(path, table) != pointer:
+                return False
+            client.drop_table(path.database, path.name, False)
+        return True
 
 
 def _is_iceberg(table: Any) -> bool:

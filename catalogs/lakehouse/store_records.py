@@ -6,6 +6,7 @@ Whether a participant was published is told by the table itself.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,8 +73,11 @@ class RecordingStore(Store):
         return None if pointer is None else Loaded(pointer, self.metadata(record.target, pointer))
 
     def _elsewhere(self, place: str) -> str | None:
-        renamed = next((found for found in self.all_tables().values() if is_below(found, place)), None)
-        return renamed or self._records.pointer_of_dropped(place)
+        return self._table_at(place) or self._records.pointer_of_dropped(place)
+
+    def _table_at(self, place: str) -> str | None:
+        """Pointer of the table that lies at a place, whatever its name."""
+        return next((found for found in self.all_tables().values() if is_below(found, place)), None)
 
     def states(self, participants: Sequence[str]) -> dict[str, str]:
         found = [self.staged(participant) for participant in participants]
@@ -109,6 +113,20 @@ class RecordingStore(Store):
         return [record for record in found if record.state in states]
 
     # -- dropped tables ------------------------------------------------------------------------------------------
+
+    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
+        if place is None:
+            return self._drop(path, pointer)
+        self._records.add_dropped(path, place, pointer)
+        is_gone = self._drop(path, pointer)
+        # Where another one has dropped the table, the record is right.
+        if not is_gone and self._table_at(place) is not None:
+            self._records.remove_dropped(place)
+        return is_gone
+
+    @abstractmethod
+    def _drop(self, path: ObjectPath, pointer: str) -> bool:
+        """Remove a table's pointer where it still is as expected."""
 
     def dropped(self) -> list[tuple[str, ObjectPath, float]]:
         return self._records.dropped()

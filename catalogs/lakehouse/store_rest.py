@@ -135,11 +135,10 @@ class RestStore(RecordingStore):
             return False
         return True
 
-    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
+    def _drop(self, path: ObjectPath, pointer: str) -> bool:
+        # No request drops a table only where it still is as expected.
         if self.pointer(path) != pointer:
             return False
-        if place is not None:
-            self._records.add_dropped(path, place, pointer)
         try:
             with self.speaking(path=path):
                 self.catalog.drop_table((*path.namespace, path.name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import twophase
 from tests.lakehouse.locks import Locks, locking_metastore
 from tests.lakehouse.places import MetastoreLake, ordered
 from tests.lakehouse.shop import Shop, session
-from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage
+from tests.lakehouse.statements import ROWS, SCHEMA, drop_renamed, drop_twice, offer, run, stage
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalog import TableChange
@@ -32,14 +31,6 @@ REPLACE = Purpose.REPLACE_TABLE_AS
 @pytest.fixture
 def lake(hive_metastore: Server, tmp_path: Path) -> MetastoreLake:
     return MetastoreLake(hive_metastore.url, tmp_path / "warehouse")
-
-
-@pytest.fixture
-def catalog(lake: MetastoreLake) -> Iterator[LakehouseCatalog]:
-    made = lake.catalog()
-    yield made
-    failpoints.disarm()
-    made.close()
 
 
 @pytest.fixture
@@ -92,6 +83,14 @@ def test_a_table_that_was_dropped_since_was_published(
     created = lost(catalog, path, CREATE)
     catalog.drop_table(path)
     assert_kept(lake, created)
+
+
+def test_of_two_who_drop_a_table_one_does_and_its_files_go_later(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    drop_twice(catalog, path)
+
+
+def test_a_drop_that_meets_a_renamed_table_leaves_it_alone(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    drop_renamed(catalog, path)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.lakehouse.places import RestLake, open_lakehouse, ordered
 from tests.lakehouse.rest_server import TOKEN, rest_catalog
-from tests.lakehouse.statements import ROWS, run, stage
+from tests.lakehouse.statements import ROWS, drop_renamed, drop_twice, run, stage
 from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
@@ -25,14 +24,6 @@ REPLACE = Purpose.REPLACE_TABLE_AS
 @pytest.fixture
 def lake(rest: str, tmp_path: Path) -> RestLake:
     return RestLake(rest, tmp_path / "warehouse")
-
-
-@pytest.fixture
-def catalog(lake: RestLake) -> Iterator[LakehouseCatalog]:
-    made = lake.catalog()
-    yield made
-    failpoints.disarm()
-    made.close()
 
 
 def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath) -> None:
@@ -125,3 +116,11 @@ def test_a_wrong_token_is_told_in_words(lake: RestLake, monkeypatch: pytest.Monk
         catalog.list_databases()
     assert "another" not in str(caught.value)
     catalog.close()
+
+
+def test_of_two_who_drop_a_table_one_does_and_its_files_go_later(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    drop_twice(catalog, path)
+
+
+def test_a_drop_that_meets_a_renamed_table_leaves_it_alone(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    drop_renamed(catalog, path)
