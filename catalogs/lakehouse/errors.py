@@ -37,6 +37,10 @@ _HINTS = (
 )
 
 
+class UnreadableMetadataError(CatalogError):
+    """A file of a table's metadata is missing or damaged."""
+
+
 def reason(error: BaseException) -> str:
     """What was said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
@@ -70,25 +74,25 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
 
 @contextmanager
 def reading_metadata(path: object, location: str | None) -> Iterator[None]:
-    """Turn the failure to read a table's metadata into words."""
+    """Turn the failure to read a table's metadata into words, as an :class:`UnreadableMetadataError`."""
     try:
         yield
     except (NoSuchTableError, TwoPhaseError):
         raise
     except FileNotFoundError as error:
-        raise CatalogError(
+        raise UnreadableMetadataError(
             f"The metadata file of {path} is missing: {location}.",
             path=path,
             hint="Restore the file, or drop the table: its pointer leads nowhere.",
         ) from error
-    except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError) as error:
-        raise CatalogError(
+    except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise UnreadableMetadataError(
             f"The metadata file of {path} cannot be read ({location}): {reason(error)}.",
             path=path,
             hint="It is damaged, or of a format that PyIceberg does not know.",
         ) from error
     except OSError as error:
-        raise CatalogError(
+        raise UnreadableMetadataError(
             f"The metadata file of {path} cannot be opened ({location}): {reason(error)}.", path=path
         ) from error
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from twophase.catalogs.files import Files, is_below
+from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.catalogs.lakehouse.records import Records
 from twophase.catalogs.lakehouse.store import (
@@ -109,8 +110,15 @@ class RecordingStore(Store):
         self._records.remove(participant)
 
     def records(self, states: Sequence[str], before: float) -> list[Staged]:
-        found = [self._judged(record, thorough=True) for record in self._records.all() if record.since < before]
-        return [record for record in found if record.state in states]
+        found = (self._judged_if_readable(record) for record in self._records.all() if record.since < before)
+        return [record for record in found if record is not None and record.state in states]
+
+    def _judged_if_readable(self, record: Staged) -> Staged | None:
+        """None where the table's metadata cannot be read: the doctor tells of it, and its files stay until it can."""
+        try:
+            return self._judged(record, thorough=True)
+        except UnreadableMetadataError:
+            return None
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 

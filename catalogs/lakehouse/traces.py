@@ -12,6 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.files import is_below
 from twophase.catalogs.lakehouse import manifests
+from twophase.catalogs.lakehouse.errors import reading_metadata
 from twophase.catalogs.lakehouse.layout import Place
 from twophase.catalogs.lakehouse.snapshots import find_published
 from twophase.catalogs.lakehouse.store import Loaded, Staged
@@ -32,6 +33,11 @@ def published_as(loaded: Loaded, record: Staged, *, thorough: bool) -> str | Non
     record : Staged
     thorough : bool
         Look into the manifests, too: for whoever would remove its files.
+
+    Raises
+    ------
+    UnreadableMetadataError
+        A manifest is missing or damaged.
     """
     place = place_of(record)
     metadata = loaded.metadata
@@ -47,10 +53,13 @@ def published_as(loaded: Loaded, record: Staged, *, thorough: bool) -> str | Non
 def _is_needed(metadata: TableMetadata, place: Place, record: Staged) -> bool:
     """Whether any manifest of the table as it is lists a file of a participant."""
     current = metadata.current_snapshot()
-    listed = [] if current is None else manifests.manifests_of(metadata, current.snapshot_id)
+    if current is None:
+        return False
     # What was there before the participant cannot list a file of it.
     since = record.document["last_sequence_number"]
-    return any(_lists(manifest, place) for manifest in listed if manifest.sequence_number > since)
+    with reading_metadata(record.target, current.manifest_list):
+        listed = manifests.manifests_of(metadata, current.snapshot_id)
+        return any(_lists(manifest, place) for manifest in listed if manifest.sequence_number > since)
 
 
 def _lists(manifest: ManifestFile, place: Place) -> bool:

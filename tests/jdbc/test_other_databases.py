@@ -91,6 +91,26 @@ def test_a_second_attempt_and_one_that_failed_change_nothing(
     assert ordered(place.rows(path)) == ordered(ROWS)
 
 
+@pytest.mark.parametrize("place", ["plain-postgresql"], indirect=True)
+def test_no_transaction_is_open_while_a_partition_is_computed(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    """Nobody waits for a lock of a task that waits for its rows."""
+    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+    participant = offer(catalog, path, Purpose.CREATE_TABLE_AS)
+    participant.begin()
+    seen: list[int] = []
+
+    def computed() -> Iterator[pa.RecordBatch]:
+        for batch in table(ROWS).to_batches(max_chunksize=1):
+            yield batch
+            seen.append(place.execute(open_ones)[0][0])
+
+    assert Loader(catalog.store.settings, participant._load_target())(0, computed()) == len(ROWS)
+    assert seen == [0] * len(ROWS)
+    participant.abort()
+
+
 @pytest.mark.parametrize(
     ("abilities", "told"), [(Abilities(), "do not refuse a second row"), (Abilities(keys=True), "rename a table")]
 )

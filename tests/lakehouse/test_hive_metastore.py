@@ -21,7 +21,7 @@ from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
-from twophase.errors import CatalogError, InvalidNameError
+from twophase.errors import CatalogError, InvalidNameError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
 
 CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
@@ -109,6 +109,34 @@ def test_files_are_kept_when_all_but_the_manifests_forgot_who_made_them(
     assert appended.snapshot_id not in {s.snapshot_id for s in lake.load(path).metadata.snapshots}
     assert_kept(lake, appended)
     assert ordered(lake.rows(path)) == ordered([*ROWS, (3, "three"), (4, "four")])
+
+
+@pytest.mark.parametrize("harmed", ["metadata", "manifest list"])
+def test_a_table_that_cannot_be_read_does_not_stop_the_tidying_of_others(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, harmed: str
+) -> None:
+    other = ObjectPath.of(path.database, "other")
+    run(catalog, other)
+    run(catalog, path)
+    dead = {target: stage(catalog, target, INSERT) for target in (path, other)}
+    run(catalog, path, INSERT)
+    table = lake.load(path)
+    file = table.metadata_location if harmed == "metadata" else table.current_snapshot().manifest_list
+    Path(str(file).removeprefix("file://")).write_bytes(b"{}")
+    fresh = lake.catalog()
+    (residue,) = fresh.residues()
+    assert residue.transaction_id == dead[other].transaction_id
+    fresh.remove_residue(residue)
+    assert fresh.restore(dead[path].document).outcome() is Outcome.UNKNOWN
+    fresh.close()
+
+
+def test_of_two_who_create_a_table_the_second_is_told(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    first, second = (stage(catalog, path, rows=[(number, "row")]) for number in range(2))
+    failpoints.arm("lakehouse.swap", lambda _: (failpoints.disarm(), second.commit()))
+    with pytest.raises(WriteConflictError):
+        first.commit()
+    assert first.outcome() is Outcome.NOT_PUBLISHED
 
 
 def test_a_lost_reply_is_told_truly(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:

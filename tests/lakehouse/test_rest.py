@@ -14,6 +14,7 @@ from tests.lakehouse.statements import ROWS, drop_renamed, drop_twice, run, stag
 from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse.store_rest import changes
 from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose, Transform
 
@@ -35,6 +36,20 @@ def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: Rest
         writer.finish()
     assert ordered(lake.rows(path)) == [(number, "row") for number in range(6)]
     assert lake.orphans() == set()
+
+
+def test_the_server_is_told_that_the_snapshots_of_a_replaced_table_begin_anew(
+    catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath
+) -> None:
+    """As Iceberg's Java library tells it: a snapshot without a parent cannot follow another one."""
+    run(catalog, path)
+    before = lake.load(path).metadata
+    run(catalog, path, REPLACE)
+    after = lake.load(path).metadata
+    told = [type(change).__name__ for change in changes(before, after)]
+    assert told.index("RemoveSnapshotRefUpdate") < told.index("AddSnapshotUpdate") < told.index("SetSnapshotRefUpdate")
+    run(catalog, path, INSERT)
+    assert "RemoveSnapshotRefUpdate" not in (type(c).__name__ for c in changes(after, lake.load(path).metadata))
 
 
 @pytest.mark.parametrize("purpose", [REPLACE, OVERWRITE])
