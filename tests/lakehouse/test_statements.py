@@ -421,7 +421,7 @@ def test_files_end_at_about_the_target_size(shop: Shop, columns: str) -> None:
     shop.sql(f"CREATE TABLE @t TBLPROPERTIES ('write.target-file-size-bytes' = '{target}') AS {rows}")
     shop.sql(f"INSERT OVERWRITE @t {rows}")  # Now the table tells how wide its rows are.
     sizes = sorted(file.file_size_in_bytes for file, _ in files_of(shop, "t"))
-    assert sum(sizes) > 5 * target
+    assert len(sizes) > 5
     assert all(target / 3 < size < 3 * target for size in sizes[1:])
 
 

@@ -378,6 +378,33 @@ def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -
 # -- saveAsTable -------------------------------------------------------------------------------------------------------
 
 
+def test_a_table_that_is_there_is_ignored_whatever_the_rows_are(spark: SparkSession, handle: Handle) -> None:
+    """Stock Spark does not look at them."""
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    before = handle.timeline.transactions()
+    twice = spark.sql("SELECT 1 AS b, 2 AS b")
+    twice.write.mode("ignore").partitionBy("missing").saveAsTable("t")
+    with twophase.transaction(spark):
+        twice.write.mode("ignore").saveAsTable("t")
+    assert [r.id for r in handle.timeline.transactions()][: len(before)] == [r.id for r in before]
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("CREATE TABLE n PARTITIONED BY (a, b) AS SELECT 1 AS a, 2 AS b", "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
+        ("CREATE TABLE n PARTITIONED BY (c) AS SELECT 1 AS a", "COLUMN_NOT_DEFINED_IN_TABLE"),
+    ],
+)
+def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
+    spark: SparkSession, text: str, condition: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(text)
+    assert caught.value.getCondition() == condition
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
 def test_save_as_table_creates_in_every_mode(spark: SparkSession, mode: str) -> None:
     partitioned(spark).write.mode(mode).partitionBy("p").option("compression", "gzip").saveAsTable("t")

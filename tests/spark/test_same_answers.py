@@ -1,20 +1,10 @@
-"""A set of Spark statements gives the same answers with and without ``twophase.attach``.
-
-The statements are run twice over, in two databases of the same name in turn, once by an attached session and once by
-one that is not. What must differ is put aside by name: locations, expression ids and the owner stamp.
-"""
+"""A set of Spark statements gives the same answers with and without ``twophase.attach``; for Hive see tests/hive."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-import twophase
+from tests.spark.answers import assert_same_answers
 from tests.spark.conftest import Start
 
 pytestmark = pytest.mark.spark40
@@ -139,49 +129,7 @@ STATEMENTS = [
     "SELECT 1; SELECT 2",
 ]
 
-#: What is never the same twice, and the owner stamp that is to be there.
-_VARYING = [
-    (r"'?twophase\.transaction'?\s*=\s*'?[\w-]+'?,?\s*", ""),
-    (r"file:/\S*", "<location>"),
-    (r"`?(hive|spark_catalog)`?\.", ""),
-    (r"#\d+L?", "#"),
-    (r"\[path=[^\]]*\]", "[path]"),
-]
-
-
-def _stable(value: Any) -> Any:
-    if isinstance(value, str):
-        for pattern, replacement in _VARYING:
-            value = re.sub(pattern, replacement, value)
-    return value
-
-
-def _answer(session: SparkSession, text: str) -> Any:
-    try:
-        frame = session.sql(text)
-        return [tuple(_stable(value) for value in row) for row in frame.collect()]
-    except PySparkException as error:
-        return type(error).__name__, error.getCondition()
-    except Py4JJavaError as error:  # what PySpark has no class for
-        return str(error.java_exception.getClass().getName()), str(error.java_exception.getCondition())
-
-
-def _answers(session: SparkSession) -> dict[str, Any]:
-    session.sql("CREATE DATABASE same")
-    session.sql("USE same")
-    try:
-        return {f"{number} {text}": _answer(session, text) for number, text in enumerate(STATEMENTS)}
-    finally:
-        session.sql("USE default")
-        session.sql("DROP DATABASE same CASCADE")
-
 
 @pytest.mark.timeout(1200)
 def test_the_answers_are_the_same(start: Start) -> None:
-    session = start({"spark.sql.session.timeZone": "UTC"})
-    stock = _answers(session.newSession())
-    attached = session.newSession()
-    handle = twophase.attach(attached)
-    ours = _answers(attached)
-    assert {text: (answer, stock[text]) for text, answer in ours.items() if answer != stock[text]} == {}
-    assert handle.timeline.transactions()
+    assert_same_answers(start({"spark.sql.session.timeZone": "UTC"}), STATEMENTS)

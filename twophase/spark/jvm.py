@@ -411,16 +411,6 @@ class Jvm:
 
         return DataFrame(dataset, self.spark)
 
-    def hive_serde(self, stored_as: str) -> dict[str, str]:
-        """``serde``, ``input_format`` and ``output_format`` of a ``STORED AS`` word; empty for an unknown one."""
-        with private_name("HiveSerDe.sourceToSerDe", self.spark):
-            found = self.kind("org.apache.spark.sql.internal.HiveSerDe").sourceToSerDe(stored_as)
-            if found.isEmpty():
-                return {}
-            serde = found.get()
-            parts = {"serde": serde.serde(), "input_format": serde.inputFormat(), "output_format": serde.outputFormat()}
-            return {key: str(value.get()) for key, value in parts.items() if value.isDefined()}
-
 
 def texts(scala_map: Any) -> dict[str, str]:
     """The texts of a Scala ``Map``: two strings instead of an iterator, which costs several calls for each entry."""

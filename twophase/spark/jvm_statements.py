@@ -57,6 +57,8 @@ class WriteNode:
         Where the statement begins, to bring several into the order of the text.
     provider : str, optional
         ``USING``; ``hive`` for ``STORED AS`` and ``ROW FORMAT``.
+    delimited : bool
+        ``ROW FORMAT DELIMITED`` without ``STORED AS``: of this a catalog is told the options alone.
     partition : mapping of str to str or None
         ``PARTITION (p = 1, q)``: the columns that have a value, values as in a directory name.
     overwrite, if_not_exists : bool
@@ -73,6 +75,7 @@ class WriteNode:
     parts: tuple[str, ...] | None
     position: int
     provider: str | None = None
+    delimited: bool = False
     partition: Mapping[str, str | None] = field(default_factory=dict)
     overwrite: bool = False
     if_not_exists: bool = False
@@ -234,9 +237,12 @@ class StatementReader:
     def _create(self, kind: str, plan: Any) -> WriteNode:
         name, specification = plan.name(), plan.tableSpec()
         parts = _strings(name.nameParts()) if str(name.nodeName()) == "UnresolvedIdentifier" else None
-        provider = "hive" if specification.serde().isDefined() else _option(specification.provider())
+        serde = specification.serde()
+        provider = "hive" if serde.isDefined() else _option(specification.provider())
         verb = "create" if kind.startswith("Create") else "replace"
-        return WriteNode(verb if kind.endswith("AsSelect") else "empty", parts, _position(plan), provider)
+        kind = verb if kind.endswith("AsSelect") else "empty"
+        delimited = bool(serde.isDefined()) and _says_no_format(serde.get())
+        return WriteNode(kind, parts, _position(plan), provider, delimited)
 
     def _insert(self, plan: Any) -> WriteNode:
         table = plan.table()
@@ -417,9 +423,9 @@ class NameReader:
             except _refusals():
                 return provider.lower()
 
-    def setting(self, name: str) -> str:
-        """A configuration value that has a default."""
-        return str(self.spark.conf.get(name))
+    def setting(self, name: str, default: str | None = None) -> str:
+        """A configuration value; one that Spark has no default for needs ``default``."""
+        return str(self.spark.conf.get(name) if default is None else self.spark.conf.get(name, default))
 
 
 def _catalog_table(kind: str, relation: Any) -> Any | None:
@@ -471,6 +477,10 @@ def _condition(error: Exception) -> str | None:
 def _strings(sequence: Any) -> tuple[str, ...]:
     """A Scala ``Seq[String]`` in one crossing."""
     return tuple(str(sequence.mkString(_SEPARATOR)).split(_SEPARATOR))
+
+
+def _says_no_format(serde: Any) -> bool:
+    return not any(part.isDefined() for part in (serde.storedAs(), serde.formatClasses(), serde.serde()))
 
 
 def _option(option: Any) -> str | None:

@@ -23,6 +23,7 @@ from twophase.spark import live
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.intent import options_of
 from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
+from twophase.spark.jvm_formats import DEFAULT_FORMAT, with_hive_format
 from twophase.spark.jvm_metastore import session_read_table
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import changes_of, definition_of, object_path
@@ -177,7 +178,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
         """Options of a ``DataFrameWriter``: Spark itself tells them only when the table is staged already."""
         options = options_of(self._jvm.local_property(INTENT_PROPERTY), path)
-        return replace(definition, options={**definition.options, **options}) if options else definition
+        complete = replace(definition, options={**definition.options, **options}) if options else definition
+        return with_hive_format(self._jvm, complete, self._catalog.environment.conf.get(DEFAULT_FORMAT))
 
     def _writable_path(self, identifier: Any) -> ObjectPath:
         path = object_path(self._jvm, identifier)

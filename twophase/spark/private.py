@@ -141,6 +141,7 @@ _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.HiveExternalCatalog": ("client",),
     _SQL + "hive.client.HiveClient": ("getTable", "alterTable", "getConf"),
     _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient"),
+    _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 
 NAMES: Mapping[str, tuple[str, ...]] = {**_SESSION, **_CATALOGS, **_PARSER, **_HIVE}

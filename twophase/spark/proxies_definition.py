@@ -14,6 +14,7 @@ from twophase.errors import CatalogError
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
 from twophase.spark import types
 from twophase.spark.jvm import Jvm
+from twophase.spark.jvm_formats import hive_format
 
 OPTION = "option."
 _HIVE = {"hive.serde": "serde", "hive.input-format": "input_format", "hive.output-format": "output_format"}
@@ -74,7 +75,7 @@ def _user_properties(facts: Mapping[str, str], options: Mapping[str, str]) -> di
 
 def _serde(jvm: Jvm, facts: Mapping[str, str]) -> dict[str, str]:
     stored_as = facts.get(_STORED_AS)
-    serde = jvm.hive_serde(stored_as) if stored_as else {}
+    serde = hive_format(jvm, stored_as) if stored_as else {}
     serde |= {name: facts[key] for key, name in _HIVE.items() if key in facts}
     if stored_as:
         if not serde:

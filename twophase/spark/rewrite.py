@@ -16,6 +16,7 @@ from typing import Any
 
 from twophase.model import OverwriteScope, quote
 from twophase.spark.intent import option_clause
+from twophase.spark.jvm_formats import TEXT
 from twophase.spark.jvm_statements import StatementReader, TableFacts, WriteNode
 from twophase.spark.ownership import Owner, Ownership, Ruling
 from twophase.spark.scripts import Script
@@ -318,6 +319,12 @@ class Rewriter:
         if target.spliced and purpose not in target.catalog.capabilities.purposes:
             raise Untellable(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
 
+    def stored_as(self, place: Place) -> Edit:
+        """What a ROW FORMAT DELIMITED leaves unsaid, behind the target's name: clauses may stand in any order."""
+        if self._targets.hive_format() != TEXT:
+            raise Untellable("its ROW FORMAT is for text, and hive.default.fileformat is not", "Say STORED AS TEXTFILE")
+        return (place.stop, place.stop, " STORED AS TEXTFILE")
+
     def partition_exists(self, target: Target, node: WriteNode) -> bool:
         """Whether the partition of a ``PARTITION (...) IF NOT EXISTS`` is there."""
         return self._targets.names.partition_exists(target.path.database, target.path.name, node.partition)
@@ -354,6 +361,8 @@ class _Draft:
                 return  # Spark itself then writes nothing
             self._edits.append(_if_not_exists(self._stream, place))
         self._edits.extend(_edits(target, node, place, scope, self._stream))
+        if node.delimited and target.spliced:
+            self._edits.append(self._rewriter.stored_as(place))
         self._targets.append(target)
         if node.kind == "insert":
             self._inserts.append((target, scope or (OverwriteScope(node.partition) if node.overwrite else None)))

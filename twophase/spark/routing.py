@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
-from twophase.errors import AtomicityNotSupportedError, ConfigurationError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark.cancellation import interruptible
 from twophase.spark.ddl import changes, dropped_tables, renamed_table
@@ -116,17 +116,18 @@ class Router:
     def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         """Run a routed statement.
 
-        Where Spark refuses the job's own text too, its error is raised: the names and positions in it are right.
+        Where Spark refuses the job's own text too, its error is raised: the names and positions in it are right, and
+        it is of the class that the job may expect.
         """
         try:
             return original(rewritten.text, rewritten.args)
-        except AnalysisException as error:
-            if rewritten.is_script or rewritten.text == text or self.in_transaction():
+        except (AnalysisException, CatalogError) as error:
+            if rewritten.is_script or rewritten.text == text or self.in_transaction() or _has_begun(error):
                 raise
             refused = error
         try:
             plan = self.reader.analysed(text, args)
-        except AnalysisException as error:
+        except PySparkException as error:
             raise error from None
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
@@ -293,5 +294,12 @@ class Router:
             )
 
 
-def _lacks_columns(error: AnalysisException) -> bool:
-    return error.getCondition() == "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA"
+def _has_begun(error: Exception) -> bool:
+    """Whether an error came after the statement's transaction had begun: then it is no refusal of its text."""
+    return isinstance(error, CatalogError) and error.transaction_id is not None
+
+
+def _lacks_columns(error: Exception) -> bool:
+    return (
+        isinstance(error, AnalysisException) and error.getCondition() == "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA"
+    )

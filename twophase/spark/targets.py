@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twophase.errors import DatabaseNotExistError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
+from twophase.spark.jvm_formats import DEFAULT_FORMAT, TEXT
 from twophase.spark.jvm_statements import NameReader, TableFacts, WriteNode
 
 if TYPE_CHECKING:
@@ -154,6 +155,10 @@ class Targets:
         if self.names.setting(_LEGACY_HIVE_DEFAULT).lower() == "true":
             return "hive"
         return self.names.setting("spark.sql.sources.default").lower()
+
+    def hive_format(self) -> str:
+        """The format of a SerDe table that is created without one, a word of ``STORED AS``."""
+        return self.names.setting(DEFAULT_FORMAT, TEXT).lower()
 
     def providers(self, catalog: Catalog) -> Collection[str]:
         """Formats that a catalog writes atomically."""

@@ -33,6 +33,8 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
         router.stays_outside(name)
         save(name)
         return
+    if ruling.facts is not None and facts.mode == "Ignore":
+        return  # the table is there: Spark then does not even look at the rows
 
     def run() -> None:
         # A layout that fits was checked above; Spark's check of it does not know a sorted bucket.
@@ -50,6 +52,8 @@ def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> R
     target, existing = ruling.target, ruling.facts
     if not parts or target is None or not target.spliced:
         return ruling
+    if existing is not None and facts.mode == "Ignore":
+        return Ruling(Owner.OURS, target, existing)
     if existing is not None and facts.mode == "Append":
         return ruling if _appends(router, ruling, facts, df) else Ruling(Owner.SPARK, target, existing)
     if existing is not None and existing.provider is None and facts.mode == "Overwrite":

@@ -1,0 +1,65 @@
+"""The answers of a session to some statements, with and without ``twophase.attach``.
+
+The statements are run twice over, in two databases of the same name in turn, once by an attached session and once by
+one that is not. What must differ is put aside by name: locations, expression ids and the owner stamp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import twophase
+
+#: What is never the same twice, and the owner stamp that is to be there.
+_VARYING = [
+    (r"'?twophase\.transaction'?\s*=\s*'?[\w-]+'?,?\s*", ""),
+    (r"file:/\S*", "<location>"),
+    (r"`?(hive|spark_catalog)`?\.", ""),
+    (r"#\d+L?", "#"),
+    (r"\[path=[^\]]*\]", "[path]"),
+    (r"'transient_lastDdlTime' = '\d+',?\s*", ""),
+    # Stock Spark takes a SerDe table's column for NOT NULL where the first rows cannot be NULL.
+    (r" NOT NULL", ""),
+]
+
+
+def _stable(value: Any) -> Any:
+    if isinstance(value, str):
+        for pattern, replacement in _VARYING:
+            value = re.sub(pattern, replacement, value)
+    return value
+
+
+def _answer(session: SparkSession, text: str) -> Any:
+    try:
+        frame = session.sql(text)
+        return [tuple(_stable(value) for value in row) for row in frame.collect()]
+    except PySparkException as error:
+        return type(error).__name__, error.getCondition()
+    except Py4JJavaError as error:  # what PySpark has no class for
+        return str(error.java_exception.getClass().getName()), str(error.java_exception.getCondition())
+
+
+def _answers(session: SparkSession, statements: list[str]) -> dict[str, Any]:
+    session.sql("CREATE DATABASE same")
+    session.sql("USE same")
+    try:
+        return {f"{number} {text}": _answer(session, text) for number, text in enumerate(statements)}
+    finally:
+        session.sql("USE default")
+        session.sql("DROP DATABASE same CASCADE")
+
+
+def assert_same_answers(session: SparkSession, statements: list[str]) -> None:
+    """Run the statements in two new sessions of one context."""
+    stock = _answers(session.newSession(), statements)
+    attached = session.newSession()
+    handle = twophase.attach(attached)
+    ours = _answers(attached, statements)
+    assert {text: (answer, stock[text]) for text, answer in ours.items() if answer != stock[text]} == {}
+    assert handle.timeline.transactions()
