@@ -25,11 +25,19 @@ class Forks:
     """The parent's end: runs jobs in children, several at once where asked.
 
     A context manager.
+
+    Parameters
+    ----------
+    *worlds : str
+        Keys of ``PLACES``: nothing but what their jobs need is imported.
     """
+
+    def __init__(self, *worlds: str) -> None:
+        self._worlds = worlds
 
     def __enter__(self) -> Forks:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.forks"],
+            [sys.executable, "-m", "tests.crash.forks", *self._worlds],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -54,22 +62,27 @@ class Forks:
         return answers
 
 
-class _WithoutPandas(MetaPathFinder):
-    """PyArrow takes pandas along where it is there; nobody needs it here, and each fork would copy its page tables."""
+class _Without(MetaPathFinder):
+    """PyArrow takes NumPy and pandas along where they are there, and each fork would copy their page tables."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "pandas":
-            raise ImportError(fullname)
+        if fullname in self._names:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def _serve() -> None:
-    sys.meta_path.insert(0, _WithoutPandas())
+def _serve(*worlds: str) -> None:
+    # The lakehouse catalog counts with NumPy.
+    sys.meta_path.insert(0, _Without("pandas", *(() if any("lake" in world for world in worlds) else ("numpy",))))
     from tests.crash import jobs
 
     # A job that prints must not spoil the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    jobs.warm_up()
+    for world in worlds:
+        jobs.warm_up(world)
     gc.collect()
     gc.freeze()  # Children share these pages as long as nobody counts on them.
     for line in sys.stdin:
@@ -107,4 +120,4 @@ def _fetch(child: int, reading: int) -> Job:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(*sys.argv[1:])

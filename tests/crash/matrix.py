@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.crash.forks import Forks, Job
 from tests.crash.scenarios import OLD, Scenario, State
-from tests.crash.worlds import WORLDS
+from tests.crash.worlds import world_of
 from twophase import failpoints
 
 ACTIONS = ("error", "error_after", "lost_reply", "exit", "exit_after")
@@ -109,7 +109,7 @@ class Matrix:
     Parameters
     ----------
     world : str
-        A key of ``WORLDS``.
+        A key of ``PLACES``.
     forks : Forks
     directory : Path
     report : Report
@@ -117,13 +117,14 @@ class Matrix:
 
     def __init__(self, world: str, forks: Forks, directory: Path, report: Report) -> None:
         self._world = world
+        self._kind = world_of(world)
         self._forks = forks
         self._directory = directory / "world"
         self._templates = directory / "templates"
         self.report = report
 
     def scenario(self, name: str) -> Scenario:
-        return WORLDS[self._world].scenarios[name]
+        return self._kind.scenarios[name]
 
     # -- which cases there are -----------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class Matrix:
         self.report.violations += [f"{case}: {problem}" for problem in problems]
 
     def _undoes(self, scenario: str) -> bool:
-        return WORLDS[self._world].undoes and self.scenario(scenario).undone
+        return self._kind.undoes and self.scenario(scenario).undone
 
     def run_all(self, cases: Iterable[Case]) -> None:
         """Run cases, one after the other."""
@@ -218,7 +219,7 @@ class Matrix:
         """The world as it was before the transaction; paths inside it stay true, so it is always at one place."""
         template = self._templates / scenario.replace(" ", "_")
         shutil.rmtree(self._directory, ignore_errors=True)
-        if WORLDS[self._world].outside or not template.exists():
+        if self._kind.outside or not template.exists():
             self._directory.mkdir(parents=True)
             self._job(scenario, "set up")
             shutil.copytree(self._directory, template, symlinks=True, dirs_exist_ok=True)
@@ -240,7 +241,7 @@ class Crew:
     def __init__(self, world: str, directory: Path, report: Report, size: int = 2) -> None:
         self.world = world
         self.report = report
-        self._forks = [Forks() for _ in range(size)]
+        self._forks = [Forks(world) for _ in range(size)]
         self._workers = [
             Matrix(world, forks, directory / str(number), report) for number, forks in enumerate(self._forks)
         ]

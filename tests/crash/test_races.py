@@ -18,7 +18,7 @@ ROUNDS = 4
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    with Forks() as running:
+    with Forks(*WORLDS) as running:
         yield running
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from pyiceberg.catalog.hive import HiveCatalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
@@ -145,6 +143,8 @@ class RestLake(RecordingLake):
 
     @contextmanager
     def iceberg(self) -> Iterator[Any]:
+        from pyiceberg.catalog.rest import RestCatalog
+
         properties = {"uri": self.uri, "token": TOKEN, "oauth2-server-uri": "http://nowhere.invalid"}
         with RestCatalog(NAME, **properties) as catalog:
             yield catalog
@@ -169,6 +169,8 @@ class MetastoreLake(RecordingLake):
 
     @contextmanager
     def iceberg(self) -> Iterator[Any]:
+        from pyiceberg.catalog.hive import HiveCatalog
+
         with HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
             yield catalog
 

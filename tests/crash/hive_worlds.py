@@ -1,0 +1,94 @@
+"""The worlds of the Hive catalog, one for each recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.crash.file_metastore import FileMetastore, ProbedFiles
+from tests.crash.frames import ArrowFrame, local
+from tests.crash.scenarios import HIVE, Rows, Statement
+from tests.crash.worlds import DATABASE, SCHEMA, World
+from twophase.catalog import Catalog, Environment
+from twophase.catalogs.hive import HiveCatalog
+from twophase.catalogs.hive.definitions import to_table
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition
+from twophase.model import Purpose, TableDefinition
+
+
+class HiveWorld(World):
+    """A Hive catalog over a metastore in a file; a table of the stock kind has its files where Spark would put them."""
+
+    scenarios = HIVE
+    recipe = "pointer"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        environment = Environment()
+        environment.session_metastore = self.metastore = FileMetastore(self.directory)
+        environment.warehouse = str(self.directory / "warehouse")
+        environment.retention = 0.0
+        catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
+        catalog.files = ProbedFiles()
+        return {"hive": catalog}
+
+    def rows(self, table: str) -> Rows | None:
+        rows = self.metastore.rows(DATABASE, table.split(".")[1])
+        return None if rows is None else sorted(rows, key=repr)
+
+    def frame(self, rows: Rows, schema: pa.Schema) -> Any:
+        return ArrowFrame(super().frame(rows, schema))
+
+    def definition(self, statement: Statement) -> TableDefinition:
+        made = replace(super().definition(statement), provider="parquet")
+        if statement.external and statement.purpose.creates:
+            return replace(made, location=f"file:{self.directory}/elsewhere/{statement.name}", external=True)
+        return made
+
+    def make(self, statement: Statement, rows: Rows) -> None:
+        if statement.foreign:
+            self._make_as_spark_does(statement, rows)
+        else:
+            super().make(replace(statement, purpose=Purpose.CREATE_TABLE_AS), rows)
+
+    def _make_as_spark_does(self, statement: Statement, rows: Rows) -> None:
+        location = f"{self.catalogs['hive'].load_database(DATABASE)['location']}/{statement.name}"
+        table = to_table(self.path(statement.table), self.definition(statement), kind=MANAGED, location=location)
+        self.metastore.create_table(table)
+        writer = self.frame(rows, SCHEMA).write.format("parquet").mode("append")
+        keys = table.partition_columns
+        (writer.partitionBy(*keys) if keys else writer).save(location)
+        parts = sorted({str(row[1]) for row in rows}) if keys else []
+        found = [HivePartition({"part": part}, f"{location}/part={part}") for part in parts]
+        self.metastore.add_partitions(table, found)
+
+    def leftovers(self) -> list[str]:
+        held = self._held()
+        files = [file for file in self.directory.rglob("*") if file.is_file() and file.parent != self.directory]
+        lost = [str(file.relative_to(self.directory)) for file in files if not self._is_held(file, held)]
+        tables = [name for name in self.metastore.list_tables(DATABASE) if name.startswith("__")]
+        return [*super().leftovers(), *lost, *tables]
+
+    def _held(self) -> list[Path]:
+        held = []
+        for name in self.metastore.list_tables(DATABASE):
+            table = self.metastore.get_table(DATABASE, name)
+            assert table
+            assert table.location
+            held += [local(table.location), *(local(p.location) for p in self.metastore.list_partitions(table))]
+        return held
+
+    def _is_held(self, file: Path, held: list[Path]) -> bool:
+        if any(file.is_relative_to(directory) for directory in held):
+            return True
+        # Stamps of a version stand above the partitions that live in it.
+        return file.name.startswith("_") and any(directory.is_relative_to(file.parent) for directory in held)
+
+
+class HiveRenameWorld(HiveWorld):
+    """The same with the recipe ``rename``."""
+
+    recipe = "rename"
+    undoes = False

@@ -1,0 +1,73 @@
+"""The worlds of the JDBC catalog: SQLite in a file, and the servers."""
+
+from __future__ import annotations
+
+import os
+
+from tests.crash.scenarios import JDBC, Rows, Scenario
+from tests.crash.worlds import World, name_of, variable
+from tests.jdbc.places import Place
+from twophase.catalog import Catalog
+from twophase.model import ObjectPath
+
+
+class JdbcWorld(World):
+    """A JDBC catalog over a SQLite file."""
+
+    scenarios = JDBC
+    undoes = False
+    database = "main"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.place = self.open_place()
+        return {"shop": self.place.catalog(pool_size="1")}
+
+    def open_place(self) -> Place:
+        """The database, past the catalog."""
+        return Place("sqlite", f"sqlite:///{self.directory / 'shop.db'}")
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(self.database, table.split(".")[1])
+
+    def rows(self, table: str) -> Rows | None:
+        found = self.path(table)
+        if not self.place.has(found):
+            return None
+        return sorted(self.place.rows(found), key=repr)
+
+    def leftovers(self) -> list[str]:
+        # The server is shared by all workers of the matrix.
+        mine = [left for left in super().leftovers() if f" {self.database}." in left]
+        return [*mine, *self.place.hidden(self.database)]
+
+
+class JdbcServerWorld(JdbcWorld):
+    """The same over a server; each directory has a database of its own there."""
+
+    outside = True
+    kind = "postgresql"
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.database = name_of(self.directory, "crash")
+        return super().open_catalogs()
+
+    def open_place(self) -> Place:
+        return Place(self.kind, os.environ[variable(self.kind)])
+
+    def set_up(self, scenario: Scenario) -> None:
+        catalog = self.catalogs["shop"]
+        catalog.drop_database(self.database, ignore_if_not_exists=True, cascade=True)
+        catalog.create_database(self.database)
+        super().set_up(scenario)
+
+
+class JdbcMariaDBWorld(JdbcServerWorld):
+    """The same over MariaDB."""
+
+    kind = "mariadb"
+
+
+class JdbcPlainMariaDBWorld(JdbcServerWorld):
+    """MariaDB as a database that only its SQLAlchemy dialect knows: it publishes in steps."""
+
+    kind = "plain-mariadb"

@@ -1,0 +1,102 @@
+"""The worlds of the lakehouse catalog, one for each kind of Iceberg catalog."""
+
+from __future__ import annotations
+
+import os
+
+import sqlalchemy as sa
+
+from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
+from tests.crash.worlds import DATABASE, World, name_of, variable
+from tests.lakehouse.places import NAME as LAKE
+from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake
+from twophase.catalog import Catalog
+from twophase.model import ObjectPath
+
+
+class LakehouseWorld(World):
+    """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
+
+    scenarios = LAKEHOUSE
+    undoes = False
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.lake = Lake(self.open_uri(), self.directory / "warehouse")
+        return {LAKE: self.lake.catalog()}
+
+    def open_uri(self) -> str:
+        return f"sqlite:///{self.directory / 'iceberg.db'}"
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs[LAKE].create_database(DATABASE)
+        super().set_up(scenario)
+
+    def rows(self, table: str) -> Rows | None:
+        found = self.lake.table(self.path(table))
+        return None if found is None else sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *sorted(self.lake.orphans())]
+
+
+class LakehousePostgreSQLWorld(LakehouseWorld):
+    """The same over PostgreSQL; each directory has a database of its own there."""
+
+    outside = True
+
+    def open_uri(self) -> str:
+        name = name_of(self.directory, "lake")
+        url = sa.engine.make_url(os.environ[variable("postgresql")])
+        self.server, self.name = url, name
+        return url.set(database=name).render_as_string(hide_password=False)
+
+    def set_up(self, scenario: Scenario) -> None:
+        engine = sa.create_engine(self.server, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
+            connection.exec_driver_sql(f"CREATE DATABASE {self.name}")
+        super().set_up(scenario)
+
+
+class LakehouseMetastoreWorld(LakehouseWorld):
+    """The same over a Hive Metastore; each directory has a database of its own there."""
+
+    outside = True
+    undoes = True
+    kind = "hive_metastore"
+    lakes: type[RecordingLake] = MetastoreLake
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.lake = self.lakes(self.open_uri(), self.directory / "warehouse")
+        self.database = name_of(self.directory, "crash")
+        return {LAKE: self.lake.catalog()}
+
+    def open_uri(self) -> str:
+        return os.environ[variable(self.kind)]
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(self.database, table.split(".")[1])
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs[LAKE].drop_database(self.database, ignore_if_not_exists=True, cascade=True)
+        self.catalogs[LAKE].create_database(self.database)
+        World.set_up(self, scenario)
+
+
+class LakehouseRestWorld(LakehouseMetastoreWorld):
+    """The same over a REST catalog."""
+
+    kind = "rest"
+    lakes = RestLake
+
+    def open_uri(self) -> str:
+        # Each worker has a directory by its number, and a server.
+        return super().open_uri().split()[int(self.directory.parent.name)]
+
+    def set_up(self, scenario: Scenario) -> None:
+        # The files of the world before are gone, and the server cannot show its tables any more.
+        with self.lake.iceberg() as server:
+            if server.namespace_exists((self.database,)):
+                for name in server.list_tables((self.database,)):
+                    server.drop_table(name)
+        super().set_up(scenario)
