@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
+
+import sqlalchemy as sa
 
 from tests.crash.scenarios import JDBC, Rows, Scenario
 from tests.crash.worlds import World, name_of, variable
-from tests.jdbc.places import Place
+from tests.jdbc.places import Place, Row, fetch
 from twophase.catalog import Catalog
 from twophase.model import ObjectPath
 
@@ -41,6 +44,21 @@ class JdbcWorld(World):
         return [*mine, *self.place.hidden(self.database)]
 
 
+class _OneConnection(Place):
+    """A process of the matrix looks often, and connecting would be the most of it."""
+
+    @cached_property
+    def _engine(self) -> sa.Engine:
+        return sa.create_engine(self.url, pool_size=1, isolation_level="AUTOCOMMIT")
+
+    def execute(self, sql: str, database: str = "main") -> list[Row]:
+        with self._engine.connect() as connection:
+            return fetch(connection, sql)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
 class JdbcServerWorld(JdbcWorld):
     """The same over a server; each directory has a database of its own there."""
 
@@ -51,8 +69,14 @@ class JdbcServerWorld(JdbcWorld):
         self.database = name_of(self.directory, "crash")
         return super().open_catalogs()
 
-    def open_place(self) -> Place:
-        return Place(self.kind, os.environ[variable(self.kind)])
+    place: _OneConnection
+
+    def open_place(self) -> _OneConnection:
+        return _OneConnection(self.kind, os.environ[variable(self.kind)])
+
+    def close(self) -> None:
+        super().close()
+        self.place.close()
 
     def set_up(self, scenario: Scenario) -> None:
         catalog = self.catalogs["shop"]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
 
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
 from tests.crash.worlds import DATABASE, World, name_of, variable
@@ -14,15 +19,36 @@ from twophase.catalog import Catalog
 from twophase.model import ObjectPath
 
 
+class _OneCatalog(Lake):
+    """A process of the matrix looks often, and opening PyIceberg's catalog would be much of it."""
+
+    @cached_property
+    def _catalog(self) -> SqlCatalog:
+        return self.sql_catalog()
+
+    @contextmanager
+    def iceberg(self) -> Iterator[Any]:
+        yield self._catalog
+
+    def close(self) -> None:
+        self._catalog.close()
+
+
 class LakehouseWorld(World):
     """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
 
+    lake: Lake
     scenarios = LAKEHOUSE
     undoes = False
 
     def open_catalogs(self) -> dict[str, Catalog]:
-        self.lake = Lake(self.open_uri(), self.directory / "warehouse")
+        self.lake = _OneCatalog(self.open_uri(), self.directory / "warehouse")
         return {LAKE: self.lake.catalog()}
+
+    def close(self) -> None:
+        super().close()
+        if isinstance(self.lake, _OneCatalog):
+            self.lake.close()
 
     def open_uri(self) -> str:
         return f"sqlite:///{self.directory / 'iceberg.db'}"

@@ -6,6 +6,7 @@ import sqlite3
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,8 @@ class Place:
         """Run one statement, committed at once, and fetch its rows."""
         if self.kind == "sqlite":
             return self._in_sqlite(sql, database)
-        options: dict[str, Any] = {} if self.kind == "duckdb" else {"isolation_level": "AUTOCOMMIT"}
-        engine = sa.create_engine(self.url, poolclass=sa.pool.NullPool, **options)
-        with engine.begin() as connection:
-            result = connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
-            return [tuple(row) for row in result] if result.returns_rows else []
+        with _engine(self.url, self.kind != "duckdb").begin() as connection:
+            return fetch(connection, sql)
 
     def _in_sqlite(self, sql: str, database: str) -> list[Row]:
         file = Path(sa.engine.make_url(self.url).database or "")
@@ -102,6 +100,19 @@ class Place:
             sql = f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{database}'"
         stays = (HIDDEN + "published", HIDDEN + "comments")
         return sorted(n for (n,) in self.execute(sql, database) if n.startswith(HIDDEN) and n not in stays)
+
+
+@cache
+def _engine(url: str, autocommit: bool) -> sa.Engine:
+    """One for a process, as SQLAlchemy first asks each server what it is; it keeps no connection."""
+    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+    return sa.create_engine(url, poolclass=sa.pool.NullPool, **options)
+
+
+def fetch(connection: sa.Connection, sql: str) -> list[Row]:
+    """Run one statement and fetch its rows, if it has any."""
+    result = connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
+    return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def facts(place: Place) -> Mapping[str, str]:

@@ -56,8 +56,12 @@ class Lake:
     @contextmanager
     def iceberg(self) -> Iterator[Any]:
         """PyIceberg's own catalog."""
-        with SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
+        with self.sql_catalog() as catalog:
             yield catalog
+
+    def sql_catalog(self) -> SqlCatalog:
+        """PyIceberg's own catalog, to be closed."""
+        return SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
 
     def load(self, path: ObjectPath) -> Any:
         """PyIceberg's own table, to look at."""
