@@ -11,15 +11,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.crash.moments import watch
 from tests.crash.scenarios import Scenario, Statement
 from tests.crash.worlds import World, world_of
 from twophase import failpoints
 from twophase.clean import clean as clean_all
+from twophase.coordinator import Coordinator
 from twophase.errors import TableAlreadyExistsError, TransactionInDoubt, TwoPhaseError
 from twophase.transactions import Transaction
 
@@ -27,17 +29,19 @@ Answer = dict[str, Any]
 
 
 def run(job: dict[str, Any]) -> Answer:
-    """Run one job, with its failpoint armed."""
-    kind = world_of(job["world"])
-    world = kind(Path(job["directory"]))
-    scenario = kind.scenarios[job["scenario"]]
+    """Run one job, with its failpoint armed; what it holds ends with its process."""
+    return _run(world_of(job["world"])(Path(job["directory"])), job)
+
+
+def _run(world: World, job: dict[str, Any]) -> Answer:
+    scenario = world.scenarios[job["scenario"]]
     time.sleep = lambda _: None  # Waiting only sets the pace; the matrix has none.
     logging.getLogger("twophase").setLevel(logging.CRITICAL)
     failpoints.disarm()
     failpoints.arm_from_environment(job.get("arm") or "none=")
+    moments = watch(world) if job.get("watched") else []
     answer: Answer = JOBS[job["job"]](world, scenario, **job.get("facts", {}))
-    world.close()
-    return {**answer, "reached": dict(failpoints.reached())}
+    return {**answer, "reached": dict(failpoints.reached()), "moments": moments}
 
 
 def set_up(world: World, scenario: Scenario) -> Answer:
@@ -46,8 +50,16 @@ def set_up(world: World, scenario: Scenario) -> Answer:
 
 
 def work(world: World, scenario: Scenario) -> Answer:
-    """Run the transaction, and tell what its caller was told."""
-    coordinator = world.coordinator()
+    """Run the transaction, and tell what its caller was told, and what others see then."""
+    with closing(world.coordinator()) as coordinator:
+        answer = _work(world, scenario, coordinator)
+    reader = type(world)(world.directory)
+    seen = _tables(reader, scenario)
+    reader.close()
+    return {**answer, "seen": seen}
+
+
+def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
     transaction = coordinator.begin()
     try:
         for statement in scenario.statements:
@@ -61,11 +73,7 @@ def work(world: World, scenario: Scenario) -> Answer:
         # Spark calls its abort even when commit threw.
         transaction.abort(error)
         told = {"told": _kind(error), "error": f"{type(error).__name__}: {error}"}
-    coordinator.close()
-    reader = type(world)(world.directory)
-    seen = _tables(reader, scenario)
-    reader.close()
-    return {**told, "id": transaction.id, "seen": seen}
+    return {**told, "id": transaction.id}
 
 
 def _execute(world: World, transaction: Transaction, statement: Statement) -> None:
@@ -93,14 +101,15 @@ def _kind(error: BaseException) -> str:
 
 def recover(world: World, scenario: Scenario) -> Answer:
     """Recovery, as at the start of the next driver."""
-    coordinator = world.coordinator()
+    with closing(world.coordinator()) as coordinator:
+        return _recover(coordinator)
+
+
+def _recover(coordinator: Coordinator) -> Answer:
     try:
-        recovered = [r.to_document() for r in coordinator.recover()]
+        return {"recovered": [r.to_document() for r in coordinator.recover()]}
     except TwoPhaseError as error:
         return {"failed": f"{type(error).__name__}: {error}"}
-    finally:
-        coordinator.close()
-    return {"recovered": recovered}
 
 
 def _tables(world: World, scenario: Scenario) -> Answer:
@@ -118,21 +127,22 @@ def look(world: World, scenario: Scenario) -> Answer:
 
 def clean(world: World, scenario: Scenario) -> Answer:
     """``twophase clean``; then what is left."""
-    coordinator = world.coordinator()
-    try:
-        clean_all(coordinator, world.catalogs.values())
-    finally:
-        coordinator.close()
+    with closing(world.coordinator()) as coordinator:
+        return _clean(world, coordinator)
+
+
+def _clean(world: World, coordinator: Coordinator) -> Answer:
+    clean_all(coordinator, world.catalogs.values())
     return {"left": world.leftovers()}
 
 
 def again(world: World, scenario: Scenario) -> Answer:
-    """Recover once more, clean, look, run the same once more, and look again."""
-    recovered = recover(world, scenario)
-    cleaned = clean(world, scenario)
-    before = look(world, scenario)
-    calm = Scenario(scenario.name, scenario.statements, scenario.before)
-    told = work(world, calm)
+    """What the driver after the next one does: recover once more, clean, look, run the same once more, and look."""
+    with closing(world.coordinator()) as coordinator:
+        recovered = _recover(coordinator)
+        cleaned = _clean(world, coordinator)
+        before = look(world, scenario)
+        told = _work(world, Scenario(scenario.name, scenario.statements, scenario.before), coordinator)
     return {**recovered, "before": before, "left": cleaned["left"], "work": told, "after": look(world, scenario)}
 
 
@@ -201,7 +211,9 @@ def warm_up(world: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         job = {"world": world, "directory": directory, "scenario": "create"}
         for name in ("set up", "work", "recover", "again"):
-            run({**job, "job": name})
+            opened = world_of(world)(Path(directory))
+            _run(opened, {**job, "job": name})
+            opened.close()
 
 
 JOBS: dict[str, Callable[..., Answer]] = {

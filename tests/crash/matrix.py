@@ -1,5 +1,8 @@
 """The crash matrix: every failpoint, every time it is reached, every way to fail; then recovery, twice.
 
+A dead process leaves nothing but its world: two deaths between which no file of it changes are one death, and are tried
+once. Where a part of the world is on a server, and its state cannot be compared, a death after each step is tried.
+
 Afterwards the tables must be wholly old or wholly new, as the caller was told, nothing may be left, and the same
 transaction can be run again at once.
 """
@@ -18,6 +21,7 @@ from tests.crash.scenarios import OLD, Scenario, State
 from tests.crash.worlds import world_of
 from twophase import failpoints
 
+Actions = Callable[[str], tuple[str, ...]]
 ACTIONS = ("error", "error_after", "lost_reply", "exit", "exit_after")
 KILLS = ("exit", "exit_after")
 
@@ -40,7 +44,7 @@ COORDINATOR_ONLY = {
 }
 
 
-def quick_tier(*, thorough: bool) -> Callable[[str], tuple[str, ...]]:
+def quick_tier(*, thorough: bool) -> Actions:
     """What the quick tier does at a step of a real catalog: every step of a thorough scenario, else the publish."""
 
     def actions(step: str) -> tuple[str, ...]:
@@ -53,11 +57,11 @@ def quick_tier(*, thorough: bool) -> Callable[[str], tuple[str, ...]]:
     return actions
 
 
-def slow_tier(done: Callable[[str], tuple[str, ...]]) -> Callable[[str], tuple[str, ...]]:
-    """What is left to the slow tier; to die before a step is to die after the one before."""
+def slow_tier(done: Actions) -> Actions:
+    """What is left to the slow tier."""
 
     def actions(step: str) -> tuple[str, ...]:
-        return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done(step) and a != "exit")
+        return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done(step))
 
     return actions
 
@@ -128,26 +132,38 @@ class Matrix:
 
     # -- which cases there are -----------------------------------------------------------------------------------
 
-    def cases(self, name: str, actions: Callable[[str], tuple[str, ...]] = lambda _: ACTIONS) -> Iterator[Case]:
-        """One case for each time that a step is reached, and for each action that is wanted for that step."""
+    def cases(self, name: str, wanted: Actions, done: Actions = lambda _: ()) -> Iterator[Case]:
+        """One case for each time that a step is reached, and for each action that is wanted for that step.
+
+        Parameters
+        ----------
+        name : str
+            Of a scenario.
+        wanted : callable
+            The actions for a step.
+        done : callable
+            What another test tries: a death that would leave the same behind is left out.
+        """
         self._reset(name)
-        counted = self._job(name, "work")
-        self._note(counted)
-        for step, times in sorted(counted["reached"].items()):
-            for nth in range(1, times + 1):
-                for action in actions(step):
-                    yield Case(name, f"{step}={action}@{nth}")
+        for arm in self._ways(self._job(name, "work", watched=True), wanted, done):
+            yield Case(name, arm)
 
     def recovery_cases(self, case: Case, actions: tuple[str, ...] = KILLS) -> Iterator[Case]:
-        """The same case, with the recovery killed at each step that it reaches."""
+        """The same case, with the recovery failing at each step that it reaches."""
         self._reset(case.scenario)
         self._job(case.scenario, "work", case.work)
-        counted = self._job(case.scenario, "recover")
-        self._note(counted)
-        for step, times in sorted(counted["reached"].items()):
+        for arm in self._ways(self._job(case.scenario, "recover", watched=True), lambda _: actions):
+            yield Case(case.scenario, case.work, arm)
+
+    def _ways(self, watched: Job, wanted: Actions, done: Actions = lambda _: ()) -> Iterator[str]:
+        for step, times in sorted(watched["reached"].items()):
             for nth in range(1, times + 1):
-                for action in actions:
-                    yield Case(case.scenario, case.work, f"{step}={action}@{nth}")
+                yield from (f"{step}={action}@{nth}" for action in wanted(step) if action not in KILLS)
+        died = {left for step, _, action, left in watched["moments"] if action in done(step)}
+        for step, nth, action, left in watched["moments"]:
+            if action in wanted(step) and left not in died:
+                died.add(left)
+                yield f"{step}={action}@{nth}"
 
     def tell(self, case: Case) -> Job:
         """What the caller of the transaction is told; nothing is recovered."""
@@ -196,8 +212,8 @@ class Matrix:
             return self._forks.run(job, job) + self._forks.run(job)
         return self._forks.run(job)  # The second one is part of the job "again".
 
-    def _job(self, scenario: str, job: str, arm: str = "") -> Job:
-        (answer,) = self._forks.run(self._described(scenario, job, arm))
+    def _job(self, scenario: str, job: str, arm: str = "", *, watched: bool = False) -> Job:
+        (answer,) = self._forks.run({**self._described(scenario, job, arm), "watched": watched})
         if "broken" in answer:
             raise RuntimeError(f"{scenario}, {job}, {arm}:\n{answer['broken']}")
         self._note(answer)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import ACTIONS, Case, Crew, Report, quick
+from tests.crash.matrix import ACTIONS, KILLS, Case, Crew, Report, quick
 from tests.crash.scenarios import CHAOS
 from twophase import failpoints
 
@@ -80,6 +80,13 @@ def test_what_cannot_be_undone_stays_in_doubt_and_is_named(crew: Crew) -> None:
     assert looked["tables"] == {"three.t": [[3, "b"], [4, "c"]], "two.t": [[1, "a"], [2, "b"]]}
 
 
+def test_deaths_are_one_only_where_they_leave_the_same(crew: Crew) -> None:
+    deaths = {case.work for case in crew.planner.cases(THOROUGH, lambda _: KILLS)}
+    assert {"chaos.publish=exit_after@1", "core.record_completed=exit_after@1"} <= deaths
+    # Nothing happens between the end of the store's step and the end of the coordinator's around it.
+    assert "core.publish=exit_after@1" not in deaths
+
+
 def test_every_failpoint_was_reached(crew: Crew) -> None:
     declared = {name for name in failpoints.declared() if name.startswith(("core.", "chaos."))}
     assert declared <= crew.report.points
@@ -88,8 +95,9 @@ def test_every_failpoint_was_reached(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [name for name in CHAOS if name not in (THOROUGH, HOPELESS)])
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    rest = crew.planner.cases(scenario, lambda step: tuple(a for a in ACTIONS if a not in quick(step)))
-    assert not crew.run(rest)
+    assert not crew.run(
+        crew.planner.cases(scenario, lambda step: tuple(a for a in ACTIONS if a not in quick(step)), quick)
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Case, Crew, Report, quick_tier, slow_tier
+from tests.crash.matrix import Actions, Case, Crew, Report, quick_tier, slow_tier
 from tests.crash.scenarios import LAKEHOUSE
 from tests.lakehouse.rest_server import rest_catalog
 from twophase import failpoints
@@ -84,7 +84,7 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callab
         yield crew
 
 
-def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
+def quick_at(crew: Crew, scenario: str) -> Actions:
     return quick_tier(thorough=scenario in THOROUGH[crew.world.removeprefix("lakehouse-")])
 
 
@@ -112,8 +112,8 @@ def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], R
 @pytest.mark.slow
 @pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in LAKEHOUSE], indirect=["crew"])
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    rest = crew.planner.cases(scenario, slow_tier(quick_at(crew, scenario)))
-    assert not crew.run(rest)
+    done = quick_at(crew, scenario)
+    assert not crew.run(crew.planner.cases(scenario, slow_tier(done), done))
 
 
 @pytest.mark.slow
