@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
 from tests.crash.worlds import DATABASE, World, name_of, variable
 from tests.lakehouse.places import NAME as LAKE
-from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake
+from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake, in_schema
 from twophase.catalog import Catalog
 from twophase.model import ObjectPath
 
@@ -66,21 +66,18 @@ class LakehouseWorld(World):
 
 
 class LakehousePostgreSQLWorld(LakehouseWorld):
-    """The same over PostgreSQL; each directory has a database of its own there."""
+    """The same over PostgreSQL; each directory has a schema of its own there."""
 
     outside = True
 
     def open_uri(self) -> str:
-        name = name_of(self.directory, "lake")
-        url = sa.engine.make_url(os.environ[variable("postgresql")])
-        self.server, self.name = url, name
-        return url.set(database=name).render_as_string(hide_password=False)
+        self.server, self.name = os.environ[variable("postgresql")], name_of(self.directory, "lake")
+        return in_schema(self.server, self.name)
 
     def set_up(self, scenario: Scenario) -> None:
         engine = sa.create_engine(self.server, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
-            connection.exec_driver_sql(f"CREATE DATABASE {self.name}")
+            connection.exec_driver_sql(f"DROP SCHEMA IF EXISTS {self.name} CASCADE; CREATE SCHEMA {self.name}")
         super().set_up(scenario)
 
 

@@ -122,6 +122,11 @@ class Lake:
         return {file for file in self.files() - self.reachable() if not file.endswith((".crc", "_SUCCESS"))}
 
 
+def in_schema(url: str, schema: str) -> str:
+    """The URL of a PostgreSQL database, with another schema as the one where names are looked up."""
+    return sa.engine.make_url(url).set(query={"options": f"-csearch_path={schema}"}).render_as_string(False)
+
+
 class RecordingLake(Lake):
     """An Iceberg catalog whose records are files of the warehouse."""
 

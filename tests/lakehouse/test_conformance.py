@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.lakehouse.conftest import make_lake
+from tests.lakehouse.conftest import make_lake, own_schema
 from tests.lakehouse.places import Lake, Row
+from tests.servers import Server
 from twophase.catalog import Catalog
 from twophase.catalog import TwoPhaseCatalogTable as Participant
 from twophase.catalogs.lakehouse.store import ABORTED, PUBLISHED, STAGED
@@ -87,6 +88,10 @@ class TestSQLite(LakehouseConformance):
 @pytest.mark.slow
 class TestPostgreSQL(LakehouseConformance):
     kind = "postgresql"
+
+    @pytest.fixture
+    def lake(self, postgresql: Server, tmp_path: Path) -> Lake:
+        return Lake(own_schema(postgresql.url), tmp_path / "warehouse")
 
 
 class OneByOne(LakehouseConformance):
