@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import (
@@ -19,7 +19,6 @@ from pyiceberg.manifest import (
     ManifestWriter,
     PartitionFieldSummary,
     write_manifest,
-    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
@@ -28,9 +27,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from twophase.catalogs.lakehouse import manifest_lists
 from twophase.catalogs.lakehouse.layout import Place
+from twophase.catalogs.lakehouse.manifest_lists import FORMAT_VERSION
 
-FORMAT_VERSION: Final = 2
 _COUNTS = (
     "added_files_count",
     "existing_files_count",
@@ -169,17 +169,10 @@ class Work:
     snapshot_id: int
     properties: Mapping[str, str]
 
-    @property
-    def compression(self) -> Any:
-        """Avro's codec."""
-        return self.properties.get(
-            TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
-        )
-
     def _writer(self, spec_id: int, location: str) -> ManifestWriter:
         output = load_file_io({}, location).new_output(location)
         return write_manifest(
-            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, self.compression
+            FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, _codec(self.properties)
         )
 
     def add(self, spec_id: int, files: Sequence[DataFile]) -> list[ManifestFile]:
@@ -230,16 +223,24 @@ class Work:
                     writer.existing(entry)
         return [writer.to_manifest_file()]
 
-    def write_list(
-        self, location: str, manifests: Sequence[ManifestFile], parent: Snapshot | None, sequence_number: int
-    ) -> None:
-        """The manifest list of the snapshot."""
-        output = load_file_io({}, location).new_output(location)
-        parent_id = None if parent is None else parent.snapshot_id
-        with write_manifest_list(
-            FORMAT_VERSION, output, self.snapshot_id, parent_id, sequence_number, self.compression
-        ) as writer:
-            writer.add_manifests(list(manifests))
+
+def write_list(
+    location: str, manifests: Sequence[ManifestFile], snapshot: Snapshot, properties: Mapping[str, str]
+) -> None:
+    """Write the manifest list of a snapshot."""
+    manifest_lists.write(
+        load_file_io({}, location).new_output(location),
+        manifests,
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        compression=_codec(properties),
+    )
+
+
+def _codec(properties: Mapping[str, str]) -> Any:
+    """Avro's codec."""
+    return properties.get(TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT)
 
 
 def _entry(status: ManifestEntryStatus, snapshot_id: int, file: DataFile) -> ManifestEntry:

@@ -32,7 +32,9 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
-    update_table_metadata,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+    _update_table_metadata_log,
 )
 
 from twophase.catalogs.lakehouse import definitions, manifests, sorting
@@ -153,16 +155,24 @@ class Plan:
         snapshot = self._snapshot(prepared, manifest_list)
         ref = SetSnapshotRefUpdate(ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id)
         found = self._updated([*self._updates, AddSnapshotUpdate(snapshot=snapshot), ref])
-        member.work(prepared).write_list(
-            manifest_list, self._manifests(), self._parent(prepared), snapshot.sequence_number or 0
-        )
+        manifests.write_list(manifest_list, self._manifests(), snapshot, member.properties)
         return found
 
     def _updated(self, updates: list[TableUpdate]) -> TableMetadata:
+        """What PyIceberg's ``update_table_metadata`` makes, without its deep copy of the table's whole history.
+
+        Metadata is never changed in place, so old and new may share what stays.
+        """
         if not updates:
             return self._base
-        before = None if self.current is None else self.current.location
-        return update_table_metadata(self._base, tuple(updates), metadata_location=before)
+        found, context = self._base, _TableMetadataUpdateContext()
+        for update in updates:
+            found = _apply_table_update(update, found, context)
+        found.spec().check_compatible(found.schema())
+        found.sort_order().check_compatible(found.schema())
+        if self.current is None:
+            return found
+        return _update_table_metadata_log(found, self.current.location, self._base.last_updated_ms)
 
     def _manifests(self) -> list[ManifestFile]:
         member = self.participant

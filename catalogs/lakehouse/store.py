@@ -16,13 +16,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pyiceberg.catalog import Catalog as IcebergCatalog
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import Compressor, FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.utils.config import Config
 
 from twophase.catalogs.lakehouse import errors
 from twophase.catalogs.lakehouse.options import Settings
@@ -170,7 +172,10 @@ class Store(ABC):
 
     def write_metadata(self, location: str, metadata: TableMetadata) -> None:
         """Write a new metadata file."""
-        ToOutputFile.table_metadata(metadata, self.io(location).new_output(location))
+        text = metadata.model_dump_json(exclude_none=not _writes_nulls())
+        content = Compressor.get_compressor(location).bytes_compressor()(text.encode())
+        with self.io(location).new_output(location).create() as stream:
+            stream.write(content)
         self._remember(location, metadata)
 
     def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
@@ -304,3 +309,9 @@ class Store(ABC):
     @abstractmethod
     def forget_dropped(self, location: str) -> None:
         """Remove the record of a dropped table. Idempotent."""
+
+
+@cache
+def _writes_nulls() -> bool:
+    """PyIceberg's setting for old readers; PyIceberg itself looks for its configuration file at each write."""
+    return bool(Config().get_bool("legacy-current-snapshot-id"))
