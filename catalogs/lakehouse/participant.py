@@ -83,6 +83,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     _published: Loaded | None = None
     #: Whether an earlier try of it left files, as far as it knows.
     _left_tries = False
+    #: How it is published, as last worked out.
+    _plan: Plan | None = None
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +225,19 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             self._combine()
             self.document["prepared"] = True
         # All that can refuse it is asked now, before the decision; and what the publish reads is read now.
-        Plan(self, current).look()
+        self._plan = Plan(self, current)
+        self._plan.look()
+
+    def plan(self, current: Loaded | None) -> Plan:
+        """How it is published on what its table is now: as prepared, unless another writer has come meanwhile.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        if self._plan is None or not self._plan.is_for(current):
+            self._plan = Plan(self, current)
+        return self._plan
 
     def _combine(self) -> None:
         """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""

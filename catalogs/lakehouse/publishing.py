@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse.layout import remove_file, version_of
-from twophase.catalogs.lakehouse.snapshots import Plan
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, LostRace, Move, NotStaged, Store
 from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
@@ -103,7 +102,7 @@ def _stage_all(store: Store, members: Sequence[LakehouseParticipant], written: l
 def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
     """Write the metadata that would follow on what the table is now."""
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
-    plan = Plan(member, current)
+    plan = member.plan(current)
     manifest_list = member.place.manifest_list(member.snapshot_id)
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
     written += [manifest_list, location]

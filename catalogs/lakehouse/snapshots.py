@@ -142,6 +142,12 @@ class Plan:
             return []
         return _new_schema(self._base, to_iceberg(resolution.schema))
 
+    def is_for(self, current: Loaded | None) -> bool:
+        """Whether the table is still the one that it was made for: a metadata file never changes."""
+        if current is None or self.current is None:
+            return current is self.current
+        return current.location == self.current.location
+
     def look(self) -> None:
         """Read what the publish needs of the table as it is; it is remembered."""
         self._manifests()
