@@ -24,7 +24,6 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from twophase.catalogs.lakehouse import manifest_lists
@@ -225,15 +224,21 @@ class Work:
 
 
 def write_list(
-    location: str, manifests: Sequence[ManifestFile], snapshot: Snapshot, properties: Mapping[str, str]
+    location: str,
+    manifests: Sequence[ManifestFile],
+    *,
+    snapshot_id: int,
+    parent_id: int | None,
+    sequence_number: int,
+    properties: Mapping[str, str],
 ) -> None:
-    """Write the manifest list of a snapshot."""
+    """Write the manifest list of a snapshot; see :func:`twophase.catalogs.lakehouse.manifest_lists.write`."""
     manifest_lists.write(
         load_file_io({}, location).new_output(location),
         manifests,
-        snapshot_id=snapshot.snapshot_id,
-        parent_id=snapshot.parent_snapshot_id,
-        sequence_number=snapshot.sequence_number or 0,
+        snapshot_id=snapshot_id,
+        parent_id=parent_id,
+        sequence_number=sequence_number,
         compression=_codec(properties),
     )
 

@@ -33,7 +33,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.lakehouse import evolving, manifests, writing
-from twophase.catalogs.lakehouse.layout import Place
+from twophase.catalogs.lakehouse.layout import Place, remove_file
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.offers import is_whole
 from twophase.catalogs.lakehouse.overwriting import kept_files
@@ -49,6 +49,7 @@ from twophase.catalogs.lakehouse.snapshots import (
     is_ancestor,
 )
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Store
+from twophase.catalogs.lakehouse.traces import place_of
 from twophase.errors import CatalogError, TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
 from twophase.model import Outcome, OverwriteScope
@@ -64,6 +65,7 @@ declare(
     "lakehouse.write_manifest",
     "lakehouse.keep",
     "lakehouse.publish",
+    "lakehouse.write_list",
     "lakehouse.write_metadata",
     "lakehouse.swap",
     "lakehouse.compensate",
@@ -221,12 +223,18 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         if not self._is_known():
             raise self.gone()
         current = self.store.load(self.path)
+        self._expect_tries()
         if "prepared" not in self.document:
             self._combine()
             self.document["prepared"] = True
-        # All that can refuse it is asked now, before the decision; and what the publish reads is read now.
-        self._plan = Plan(self, current)
-        self._plan.look()
+        # All that can refuse it is asked now, before the decision; and what the publish needs is made now.
+        with step("lakehouse.write_list"):
+            self._plan_on(current)
+
+    def _expect_tries(self) -> None:
+        """What another object of this participant prepared, in another process perhaps, is not known to this one."""
+        if self._plan is None and "prepared" in self.document:
+            self._left_tries = True
 
     def plan(self, current: Loaded | None) -> Plan:
         """How it is published on what its table is now: as prepared, unless another writer has come meanwhile.
@@ -235,9 +243,21 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         ------
         WriteConflictError
         """
+        self._expect_tries()
+        return self._plan_on(current)
+
+    def _plan_on(self, current: Loaded | None) -> Plan:
         if self._plan is None or not self._plan.is_for(current):
+            self.drop_plan()
             self._plan = Plan(self, current)
+            self._plan.write_list()
         return self._plan
+
+    def drop_plan(self) -> None:
+        """What was planned will surely not be published."""
+        plan, self._plan = self._plan, None
+        if plan is not None and plan.manifest_list is not None:
+            remove_file(self.lakehouse.files, plan.manifest_list)
 
     def _combine(self) -> None:
         """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""
@@ -338,11 +358,11 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
 
     def published_as(self, after: Loaded) -> None:
         """Remember that this very object has published."""
-        self._published = after
+        self._published, self._plan = after, None
 
     def leave_tries(self) -> None:
-        """Remember that a try has left files."""
-        self._left_tries = True
+        """Remember that a try has left files: whether it went through is not known yet."""
+        self._left_tries, self._plan = True, None
 
     def outcome(self) -> Outcome:
         try:
@@ -371,12 +391,12 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
                 transaction_id=self.transaction_id,
                 left_behind=[self.place.data],
             )
+        self.drop_plan()
         self.lakehouse.remove_staged(self.name)
 
     def finish(self) -> None:
         with step("lakehouse.tidy"):
-            if self._published is None or self._left_tries:
-                self._remove_tries()
+            self._remove_tries()
             for name in self.names:
                 self.store.settle(name)
             self._remove_old_metadata()
@@ -398,14 +418,24 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             return None
 
     def _remove_tries(self) -> None:
-        """Metadata of tries that did not go through; those of this object's own were removed at once."""
+        """Metadata of tries that did not go through; those of this object's own were removed at once.
+
+        Where it took the files of earlier statements over, what those had planned for themselves is left.
+        """
+        carried = [self.store.staged(name) for name in self.document["carries"]]
+        places = [place_of(record) for record in carried if record is not None]
+        if self._published is None or self._left_tries:
+            places.append(self.place)
+        if not places:
+            return
         found = self._published_as()
         snapshot = None if found is None else found.metadata.snapshot_by_id(self.snapshot_id)
         if found is None or snapshot is None:
             return
         listed = snapshot.manifests(self.store.io(snapshot.manifest_list))
         published = {found.location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
-        self.place.remove_tries(self.lakehouse.files, published)
+        for place in places:
+            place.remove_tries(self.lakehouse.files, published)
 
     def compensate(self) -> bool:
         if self.store.publishes_together:

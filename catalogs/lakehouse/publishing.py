@@ -59,6 +59,7 @@ def _waiting(store: Store, members: Sequence[LakehouseParticipant]) -> list[Lake
     states = store.states([member.name for member in members])
     for member in members:
         if member.name not in states:
+            member.drop_plan()
             raise member.gone()
     return [member for member in members if states[member.name] != PUBLISHED]
 
@@ -73,6 +74,8 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) ->
     except (LostRace, NotStaged, TransactionAborted) as error:
         for location in written:
             remove_file(files, location)
+        for member in members:
+            member.drop_plan()
         if isinstance(error, NotStaged):
             raise _member(members, error.participant).gone() from None
         raise
@@ -102,12 +105,10 @@ def _stage_all(store: Store, members: Sequence[LakehouseParticipant], written: l
 def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
     """Write the metadata that would follow on what the table is now."""
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
-    plan = member.plan(current)
-    manifest_list = member.place.manifest_list(member.snapshot_id)
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
-    written += [manifest_list, location]
+    written.append(location)
     with step("lakehouse.write_metadata"):
-        after = Loaded(location, plan.metadata(manifest_list))
+        after = Loaded(location, member.plan(current).metadata())
         store.stage_metadata(current, after)
     return Move(member.path, member.names, current, after)
 

@@ -113,6 +113,8 @@ class Plan:
     def __init__(self, participant: LakehouseParticipant, current: Loaded | None) -> None:
         self.participant = participant
         self.current = current
+        #: Where it is written, from then on.
+        self.manifest_list: str | None = None
         participant.check_target(current)
         self._resolve()
 
@@ -148,21 +150,35 @@ class Plan:
             return current is self.current
         return current.location == self.current.location
 
-    def look(self) -> None:
-        """Read what the publish needs of the table as it is; it is remembered."""
-        self._manifests()
-
     # -- the result ----------------------------------------------------------------------------------------------
 
-    def metadata(self, manifest_list: str) -> TableMetadata:
-        """Write the manifest list, and make the metadata that refers to it."""
-        member = self.participant
-        prepared = self._updated(self._updates)
-        snapshot = self._snapshot(prepared, manifest_list)
+    def write_list(self) -> None:
+        """Write the manifest list, once: it depends on nothing but the table that it was made for."""
+        if self.manifest_list is not None:
+            return
+        member, parent = self.participant, self._parent(self._prepared)
+        location = member.place.manifest_list(member.snapshot_id)
+        manifests.write_list(
+            location,
+            self._manifests(),
+            snapshot_id=member.snapshot_id,
+            parent_id=None if parent is None else parent.snapshot_id,
+            sequence_number=self._prepared.next_sequence_number(),
+            properties=member.properties,
+        )
+        self.manifest_list = location
+
+    def metadata(self) -> TableMetadata:
+        """The metadata that refers to the manifest list, with the time of now."""
+        assert self.manifest_list is not None
+        snapshot = self._snapshot(self._prepared, self.manifest_list)
         ref = SetSnapshotRefUpdate(ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id)
-        found = self._updated([*self._updates, AddSnapshotUpdate(snapshot=snapshot), ref])
-        manifests.write_list(manifest_list, self._manifests(), snapshot, member.properties)
-        return found
+        return self._updated([*self._updates, AddSnapshotUpdate(snapshot=snapshot), ref])
+
+    @cached_property
+    def _prepared(self) -> TableMetadata:
+        """The metadata before the snapshot."""
+        return self._updated(self._updates)
 
     def _updated(self, updates: list[TableUpdate]) -> TableMetadata:
         """What PyIceberg's ``update_table_metadata`` makes, without its deep copy of the table's whole history.
