@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from twophase.catalogs.jdbc import rendering
+from twophase.catalogs.jdbc import infile, rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
 from twophase.errors import CatalogError
 
@@ -91,6 +92,10 @@ class MySQL(Database):
                 f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
             ),
         }
+
+    def configure(self, engine: sa.Engine) -> None:
+        if engine.dialect.driver == "pymysql":
+            sa.event.listen(engine, "do_connect", _allow_rows)
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -263,12 +268,23 @@ class MySQL(Database):
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
+        driver: Any = connection.connection.driver_connection
+        batches = iter(rows)
+        first = next(batches, None)
+        if first is None:
+            return 0
+        batches = itertools.chain([first], batches)
+        if not infile.takes(driver, first.schema, columns):
+            return self._insert(driver, table, columns, batches)
+        names = {self.quote(name): infile.making(kind) for name, kind in zip(columns, first.schema.types, strict=True)}
+        return infile.load(driver, self.name(table), names, infile.texts(batches, self.title))
+
+    def _insert(self, driver: Any, table: Table, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> int:
         names = ", ".join(self.quote(name) for name in columns)
         head = f"INSERT INTO {self.name(table)} ({names}) VALUES "
         count = 0
-        driver: Any = connection.connection.driver_connection
         with driver.cursor() as cursor:
-            for batch in rows:
+            for batch in batches:
                 count += batch.num_rows
                 for values in statements(batch, self.title):
                     cursor.execute(head + values)
@@ -300,6 +316,11 @@ class MySQL(Database):
         if _is.is_decimal(kind):
             return pa.array([None if value is None else Decimal(value) for value in values], kind)
         return pa.array(values, kind)
+
+
+def _allow_rows(_: Any, __: Any, ___: Any, arguments: dict[str, Any]) -> None:
+    """Tell the server that we know LOAD DATA LOCAL; PyMySQL itself goes on refusing to send any file."""
+    arguments["client_flag"] = arguments.get("client_flag", 0) | infile.CLIENT_FLAG
 
 
 def _arrow(sql: str, kind: str, precision: int | None, scale: int | None) -> pa.DataType:

@@ -14,7 +14,7 @@ import pytest
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
-from twophase.catalogs.jdbc import JdbcCatalog, copying
+from twophase.catalogs.jdbc import JdbcCatalog, copying, infile
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader
 from twophase.errors import CatalogError
@@ -177,3 +177,182 @@ def test_in_a_database_with_one_writer_a_partition_is_computed_before_its_turn(t
     participant.finish()
     assert ordered(place.rows(path)) == ordered(ROWS)
     catalog.close()
+
+
+# -- MariaDB and MySQL -------------------------------------------------------------------------------------------------
+
+#: One column for each type that goes by LOAD DATA, with what is special to it.
+MYSQL_KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint(1)": (pa.bool_(), [True, False]),
+    "tinyint": (pa.int8(), [-128, 127, 0]),
+    "smallint": (pa.int16(), [-(2**15), 2**15 - 1]),
+    "int": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "bigint": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "bigint unsigned": (pa.uint64(), [2**64 - 1, 0]),
+    "float": (pa.float32(), [-0.0, 0.1, 3e38, 1e-45, 16777217.0]),
+    "double": (pa.float64(), [-0.0, 0.1, 1e308, 2.2250738585072014e-308, 1 / 7, 123456789.123456789]),
+    "decimal(38,30)": (pa.decimal128(38, 30), [Decimal("1E-30"), Decimal("-99999999.9"), Decimal(0)]),
+    "decimal(38,0)": (pa.decimal128(38, 0), [Decimal(10**38 - 1), Decimal(-1)]),
+    "longtext": (
+        pa.string(),
+        ["", "NULL", "\\N", "\\", "\\\\N", "a\tb\r\nc\n", "\t", "\n", "\\t", "\0", "a\0b\\0", "'\"`", "é\U0001f600"],
+    ),
+    "varchar(20)": (pa.large_string(), ["", " pad ", "ä\\", "x\x1ay\bz"]),
+    "mediumtext": (pa.string(), ["x\\\t\n" * 300_000]),
+    "longblob": (pa.binary(), [b"", b"\0\xff\\N\t\n", bytes(range(256))]),
+    "binary(3)": (pa.binary(3), [b"\0\0\0", b"\\N\n"]),
+    "date": (pa.date32(), [-354_285, 0, -1, 2_932_896]),
+    "datetime(6)": (pa.timestamp("us"), [-30_610_224_000_000_000, 253_402_300_799_999_999, 0, 1]),
+    "timestamp(6)": (pa.timestamp("us", "UTC"), [1_000_001, 2_147_483_646_999_999]),
+    "time(6)": (pa.time64("us"), [0, 1, 86_399_999_999]),
+}
+
+
+@pytest.fixture
+def mariadb(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return make_place("mariadb", request, tmp_path)
+
+
+@pytest.fixture
+def maria(mariadb: Place) -> Iterator[JdbcCatalog]:
+    made = mariadb.catalog()
+    yield made
+    made.close()
+
+
+def _into_maria(catalog: JdbcCatalog, place: Place, name: str, columns: dict[str, str], batches: Any) -> int:
+    """Load into a new table, in a transaction; the number of rows."""
+    database = catalog.store.database
+    kinds = [f"{database.quote(column)} {kind} NULL" for column, kind in columns.items()]
+    place.execute(f"DROP TABLE IF EXISTS {name}")
+    place.execute(f"CREATE TABLE {name} ({', '.join(kinds)}) CHARACTER SET utf8mb4")
+    with catalog.store.begin("twophase") as connection:
+        return database.load(connection, Table("twophase", name), columns, batches)
+
+
+@pytest.fixture
+def only_inserts(mariadb: Place) -> Iterator[None]:
+    """The server takes no LOAD DATA LOCAL."""
+    mariadb.execute("SET GLOBAL local_infile = OFF")
+    yield
+    mariadb.execute("SET GLOBAL local_infile = ON")
+
+
+def _way(catalog: JdbcCatalog, rows: pa.Table, columns: dict[str, str]) -> str:
+    with catalog.store.begin("twophase") as connection:
+        driver = connection.connection.driver_connection
+        return "infile" if infile.takes(driver, rows.schema, columns) else "insert"
+
+
+def _maria_rows() -> tuple[dict[str, str], pa.Table]:
+    most = max(len(values) for _, values in MYSQL_KINDS.values())
+    arrays = [pa.array([*values, *[None] * (most + 1 - len(values))], kind) for kind, values in MYSQL_KINDS.values()]
+    columns = {f"{number} a\\`%s": kind for number, kind in enumerate(MYSQL_KINDS)}
+    return columns, pa.Table.from_arrays(arrays, names=list(columns))
+
+
+def _stored(place: Place, name: str, columns: dict[str, str]) -> list[Any]:
+    values = ", ".join(f"HEX(`{column.replace('`', '``')}`)" for column in columns)
+    floats = ", ".join(f"CAST(`{column.replace('`', '``')}` AS CHAR)" for column in columns)
+    return ordered(place.execute(f"SELECT {values}, {floats} FROM {name}"))
+
+
+def test_load_data_and_insert_store_the_same(
+    mariadb: Place, maria: JdbcCatalog, request: pytest.FixtureRequest
+) -> None:
+    columns, rows = _maria_rows()
+    assert _way(maria, rows, columns) == "infile"
+    assert _into_maria(maria, mariadb, "by_infile", columns, rows.to_batches(max_chunksize=5)) == rows.num_rows
+    request.getfixturevalue("only_inserts")
+    assert _way(maria, rows, columns) == "insert"
+    assert _into_maria(maria, mariadb, "by_insert", columns, rows.to_batches(max_chunksize=5)) == rows.num_rows
+    assert _stored(mariadb, "by_infile", columns) == _stored(mariadb, "by_insert", columns)
+    for name in ("by_infile", "by_insert"):
+        mariadb.execute(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize("size", [1, 1000, 10**9])
+def test_rows_become_text_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(infile, "_PIECE_BYTES", size)
+    rows = pa.table({"a": ["x\ty", None, "\\"] * 100, "b": range(300)})
+    made = list(infile.texts(rows.slice(10, 280).to_batches(), "MariaDB"))
+    told = [f"{a}\t{b}" for a, b in zip(["x\\ty", "\\N", "\\\\"] * 100, range(300), strict=True)][10:290]
+    assert b"".join(bytes(text) for _, text in made).decode() == "".join(f"{line}\n" for line in told)
+    assert sum(count for count, _ in made) == 280
+    assert len(made) == (280 if size == 1 else 1 if size == 10**9 else len(made))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("varchar(3)", pa.array(["four"]), "too long|truncated"),
+        ("tinyint", pa.array([128], pa.int64()), "Out of range"),
+        ("int unsigned", pa.array([-1], pa.int64()), "Out of range"),
+        ("decimal(3,1)", pa.array([Decimal("1000.0")]), "Out of range"),
+        ("float", pa.array([1e300]), "Out of range"),
+        ("varchar(9) CHARACTER SET latin1", pa.array(["\U0001f600"]), "Incorrect string"),
+        ("varbinary(2)", pa.array([b"abc"]), "too long|truncated"),
+        ("timestamp(6)", pa.array([0], pa.timestamp("us", "UTC")), "Incorrect datetime|Out of range"),
+    ],
+)
+@pytest.mark.parametrize("way", ["infile", "insert"])
+def test_a_value_that_does_not_fit_is_an_error_and_no_row_stays(
+    mariadb: Place, maria: JdbcCatalog, request: pytest.FixtureRequest, column: str, value: pa.Array, why: str, way: str
+) -> None:
+    if way == "insert":
+        request.getfixturevalue("only_inserts")
+    rows = pa.table({"v": value})
+    assert _way(maria, rows, {"v": column}) == way
+    fitting = pa.table({"v": pa.nulls(1, value.type)}).to_batches()
+    with pytest.raises(CatalogError, match=why):
+        _into_maria(maria, mariadb, "narrow", {"v": column}, [*fitting, *rows.to_batches(), *fitting])
+    assert mariadb.execute("SELECT count(*) FROM narrow") == [(0,)]
+    mariadb.execute("DROP TABLE narrow")
+
+
+def test_what_is_only_rounded_is_no_error(mariadb: Place, maria: JdbcCatalog) -> None:
+    """An INSERT would round it, too."""
+    rows = pa.table({"v": [Decimal("1.25")]})
+    assert _into_maria(maria, mariadb, "rounded", {"v": "decimal(3,1)"}, rows.to_batches()) == 1
+    assert mariadb.execute("SELECT v FROM rounded") == [(Decimal("1.3"),)]
+    mariadb.execute("DROP TABLE rounded")
+
+
+def test_rows_that_end_in_an_error_leave_none_and_the_connection_is_good(mariadb: Place, maria: JdbcCatalog) -> None:
+    database, batch = maria.store.database, pa.record_batch({"v": [1, 2]})
+    mariadb.execute("CREATE TABLE broken (v bigint)")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch
+        yield batch
+        raise ArithmeticError("the user's own")
+
+    with maria.store.engine("twophase").connect() as connection:
+        with pytest.raises(ArithmeticError, match="the user's own"), connection.begin():
+            database.load(connection, Table("twophase", "broken"), {"v": "bigint"}, rows())
+        with connection.begin():
+            assert database.run(connection, "SELECT count(*) FROM broken").all() == [(0,)]
+    mariadb.execute("DROP TABLE broken")
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [(pa.bool_(), "bit(1)"), (pa.string(), "date"), (pa.string(), "set('a','b')"), (pa.int64(), "year(4)")],
+)
+def test_a_column_that_reads_texts_differently_goes_by_insert(
+    maria: JdbcCatalog, kind: pa.DataType, column: str
+) -> None:
+    rows = pa.schema([("a", pa.int64()), ("b", kind)]).empty_table()
+    assert _way(maria, rows, {"a": "bigint", "b": column}) == "insert"
+
+
+def test_no_server_gets_a_file_of_ours(maria: JdbcCatalog, mariadb: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("1\n")
+    mariadb.execute("CREATE TABLE thief (v bigint)")
+    connection = maria.store.engine("twophase").raw_connection()
+    with pytest.raises(RuntimeError, match="local_infile"):
+        connection.cursor().execute(f"LOAD DATA LOCAL INFILE '{secret}' INTO TABLE thief")
+    connection.invalidate()
+    assert mariadb.execute("SELECT count(*) FROM thief") == [(0,)]
+    mariadb.execute("DROP TABLE thief")

@@ -1,0 +1,196 @@
+"""Rows into MariaDB and MySQL by ``LOAD DATA LOCAL``: the server reads them while the next ones are made.
+
+The server asks for a "file", and gets rows in its place: no file is read, so that no server can ask for another one.
+What a value that does not fit would be in an INSERT, an error, is a warning here: one warning is too many.
+
+This leans on what PyMySQL keeps to itself: its packets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twophase.catalogs.jdbc import rendering
+
+_is = pa.types
+
+#: Bytes of one packet: well below the smallest ``max_allowed_packet`` that a server has by default.
+_PACKET_BYTES = 500_000
+#: Bytes of rows that become text at once.
+_PIECE_BYTES = 64_000_000
+_COM_QUERY = 3
+#: What a client says that knows ``LOAD DATA LOCAL``.
+CLIENT_FLAG = 128
+
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
+_TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[str, ...]], ...] = (
+    (lambda k: _is.is_boolean(k) or _is.is_integer(k), _INTEGERS),
+    (lambda k: _is.is_float32(k) or _is.is_float64(k), ("float", "double")),
+    (_is.is_decimal, ("decimal",)),
+    (
+        lambda k: _is.is_string(k) or _is.is_large_string(k),
+        ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"),
+    ),
+    (
+        lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k),
+        ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
+    ),
+    (_is.is_date, ("date",)),
+    (_is.is_timestamp, ("datetime", "timestamp")),
+    (_is.is_time, ("time",)),
+)
+
+
+def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
+    """Whether rows can go this way: the driver is PyMySQL, the server allows it, and each type means the same.
+
+    Parameters
+    ----------
+    driver : object
+        The driver's connection.
+    schema : pyarrow.Schema
+    columns : mapping of str to str
+        What the database calls the types of the columns, in the order of the schema's.
+    """
+    try:
+        from pymysql.connections import Connection
+    except ImportError:
+        return False
+    kinds = zip(schema, columns.values(), strict=True)
+    if not isinstance(driver, Connection) or not all(_fits(field.type, kind) for field, kind in kinds):
+        return False
+    with driver.cursor() as cursor:
+        cursor.execute("SELECT @@local_infile")
+        return bool(cursor.fetchone()[0])
+
+
+def _fits(kind: pa.DataType, column: str) -> bool:
+    name = column.partition("(")[0].partition(" ")[0].lower()
+    return any(name in names for test, names in _TAKEN if test(kind))
+
+
+def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tuple[int, memoryview]]) -> int:
+    """Append rows to a table, in the transaction of a connection of PyMySQL's; the number of rows.
+
+    Parameters
+    ----------
+    driver : pymysql.connections.Connection
+    table : str
+        Its quoted name.
+    names : mapping of str to str
+        Quoted names of the columns, in the order of the rows', and how each is made of what is sent; empty: as it is.
+    pieces : iterable of tuple
+        Rows as :func:`texts` makes them.
+
+    Raises
+    ------
+    pymysql.err.DataError
+        A value does not fit; some rows may stand in the transaction.
+    """
+    places = [f"@v{number}" if made else name for number, (name, made) in enumerate(names.items())]
+    sets = [f"{name} = {made.format(f'@v{number}')}" for number, (name, made) in enumerate(names.items()) if made]
+    with driver.cursor() as cursor:
+        # Notes would be counted among the warnings; and rows may come as slowly as statements.
+        cursor.execute("SET SESSION sql_notes = 0, net_read_timeout = GREATEST(@@net_read_timeout, @@wait_timeout)")
+    driver._execute_command(
+        _COM_QUERY,
+        f"LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 "
+        "FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' "
+        f"({', '.join(places)})" + (f" SET {', '.join(sets)}" if sets else ""),
+    )
+    if not driver._read_packet().is_load_local_packet():
+        raise driver.InternalError(0, "the server does not ask for the rows")
+    sent, between = 0, True
+    try:
+        for rows, text in pieces:
+            between = False
+            for start in range(0, len(text), _PACKET_BYTES):
+                driver.write_packet(text[start : start + _PACKET_BYTES])
+            sent, between = sent + rows, True
+    except BaseException:
+        # Until the end of the rows is told and answered the connection is good for nothing, not even for a ROLLBACK.
+        if between:
+            _end(driver)
+        else:
+            driver._force_close()
+        raise
+    _check(driver, _end(driver), sent)
+    return sent
+
+
+def _end(driver: Any) -> Any:
+    """Tell that there are no more rows; what the server says of them."""
+    from pymysql.connections import OKPacketWrapper
+
+    driver.write_packet(b"")
+    return OKPacketWrapper(driver._read_packet())
+
+
+def _check(driver: Any, told: Any, sent: int) -> None:
+    if told.warning_count:
+        with driver.cursor() as cursor:
+            cursor.execute("SHOW WARNINGS")
+            _, code, message = cursor.fetchone()
+        raise driver.DataError(code, message)
+    if told.affected_rows != sent:
+        raise driver.DataError(0, f"{sent} rows were sent, and {told.affected_rows} arrived")
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def making(kind: pa.DataType) -> str:
+    """How a column's value is made of what is sent; empty: as it is."""
+    return "UNHEX({})" if _is_binary(kind) else ""
+
+
+def texts(batches: Iterable[pa.RecordBatch], title: str) -> Iterator[tuple[int, memoryview]]:
+    """Batches as lines of fields with tabs between, each with its number of rows."""
+    for batch in batches:
+        for piece in _pieces(batch):
+            yield piece.num_rows, _lines(piece, title)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    size = max(1, batch.num_rows * _PIECE_BYTES // max(batch.nbytes, _PIECE_BYTES))
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)
+
+
+def _lines(batch: pa.RecordBatch, title: str) -> memoryview:
+    fields = [_field(field, column, title) for field, column in rendering.plain(batch)]
+    fields[-1] = pc.binary_join_element_wise(fields[-1], "", "\n")
+    lines = pc.binary_join_element_wise(*fields, "\t")
+    _, _, data = lines.buffers()
+    return memoryview(data)
+
+
+def _field(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
+    """The values of a column as fields."""
+    kind = column.type
+    rendering.refuse_not_finite(field, column, title, infinities=True)
+    if _is.is_boolean(kind):
+        found = column.cast(pa.int8()).cast(pa.string())
+    elif _is.is_string(kind) or _is.is_large_string(kind):
+        found = _escaped(column.cast(pa.string()))
+    elif _is_binary(kind):
+        found = rendering.by_value(column, lambda value: rendering.as_bytes(value).hex())
+    else:
+        found = (rendering.utc(column) if _is.is_timestamp(kind) else column).cast(pa.string())
+    return pc.fill_null(found, "\\N")
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(_is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind))
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\0", "\\0")):
+        column = pc.replace_substring(column, plain, escaped)
+    return column
