@@ -64,8 +64,10 @@ def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
     if not isinstance(driver, Connection) or not all(_fits(field.type, kind) for field, kind in kinds):
         return False
     with driver.cursor() as cursor:
-        cursor.execute("SELECT @@local_infile")
-        return bool(cursor.fetchone()[0])
+        cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('local_infile', 'wsrep_load_data_splitting')")
+        said = dict(cursor.fetchall())
+    # A Galera cluster may cut LOAD DATA into several transactions: then some rows would stay without the others.
+    return said.get("local_infile") == "ON" and said.get("wsrep_load_data_splitting", "OFF") == "OFF"
 
 
 def _fits(kind: pa.DataType, column: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from decimal import Context, Decimal
 from pathlib import Path
@@ -344,6 +345,38 @@ def test_a_column_that_reads_texts_differently_goes_by_insert(
 ) -> None:
     rows = pa.schema([("a", pa.int64()), ("b", kind)]).empty_table()
     assert _way(maria, rows, {"a": "bigint", "b": column}) == "insert"
+
+
+@pytest.mark.parametrize(("setting", "value"), [("local_infile", "OFF"), ("wsrep_load_data_splitting", "ON")])
+def test_a_server_that_takes_no_rows_or_would_cut_them_gets_inserts(
+    mariadb: Place, maria: JdbcCatalog, setting: str, value: str
+) -> None:
+    rows = pa.table({"v": [1]})
+    (before,) = mariadb.execute(f"SELECT @@GLOBAL.{setting}")[0]
+    assert _way(maria, rows, {"v": "bigint"}) == "infile"
+    mariadb.execute(f"SET GLOBAL {setting} = {value}")
+    try:
+        assert _way(maria, rows, {"v": "bigint"}) == "insert"
+    finally:
+        mariadb.execute(f"SET GLOBAL {setting} = {before}")
+
+
+def test_rows_that_come_slowly_are_waited_for(mariadb: Place) -> None:
+    (before,) = mariadb.execute("SELECT @@GLOBAL.net_read_timeout")[0]
+    mariadb.execute("SET GLOBAL net_read_timeout = 1")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for value in (1, 2):
+            yield pa.record_batch({"v": [value]})
+            time.sleep(1.5)
+
+    catalog = mariadb.catalog()
+    try:
+        assert _into_maria(catalog, mariadb, "slow", {"v": "bigint"}, rows()) == 2
+    finally:
+        catalog.close()
+        mariadb.execute(f"SET GLOBAL net_read_timeout = {before}")
+    mariadb.execute("DROP TABLE slow")
 
 
 def test_no_server_gets_a_file_of_ours(maria: JdbcCatalog, mariadb: Place, tmp_path: Path) -> None:
