@@ -42,6 +42,8 @@ def check_definition(path: ObjectPath, definition: TableDefinition, *, case_sens
     """
     fold = (lambda name: name) if case_sensitive else str.lower
     columns = [fold(field.name) for field in definition.schema]
+    if definition.external and definition.location is None:
+        raise CatalogError(f"The external table {path} needs a LOCATION.", path=path)
     _check_columns(path, columns)
     _check_partitioning(path, definition, [fold(name) for name in definition.partition_columns], columns)
     _check_buckets(path, definition, {fold(name) for name in definition.partition_columns}, columns, fold)

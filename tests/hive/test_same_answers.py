@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import start_session
 from tests.spark.answers import assert_same_answers
-from twophase.errors import AtomicityNotSupportedError
+from twophase.errors import AtomicityNotSupportedError, CatalogError
 
 pytestmark = pytest.mark.spark40
 
@@ -43,6 +43,8 @@ STATEMENTS = [
     "CREATE TABLE nonsense STORED AS nonsense AS SELECT 1 AS a",
     "CREATE TABLE only_partitions PARTITIONED BY (a, b) AS SELECT 1 AS a, 2 AS b",
     "CREATE TABLE columns (a INT) ROW FORMAT DELIMITED AS SELECT 1 AS a",
+    "CREATE TABLE intervals STORED AS textfile AS SELECT INTERVAL 1 DAY AS a",
+    "CREATE TABLE nulls STORED AS parquet AS SELECT NULL AS a, 1 AS b",
     "CREATE TABLE upper USING PARQUET AS SELECT 1 AS a",
     "SELECT * FROM delimited",
     "SELECT * FROM with_its_serde",
@@ -75,3 +77,11 @@ def test_a_row_format_that_does_not_fit_the_default_format_is_refused(session: S
     with pytest.raises(AtomicityNotSupportedError, match="STORED AS TEXTFILE"):
         attached.sql("CREATE TABLE refused ROW FORMAT DELIMITED AS SELECT 1 AS a")
     assert not attached.catalog.tableExists("refused")
+
+
+def test_an_external_table_without_a_location_is_refused_as_in_stock_spark(session: SparkSession) -> None:
+    attached = session.newSession()
+    twophase.attach(attached)
+    with pytest.raises(CatalogError, match="LOCATION"):
+        attached.sql("CREATE EXTERNAL TABLE nowhere STORED AS parquet AS SELECT 1 AS a")
+    assert not attached.catalog.tableExists("nowhere")
