@@ -82,6 +82,21 @@ def test_an_append_that_loses_the_race_for_the_pointer_tries_again(
     assert ordered(lake.rows(path)) == ordered([*ROWS, (7, "slow"), (8, "fast")])
 
 
+def test_where_one_of_two_tables_loses_the_race_both_are_written_by_the_next_try(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
+) -> None:
+    second = ObjectPath.of(path.database, f"{path.name}_too")
+    for target in (path, second):
+        run(catalog, target)
+    members = [stage(catalog, target, INSERT, [(7, "slow")]) for target in (path, second)]
+    failpoints.arm("lakehouse.swap", lambda _: (failpoints.disarm(), run(other, second, INSERT, [(8, "fast")])))
+    catalog.publish_group(members)
+    for member in members:
+        member.finish()
+    assert ordered(lake.rows(path)) == ordered([*ROWS, (7, "slow")])
+    assert ordered(lake.rows(second)) == ordered([*ROWS, (7, "slow"), (8, "fast")])
+
+
 @pytest.mark.parametrize("purpose", [Purpose.REPLACE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS, OVERWRITE])
 def test_what_replaces_rows_does_not_lose_those_that_it_never_saw(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog, purpose: Purpose
