@@ -42,6 +42,7 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random
 from thrift.transport.TTransport import TTransportException
 
 from twophase.catalogs import metastore_names
+from twophase.catalogs.lakehouse.metastore_connections import MetastoreConnections
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
@@ -52,11 +53,15 @@ _LOCK_SECONDS = 60
 
 
 class _Catalog(HiveCatalog):
-    """PyIceberg's catalog, whose one connection serves one thread at a time: here each use has its own."""
+    """PyIceberg's catalog, whose one connection serves one thread at a time: here each use has one for itself."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        self.connections = MetastoreConnections(lambda: self._create_hive_client(properties))
+        super().__init__(name, **properties)
 
     @property
-    def _client(self) -> _HiveClient:
-        return self._create_hive_client(self.properties)
+    def _client(self) -> Any:
+        return self.connections.use()
 
     @_client.setter
     def _client(self, _: _HiveClient) -> None:
@@ -67,7 +72,8 @@ class HiveStore(RecordingStore):
     """A Hive Metastore."""
 
     def close(self) -> None:
-        """Each call has a connection of its own."""
+        if "catalog" in self.__dict__:
+            self.catalog.connections.close()
 
     @cached_property
     def catalog(self) -> _Catalog:

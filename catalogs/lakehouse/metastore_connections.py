@@ -1,0 +1,101 @@
+"""Open connections to a Hive Metastore, kept for the next call.
+
+A metastore makes a store of its own for each connection: measured on Hive 2.3, a call on a new one costs it 17 ms of
+CPU, and the same call on an open one 0.5 ms. A statement makes some dozens of calls.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pyiceberg.catalog.hive import _HiveClient
+
+#: Seconds after which a connection that nobody used is not trusted: what lies between may have dropped it in silence.
+_IDLE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A connection between two uses."""
+
+    connection: _HiveClient
+    client: Any
+    process: int
+    since: float
+
+    def is_usable(self) -> bool:
+        # A fork shares the socket with its parent.
+        mine = self.process == os.getpid() and time.monotonic() - self.since < _IDLE_SECONDS
+        return mine and self.connection._transport.isOpen()
+
+
+class MetastoreConnections:
+    """Connections of one metastore; each use has one for itself.
+
+    Parameters
+    ----------
+    connect : callable
+        Makes a client of PyIceberg, not open yet.
+    """
+
+    def __init__(self, connect: Callable[[], _HiveClient]) -> None:
+        self._connect = connect
+        self._idle: list[_Open] = []
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _close, self._idle)
+
+    def use(self) -> _Use:
+        """A context manager: the Thrift client of a connection."""
+        return _Use(self)
+
+    def take(self) -> tuple[_HiveClient, Any]:
+        """A connection that nobody else has, and its Thrift client."""
+        while True:
+            with self._lock:
+                found = self._idle.pop() if self._idle else None
+            if found is None:
+                connection = self._connect()
+                return connection, connection.__enter__()
+            if found.is_usable():
+                return found.connection, found.client
+            found.connection._transport.close()
+
+    def give_back(self, connection: _HiveClient, client: Any) -> None:
+        """Keep a connection for the next use."""
+        with self._lock:
+            self._idle.append(_Open(connection, client, os.getpid(), time.monotonic()))
+
+    def close(self) -> None:
+        """Close what is idle. Idempotent; it can be used again."""
+        with self._lock:
+            _close(self._idle)
+
+
+class _Use:
+    """One use. No generator: ``contextlib`` writes to the exceptions that pass, and those of Thrift are immutable."""
+
+    def __init__(self, connections: MetastoreConnections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> Any:
+        self._connection, self._client = self._connections.take()
+        return self._client
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self._connections.give_back(self._connection, self._client)
+        else:
+            # Half an answer may wait there.
+            self._connection._transport.close()
+
+
+def _close(idle: list[_Open]) -> None:
+    while idle:
+        idle.pop().connection._transport.close()
