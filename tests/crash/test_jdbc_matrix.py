@@ -1,4 +1,4 @@
-"""The crash matrix over the JDBC catalog: SQLite in a file, and real PostgreSQL and MariaDB servers."""
+"""The crash matrix over the JDBC catalog, the whole of it on each: SQLite in a file, PostgreSQL and MariaDB servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Case, Crew, Report, quick, quick_tier, slow_tier
+from tests.crash.matrix import Actions, Case, Crew, Report, quick, quick_tier, slow_tier
 from tests.crash.scenarios import JDBC
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
@@ -28,8 +28,8 @@ ELSEWHERE = {
     "mariadb": IN_STEPS,
 }
 
-#: Where the quick tier tries every step; in the other scenarios it dies in the publish only. A case takes up to a
-#: second on a server: the slow tier adds death at each step of some scenarios there, and all the rest on SQLite.
+#: Where the quick tier tries every step; in the other scenarios it dies in the publish only, and on the servers in
+#: those of a few scenarios. The slow tier tries all the rest: every way to fail, at every step, on all three.
 THOROUGH = {
     "sqlite": {"create", WIDER, "insert", "two tables", "an outsider comes before the publish of two"},
     "postgresql": {"create"},
@@ -41,7 +41,6 @@ QUICK = [
     for database in DATABASES
     for name in JDBC
 ]
-SERVERS_SLOW = ("insert", WIDER, "two tables")
 
 DEATHS = [
     Case("create", "core.publish=exit_after"),
@@ -53,16 +52,12 @@ DEATHS = [
 ]
 
 
-#: The death whose recovery is killed on the servers: the publish is done, and nothing after it.
-RECOVERED_ON_SERVERS = Case("replace", "core.publish=exit_after")
-#: Those of them that the quick tier tries: MariaDB is the one whose publish has a tail.
-FIRST_DEATHS = (("sqlite", DEATHS[0]), ("sqlite", DEATHS[4]), ("mariadb", RECOVERED_ON_SERVERS))
+#: Those whose recovery the quick tier kills: MariaDB is the one whose publish has a tail.
+FIRST_DEATHS = (("sqlite", DEATHS[0]), ("sqlite", DEATHS[4]), ("mariadb", DEATHS[2]))
 QUICK_DEATHS = [
     pytest.param(database, death, marks=[] if (database, death) in FIRST_DEATHS else pytest.mark.slow)
-    for database, death in [
-        *(("sqlite", death) for death in DEATHS),
-        *((server, RECOVERED_ON_SERVERS) for server in DATABASES[1:]),
-    ]
+    for database in DATABASES
+    for death in DEATHS
 ]
 
 
@@ -75,7 +70,7 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callab
         yield crew
 
 
-def quick_at(crew: Crew, scenario: str) -> Callable[[str], tuple[str, ...]]:
+def quick_at(crew: Crew, scenario: str) -> Actions:
     return quick_tier(thorough=scenario in THOROUGH.get(crew.world.removeprefix("jdbc-"), ()))
 
 
@@ -100,42 +95,17 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in JDBC], indirect=["crew"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", JDBC)
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    rest = crew.planner.cases(scenario, slow_tier(quick_at(crew, scenario)))
-    assert not crew.run(rest)
+    done = quick_at(crew, scenario)
+    assert not crew.run(crew.planner.cases(scenario, slow_tier(done), done))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
+@pytest.mark.parametrize("death", DEATHS, ids=str)
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("crew", "death"),
-    [(server, death) for server in DATABASES[1:] for death in DEATHS if death.scenario in SERVERS_SLOW],
-    ids=str,
-    indirect=["crew"],
-)
-def test_on_the_servers_too_any_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
-    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
-    assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("crew", "scenario"),
-    [(server, name) for server in DATABASES[1:] for name in SERVERS_SLOW],
-    indirect=["crew"],
-)
-def test_on_the_servers_too_everything_is_old_or_new_after_a_death_at_any_step(crew: Crew, scenario: str) -> None:
-    done = quick_at(crew, scenario)
-    steps = crew.planner.cases(
-        scenario, lambda step: ("exit_after",) if step.startswith("jdbc.") and not done(step) else ()
-    )
-    assert not crew.run(steps)
 
 
 @pytest.mark.slow
