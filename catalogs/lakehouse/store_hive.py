@@ -148,7 +148,7 @@ class HiveStore(RecordingStore):
         return found
 
     def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
-        with self.speaking(path=path), self._locked(path) as client:
+        with self._locked(path) as client:
             if before is None:
                 return self._create(client, path, after)
             return self._alter(client, path, before, after)
@@ -207,8 +207,11 @@ class HiveStore(RecordingStore):
 
     @contextmanager
     def _locked(self, path: ObjectPath) -> Iterator[Any]:
-        """A connection, and the table's lock where locks are used."""
-        with self.catalog._client as client:
+        """A connection, and the table's lock where locks are used.
+
+        It puts what the metastore says into words itself: Thrift's errors cannot be changed, and so not pass this.
+        """
+        with self.speaking(path=path), self.catalog._client as client:
             if not self.settings.hive_locks:
                 yield client
                 return
@@ -244,7 +247,7 @@ class HiveStore(RecordingStore):
         return True
 
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
-        with self.speaking(path=path), self._locked(path) as client:
+        with self._locked(path) as client:
             table = self._table(client, path)
             if table is None or self._pointer(path, table) != pointer:
                 return False

@@ -131,6 +131,17 @@ def test_a_table_that_cannot_be_read_does_not_stop_the_tidying_of_others(
     fresh.close()
 
 
+def test_what_the_metastore_refuses_is_told_in_its_words(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    participant = stage(catalog, path)
+    other = lake.catalog()
+    other.drop_database(path.database)
+    other.close()
+    with pytest.raises(CatalogError, match=path.database):
+        participant.commit()
+
+
 def test_of_two_who_create_a_table_the_second_is_told(catalog: LakehouseCatalog, path: ObjectPath) -> None:
     first, second = (stage(catalog, path, rows=[(number, "row")]) for number in range(2))
     failpoints.arm("lakehouse.swap", lambda _: (failpoints.disarm(), second.commit()))
