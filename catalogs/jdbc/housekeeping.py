@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -17,7 +17,10 @@ from twophase.model import ObjectPath
 if TYPE_CHECKING:
     from twophase.catalogs.jdbc.catalog import JdbcCatalog
 
+T = TypeVar("T")
 STAGING, METADATA = "staging", "metadata"
+#: Looks at a table that comes and goes, before its error is believed.
+_LOOKS = 3
 #: Between a table of ours and the participant that a row in it is about.
 _ROW = "#"
 
@@ -50,13 +53,24 @@ def _stamp(catalog: JdbcCatalog, table: Table) -> dict[str, Any] | None:
     Each is read in a transaction of its own: one that looked at several would keep a publish of several waiting for
     ever, while it waits for that publish.
     """
-    try:
+
+    def read() -> dict[str, Any] | None:
         with catalog.store.begin(table.database, path=table.name, read_only=True) as connection:
             return catalog.store.stamp(connection, table)
-    except CatalogError:
-        if table.name in _hidden(catalog, table.database):
-            raise
-        return None
+
+    return _if_there(catalog, table, read)
+
+
+def _if_there(catalog: JdbcCatalog, table: Table, read: Callable[[], T]) -> T | None:
+    """What a table of ours holds; None where it was dropped since it was listed, even if it is there again later."""
+    for _ in range(_LOOKS):
+        try:
+            return read()
+        except CatalogError as error:
+            if table.name not in _hidden(catalog, table.database):
+                return None
+            refused = error
+    raise refused
 
 
 def _old_rows(catalog: JdbcCatalog, home: str) -> list[Residue]:
@@ -64,15 +78,14 @@ def _old_rows(catalog: JdbcCatalog, home: str) -> list[Residue]:
     table, published = store.published_table(home), store.published(home).name
     before = time.time() - catalog.environment.retention
     old = sa.select(table.c.participant, table.c.since).where(table.c.since < before)
-    try:
+
+    def read() -> Sequence[Any]:
         if published not in _hidden(catalog, home):
             return []
         with store.begin(home, path=published, read_only=True) as connection:
-            found = connection.execute(old).all()
-    except CatalogError:
-        if published in _hidden(catalog, home):
-            raise
-        return []
+            return connection.execute(old).all()
+
+    found = _if_there(catalog, Table(home, published), read) or ()
     return [Residue(METADATA, f"{home}.{published}{_ROW}{k}", -1, k.rpartition("/")[0], since) for k, since in found]
 
 

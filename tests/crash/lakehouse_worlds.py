@@ -111,6 +111,7 @@ class LakehouseRestWorld(LakehouseMetastoreWorld):
 
     kind = "rest"
     lakes = RestLake
+    warmed_as = "lakehouse-sqlite"
 
     def open_uri(self) -> str:
         # Each worker has a directory by its number, and a server.

@@ -63,6 +63,8 @@ class World(ABC):
     """
 
     scenarios: dict[str, Scenario]
+    #: The world that imports the same, where this one cannot do without what it leaves on its server.
+    warmed_as: str | None = None
     #: Whether a part of it lies outside its directory, and has to be made anew each time.
     outside = False
     #: Whether a publish can be undone when a later one is refused; else that ends in doubt, and is told.
