@@ -9,7 +9,7 @@ SHARED := -n $(JOBS) --dist loadfile
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark40 test-duckdb lint format bench clean java servers
+.PHONY: help demo test test-fast test-spark40 test-duckdb test-matrix lint format bench clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,7 +18,7 @@ demo: .venv/.installed java ## Watch real statements fail, be killed and recover
 	@.venv/bin/python -m demo
 
 test: .venv/.installed java servers ## Run all tests (three quarters of an hour)
-	@.venv/bin/python -m pytest $(SHARED) $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest $(SHARED) -m "not exhaustive" $(PYTEST_ARGS)
 
 test-fast: .venv/.installed java servers ## Run all tests but the slow ones (about 12 minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
@@ -28,6 +28,9 @@ test-spark40: .venv-spark40/.installed java servers ## Run the subset that guard
 
 test-duckdb: .venv/.installed ## Run the conformance suite on DuckDB (ten minutes), which the other tests leave out
 	@.venv/bin/python -m pytest tests/jdbc/duckdb_conformance.py $(PYTEST_ARGS)
+
+test-matrix: .venv/.installed servers ## Run the rest of the crash matrix on database servers (half an hour), which the other tests leave out
+	@.venv/bin/python -m pytest tests/crash -m exhaustive $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
 	@.venv/bin/python -m ruff check
