@@ -136,7 +136,7 @@ def _as_csv(batch: pa.RecordBatch) -> memoryview:
 
 def _csv_column(column: pa.Array) -> pa.Array:
     kind = column.type
-    if _is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind):
+    if rendering.is_binary(kind):
         return rendering.by_value(column, lambda value: "\\x" + rendering.as_bytes(value).hex())
     if _is.is_decimal(kind):
         return rendering.decimals(column)

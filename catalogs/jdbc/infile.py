@@ -36,7 +36,7 @@ _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[str, ...]], ...] = (
         ("char", "varchar", "tinytext", "text", "mediumtext", "longtext"),
     ),
     (
-        lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k),
+        rendering.is_binary,
         ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"),
     ),
     (_is.is_date, ("date",)),
@@ -147,7 +147,7 @@ def _check(driver: Any, told: Any, sent: int) -> None:
 
 def making(kind: pa.DataType) -> str:
     """How a column's value is made of what is sent; empty: as it is."""
-    return "UNHEX({})" if _is_binary(kind) else ""
+    return "UNHEX({})" if rendering.is_binary(kind) else ""
 
 
 def texts(batches: Iterable[pa.RecordBatch], title: str) -> Iterator[tuple[int, memoryview]]:
@@ -181,15 +181,11 @@ def _field(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
         found = column.cast(pa.int8()).cast(pa.string())
     elif _is.is_string(kind) or _is.is_large_string(kind):
         found = _escaped(column.cast(pa.string()))
-    elif _is_binary(kind):
+    elif rendering.is_binary(kind):
         found = rendering.by_value(column, lambda value: rendering.as_bytes(value).hex())
     else:
         found = (rendering.utc(column) if _is.is_timestamp(kind) else column).cast(pa.string())
     return pc.fill_null(found, "\\N")
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(_is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind))
 
 
 def _escaped(column: pa.Array) -> pa.Array:

@@ -348,7 +348,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
         lambda k: f"decimal({k.precision},{k.scale})",
     ),
     (lambda k: _is.is_string(k) or _is.is_large_string(k), "longtext"),
-    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "longblob"),
+    (rendering.is_binary, "longblob"),
     (_is.is_date, "date"),
     (lambda k: _is.is_timestamp(k) and k.tz is not None, "timestamp(6)"),
     (_is.is_timestamp, "datetime(6)"),
@@ -384,7 +384,7 @@ def _literals(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
         texts = column.cast(pa.int8()).cast(pa.string())
     elif _is.is_string(kind) or _is.is_large_string(kind):
         texts = _quoted(_escaped(column.cast(pa.string())))
-    elif _is.is_binary(kind) or _is.is_large_binary(kind) or _is.is_fixed_size_binary(kind):
+    elif rendering.is_binary(kind):
         texts = rendering.by_value(column, lambda value: f"X'{rendering.as_bytes(value).hex()}'")
     elif _is.is_temporal(kind):
         moments = rendering.utc(column) if _is.is_timestamp(kind) else column

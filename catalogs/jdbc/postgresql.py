@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import copying
+from twophase.catalogs.jdbc import copying, rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
 
 _is = pa.types
@@ -240,7 +240,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
     (_is.is_float64, "double precision"),
     (lambda k: _is.is_decimal(k) and 0 <= k.scale <= k.precision, lambda k: f"numeric({k.precision},{k.scale})"),
     (lambda k: _is.is_string(k) or _is.is_large_string(k), "text"),
-    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "bytea"),
+    (rendering.is_binary, "bytea"),
     (_is.is_date, "date"),
     (lambda k: _is.is_timestamp(k) and k.tz is not None, "timestamp with time zone"),
     (_is.is_timestamp, "timestamp without time zone"),

@@ -44,6 +44,11 @@ def refuse_not_finite(field: pa.Field, column: pa.Array, title: str, *, infiniti
         )
 
 
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether a type's values are bytes."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
 def utc(column: pa.Array) -> pa.Array:
     """Instants as wall-clock times of UTC, in microseconds; other timestamps in microseconds."""
     return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))

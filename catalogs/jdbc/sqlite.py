@@ -351,7 +351,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
     (_is.is_float64, "DOUBLE"),
     (lambda k: _is.is_decimal(k) and 0 <= k.scale <= k.precision <= 38, _decimal_type),
     (lambda k: _is.is_string(k) or _is.is_large_string(k), "TEXT"),
-    (lambda k: _is.is_binary(k) or _is.is_large_binary(k) or _is.is_fixed_size_binary(k), "BLOB"),
+    (rendering.is_binary, "BLOB"),
     (_is.is_date, "DATE"),
     (lambda k: _is.is_timestamp(k) and k.tz is not None, "TIMESTAMP WITH TIME ZONE"),
     (_is.is_timestamp, "TIMESTAMP"),

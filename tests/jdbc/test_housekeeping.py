@@ -39,6 +39,27 @@ def test_a_look_at_several_stamps_does_not_hold_up_a_publish_of_several_tables(
     cleaner.close()
 
 
+@pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
+def test_a_ledger_that_is_gone_for_a_moment_does_not_end_the_look(
+    place: Place, catalog: JdbcCatalog, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others drop and make tables of ours, and whole databases, while we look."""
+    participant = stage(catalog, ObjectPath.of(database, "one"))
+    read, looked = catalog.store.stamp, []
+
+    def gone_at_first(connection: sa.Connection, table: Table) -> dict[str, Any] | None:
+        looked.append(table.name)
+        if len(looked) > 1:
+            return read(connection, table)
+        connection.exec_driver_sql("SELECT * FROM what_is_gone")
+        return None
+
+    monkeypatch.setattr(catalog.store, "stamp", gone_at_first)
+    found = [residue.location for residue in catalog.residues() if database in residue.location]
+    assert len(found) == 1 and looked[0] == looked[1]
+    participant.abort()
+
+
 def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
     place: Place, catalog: JdbcCatalog, database: str
 ) -> None:
