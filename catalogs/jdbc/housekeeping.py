@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STAGING, METADATA = "staging", "metadata"
-#: Looks at a table that comes and goes, before its error is believed.
+#: Looks at what comes and goes, before its error is believed.
 _LOOKS = 3
 #: Between a table of ours and the participant that a row in it is about.
 _ROW = "#"
@@ -43,8 +43,13 @@ def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
 
 
 def _hidden(catalog: JdbcCatalog, home: str) -> list[str]:
-    with catalog.store.begin(home, path=home, read_only=True) as connection:
-        return sorted(filter(catalog.store.is_hidden, catalog.store.database.list_relations(connection, home)))
+    """The tables of ours in a database; none where it was dropped since it was listed (MySQL answers an error)."""
+
+    def read() -> list[str]:
+        with catalog.store.begin(home, path=home, read_only=True) as connection:
+            return sorted(filter(catalog.store.is_hidden, catalog.store.database.list_relations(connection, home)))
+
+    return _if_there(read, lambda: catalog.store.database_exists(home)) or []
 
 
 def _stamp(catalog: JdbcCatalog, table: Table) -> dict[str, Any] | None:
@@ -58,16 +63,16 @@ def _stamp(catalog: JdbcCatalog, table: Table) -> dict[str, Any] | None:
         with catalog.store.begin(table.database, path=table.name, read_only=True) as connection:
             return catalog.store.stamp(connection, table)
 
-    return _if_there(catalog, table, read)
+    return _if_there(read, lambda: table.name in _hidden(catalog, table.database))
 
 
-def _if_there(catalog: JdbcCatalog, table: Table, read: Callable[[], T]) -> T | None:
-    """What a table of ours holds; None where it was dropped since it was listed, even if it is there again later."""
+def _if_there(read: Callable[[], T], there: Callable[[], bool]) -> T | None:
+    """What a thing holds; None where it was dropped since it was listed, even if it is there again later."""
     for _ in range(_LOOKS):
         try:
             return read()
         except CatalogError as error:
-            if table.name not in _hidden(catalog, table.database):
+            if not there():
                 return None
             refused = error
     raise refused
@@ -85,7 +90,7 @@ def _old_rows(catalog: JdbcCatalog, home: str) -> list[Residue]:
         with store.begin(home, path=published, read_only=True) as connection:
             return connection.execute(old).all()
 
-    found = _if_there(catalog, Table(home, published), read) or ()
+    found = _if_there(read, lambda: published in _hidden(catalog, home)) or ()
     return [Residue(METADATA, f"{home}.{published}{_ROW}{k}", -1, k.rpartition("/")[0], since) for k, since in found]
 
 

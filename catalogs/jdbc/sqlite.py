@@ -103,6 +103,8 @@ class SQLite(Database):
         return {"timeout": self.settings.lock_timeout, "check_same_thread": False}
 
     def configure(self, engine: sa.Engine) -> None:
+        if engine.url.database != str(self._file):
+            sa.event.listen(engine, "do_connect", _only_to_what_is_there)
         sa.event.listen(engine, "connect", _configure)
         sa.event.listen(engine, "begin", _begin)
 
@@ -306,6 +308,12 @@ def _timestamps(values: Sequence[Any], kind: Any) -> pa.Array:
         [None if v is None else str(v).removesuffix("Z").removesuffix("+00:00") for v in values], pa.string()
     )
     return texts.cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+
+
+def _only_to_what_is_there(dialect: Any, record: Any, arguments: list[str], options: dict[str, Any]) -> None:
+    """A database that was dropped would be made again by whoever opens it."""
+    if not Path(arguments[0]).exists():
+        raise sqlite3.OperationalError(f"the file {arguments[0]} is not there")
 
 
 def _configure(connection: sqlite3.Connection, _: Any) -> None:

@@ -60,6 +60,25 @@ def test_a_ledger_that_is_gone_for_a_moment_does_not_end_the_look(
     participant.abort()
 
 
+def test_a_database_that_is_dropped_since_it_was_listed_does_not_end_the_look(
+    catalog: JdbcCatalog, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    participant = stage(catalog, ObjectPath.of(database, "one"))
+    gone = f"{database}_gone"
+    read = catalog.store.database.list_relations
+
+    def refused(connection: sa.Connection, home: str) -> dict[str, str]:
+        if home == gone:  # As MariaDB does where the database goes while its tables are listed.
+            connection.exec_driver_sql("SELECT * FROM what_is_gone")
+        return read(connection, home)
+
+    monkeypatch.setattr(catalog, "list_databases", lambda: [gone, database])
+    monkeypatch.setattr(catalog.store.database, "list_relations", refused)
+    assert len(catalog.residues()) == 1
+    assert not catalog.database_exists(gone), "A look made it."
+    participant.abort()
+
+
 def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
     place: Place, catalog: JdbcCatalog, database: str
 ) -> None:
