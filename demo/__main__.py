@@ -22,6 +22,8 @@ from rich.table import Table
 from demo import data
 from demo.scenes import SCENES, Scene
 
+#: Each driver lives for a minute: the optimising compiler would take a quarter of its time and give little back.
+JAVA_FOR_SHORT_RUNS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TITLES = {"stock": "stock Spark", "twophase": "with twophase"}
 Result = dict[str, Any]
 
@@ -203,6 +205,7 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=120)
     started = time.monotonic()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_FOR_SHORT_RUNS)
     try:
         return show(directory.resolve(), console)
     except WorkerFailed as error:
