@@ -10,11 +10,13 @@ transaction can be run again at once.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.crash.forks import Forks, Job
 from tests.crash.scenarios import OLD, Scenario, State
@@ -64,6 +66,19 @@ def slow_tier(done: Actions) -> Actions:
         return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done(step))
 
     return actions
+
+
+def with_rest(
+    databases: Sequence[str], cases: Sequence[Any], on_servers: Callable[[str, Any], bool] = lambda *_: False
+) -> list[Any]:
+    """Each case on each database, marked where it is left to ``make test-matrix``: on servers, most are."""
+    return [
+        pytest.param(
+            database, case, marks=() if database == "sqlite" or on_servers(database, case) else pytest.mark.exhaustive
+        )
+        for database in databases
+        for case in cases
+    ]
 
 
 @dataclass

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.crash.matrix import Actions, Case, Crew, Report, quick, quick_tier, slow_tier
+from tests.crash.matrix import Actions, Case, Crew, Report, quick, quick_tier, slow_tier, with_rest
 from tests.crash.scenarios import JDBC
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
@@ -63,15 +62,6 @@ QUICK_DEATHS = [
 ]
 
 
-def _with_rest(cases: Sequence[Any], on_servers: Any) -> list[Any]:
-    """Each case on each database, marked where it is left to ``make test-matrix``."""
-    return [
-        pytest.param(database, case, marks=[] if database == "sqlite" or case == on_servers else pytest.mark.exhaustive)
-        for database in DATABASES
-        for case in cases
-    ]
-
-
 @pytest.fixture(scope="module", params=DATABASES)
 def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
     name = f"jdbc-{request.param}"
@@ -107,14 +97,18 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("crew", "scenario"), _with_rest(list(JDBC), "two tables"), indirect=["crew"])
+@pytest.mark.parametrize(
+    ("crew", "scenario"), with_rest(DATABASES, list(JDBC), lambda _, name: name == "two tables"), indirect=["crew"]
+)
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     done = quick_at(crew, scenario)
     assert not crew.run(crew.planner.cases(scenario, slow_tier(done), done))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("crew", "death"), _with_rest(DEATHS, DEATHS[4]), ids=str, indirect=["crew"])
+@pytest.mark.parametrize(
+    ("crew", "death"), with_rest(DATABASES, DEATHS, lambda _, death: death == DEATHS[4]), ids=str, indirect=["crew"]
+)
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
 

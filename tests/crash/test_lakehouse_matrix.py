@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Actions, Case, Crew, Report, quick_tier, slow_tier
+from tests.crash.matrix import Actions, Case, Crew, Report, quick_tier, slow_tier, with_rest
 from tests.crash.scenarios import LAKEHOUSE
 from tests.lakehouse.rest_server import rest_catalog
 from twophase import failpoints
@@ -24,6 +24,7 @@ OUTSIDER = "an outsider comes before the publish of two"
 ELSEWHERE = {"lakehouse.alter"}
 
 #: The slow tier tries everything in all scenarios on SQLite, and in these on PostgreSQL: one of each kind of publish.
+#: ``make test-matrix`` tries everything everywhere.
 WHOLE_ON_POSTGRESQL = ("create", "insert", "two tables")
 
 #: Where the quick tier tries every step; in the other scenarios it dies in the publish only.
@@ -112,10 +113,12 @@ def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], R
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
-    [*(("sqlite", name) for name in LAKEHOUSE), *(("postgresql", name) for name in WHOLE_ON_POSTGRESQL)],
+    with_rest(
+        DATABASES, list(LAKEHOUSE), lambda database, name: database == "postgresql" and name in WHOLE_ON_POSTGRESQL
+    ),
     indirect=["crew"],
 )
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
@@ -124,6 +127,6 @@ def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("crew", "death"), [("sqlite", death) for death in DEATHS], ids=str, indirect=["crew"])
+@pytest.mark.parametrize(("crew", "death"), with_rest(DATABASES, DEATHS), ids=str, indirect=["crew"])
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
