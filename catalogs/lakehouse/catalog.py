@@ -137,14 +137,14 @@ class LakehouseCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             self._require_database(database)
-        tables = self.store.all_tables(database)
-        if tables and not cascade:
-            names = ", ".join(sorted(path.name for path in tables)[:5])
+        names = self.list_tables(database)
+        if names and not cascade:
             raise CatalogError(
-                f"Database {database} is not empty: it holds {names}.",
+                f"Database {database} is not empty: it holds {', '.join(names[:5])}.",
                 path=database,
                 hint="Drop its tables first, or say CASCADE.",
             )
+        tables = self.store.all_tables(database)
         places = {path: self._location(path, pointer) for path, pointer in tables.items()}
         self.store.drop_namespace(database, places)
 
@@ -171,7 +171,7 @@ class LakehouseCatalog(Catalog):
 
     def list_tables(self, database: str) -> list[str]:
         self._require_database(database)
-        return sorted(path.name for path in self.store.all_tables(database))
+        return sorted(path.name for path in self.store.paths(database))
 
     def table_exists(self, path: ObjectPath) -> bool:
         if self._inspected(path) is not None:
@@ -250,7 +250,12 @@ class LakehouseCatalog(Catalog):
         return secrets.token_hex(12)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
-        pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
+        try:
+            pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
+        except errors.UnreadableMetadataError:
+            if self.store.drop_unreadable(path):
+                return
+            pointer = None
         if pointer is None:
             if ignore_if_not_exists:
                 return

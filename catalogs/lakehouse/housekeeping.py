@@ -16,6 +16,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from twophase.catalog import Residue
 from twophase.catalogs.files import is_below
 from twophase.catalogs.lakehouse import manifests, publishing
+from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
 from twophase.catalogs.lakehouse.layout import Place, remove_file, version_of
 from twophase.catalogs.lakehouse.snapshots import TRANSACTION_ID
 from twophase.catalogs.lakehouse.store import ABORTED, PUBLISHED, STAGED, Loaded, Staged
@@ -74,11 +75,14 @@ def _dropped(catalog: LakehouseCatalog) -> Iterator[Residue]:
 def _old_snapshots(catalog: LakehouseCatalog) -> Iterator[Residue]:
     """Snapshots of ours that no branch or tag needs, and that were replaced before the retention."""
     before = int((time.time() - catalog.environment.retention) * 1000)
-    for path, location in catalog.store.all_tables().items():
+    for path in catalog.store.paths():
         try:
-            metadata = catalog.store.metadata(path, location)
-        except CatalogError:
+            loaded = catalog.store.load(path)
+        except UnreadableMetadataError:
             continue  # The doctor tells of it.
+        if loaded is None:
+            continue
+        metadata = loaded.metadata
         for snapshot_id, since in expirable(metadata, before).items():
             snapshot = metadata.snapshot_by_id(snapshot_id)
             summary = snapshot.summary if snapshot else None
@@ -194,12 +198,12 @@ def problems(catalog: LakehouseCatalog) -> list[str]:
     needed = catalog.environment.executor_problems((__name__,))
     found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
     try:
-        tables = catalog.store.all_tables()
+        paths = catalog.store.paths()
     except CatalogError as error:
         return [*found, f"Catalog {catalog.name}: {error}"]
-    for path, location in tables.items():
+    for path in paths:
         try:
-            catalog.store.metadata(path, location)
+            catalog.store.load(path)
         except CatalogError as error:
             found.append(f"Catalog {catalog.name}: {error}")
     return found

@@ -250,6 +250,10 @@ class Store(ABC):
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
         """Pointers of all tables, or of those of one database."""
 
+    def paths(self, database: str | None = None) -> list[ObjectPath]:
+        """Names of all tables, or of those of one database; also of those whose metadata cannot be read."""
+        return list(self.all_tables(database))
+
     @abstractmethod
     def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
         """Move a table's pointer where it still is as expected; None: the table must not be there yet."""
@@ -261,6 +265,10 @@ class Store(ABC):
     @abstractmethod
     def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
         """Remove a table's pointer where it still is as expected, and remember where the table lies."""
+
+    def drop_unreadable(self, path: ObjectPath) -> bool:
+        """Remove a table whose pointer cannot be read; its files stay. False where there is none."""
+        return False
 
     # -- participants --------------------------------------------------------------------------------------------
 

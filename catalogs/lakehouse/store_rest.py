@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from pydantic import ValidationError
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
+    ForbiddenError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    ServerError,
     TableAlreadyExistsError,
 )
 from pyiceberg.table.metadata import TableMetadata
@@ -43,10 +47,14 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from twophase.catalogs.lakehouse.errors import UnreadableMetadataError, reason
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
+
+#: How a server, or the client, answers where it cannot read a table's metadata, or may not show it.
+_NOT_SHOWN = (ServerError, BadRequestError, ForbiddenError, ValidationError)
 
 
 class RestStore(RecordingStore):
@@ -83,11 +91,17 @@ class RestStore(RecordingStore):
     # -- pointers ------------------------------------------------------------------------------------------------
 
     def load(self, path: ObjectPath) -> Loaded | None:
-        try:
-            with self.speaking(path=path):
+        with self.speaking(path=path):
+            try:
                 found = self.catalog.load_table((*path.namespace, path.name))
-        except NoSuchTableError:
-            return None
+            except NoSuchTableError:
+                return None
+            except _NOT_SHOWN as error:
+                raise UnreadableMetadataError(
+                    f"The Iceberg catalog {self.settings.display_uri} does not show {path}: {reason(error)}.",
+                    path=path,
+                    hint="Its metadata may be missing or damaged, or not for this user; the server's log tells more.",
+                ) from error
         self._remember(found.metadata_location, found.metadata)
         return Loaded(found.metadata_location, found.metadata)
 
@@ -100,10 +114,18 @@ class RestStore(RecordingStore):
         return {path: pointer for path, pointer in found.items() if pointer is not None}
 
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
+        return self.pointers(self.paths(database))
+
+    def paths(self, database: str | None = None) -> list[ObjectPath]:
         with self.speaking(path=database):
             names = self.catalog.list_namespaces() if database is None else [(database,)]
-            paths = [ObjectPath.of(*name) for levels in names for name in self.catalog.list_tables(levels)]
-        return self.pointers(paths)
+            return [ObjectPath.of(*name) for levels in names for name in self._names_in(levels)]
+
+    def _names_in(self, levels: tuple[str, ...]) -> list[tuple[str, ...]]:
+        try:
+            return self.catalog.list_tables(levels)
+        except NoSuchNamespaceError:  # It was dropped since it was listed.
+            return []
 
     def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
         if before is None:
@@ -137,8 +159,9 @@ class RestStore(RecordingStore):
 
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
         # No request drops a table only where it still is as expected.
-        if self.pointer(path) != pointer:
-            return False
+        return self.pointer(path) == pointer and self.drop_unreadable(path)
+
+    def drop_unreadable(self, path: ObjectPath) -> bool:
         try:
             with self.speaking(path=path):
                 self.catalog.drop_table((*path.namespace, path.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -131,6 +132,52 @@ def test_a_wrong_token_is_told_in_words(lake: RestLake, monkeypatch: pytest.Monk
         catalog.list_databases()
     assert "another" not in str(caught.value)
     catalog.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RestLake]:
+    """A damaged table would be in the way of tests that share a server."""
+    with rest_catalog(tmp_path) as url:
+        yield RestLake(url, tmp_path / "warehouse")
+
+
+def test_a_table_that_the_server_cannot_show_stops_nothing_but_itself(own_server: RestLake) -> None:
+    catalog = own_server.catalog()
+    catalog.create_database("db")
+    harmed, other = ObjectPath.of("db", "harmed"), ObjectPath.of("db", "other")
+    for path in (harmed, other):
+        run(catalog, path)
+    dead = {path: stage(catalog, path, INSERT) for path in (harmed, other)}
+    Path(own_server.metadata_location(harmed).removeprefix("file://")).write_text("{}")
+    for call in (catalog.load_table, catalog.table_exists, catalog.read_source):
+        with pytest.raises(CatalogError, match=r"does not show db\.harmed"):
+            call(harmed)
+    assert catalog.list_tables("db") == ["harmed", "other"]
+    (told,) = catalog.check()
+    assert "does not show db.harmed" in told
+    (residue,) = catalog.residues()
+    assert residue.transaction_id == dead[other].transaction_id
+    catalog.remove_residue(residue)
+    catalog.drop_table(harmed)
+    assert catalog.list_tables("db") == ["other"]
+    # What was staged for it can go now.
+    (residue,) = catalog.residues()
+    assert residue.transaction_id == dead[harmed].transaction_id
+    catalog.remove_residue(residue)
+    catalog.drop_database("db", cascade=True)
+    catalog.close()
+
+
+def test_a_database_that_is_dropped_since_it_was_listed_does_not_end_the_look(
+    catalog: LakehouseCatalog, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(catalog, path)
+    participant = stage(catalog, path, INSERT)
+    rest = catalog.store.catalog
+    monkeypatch.setattr(rest, "list_namespaces", lambda: [("gone",), (path.database,)])
+    assert path in catalog.store.all_tables()
+    assert participant.transaction_id in {residue.transaction_id for residue in catalog.residues()}
+    participant.abort()
 
 
 def test_of_two_who_drop_a_table_one_does_and_its_files_go_later(catalog: LakehouseCatalog, path: ObjectPath) -> None:
