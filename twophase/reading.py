@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,10 @@ class FileReader(ABC):
     @abstractmethod
     def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
         """The files of one read, those left out in which no row can fulfil all conditions."""
+
+    @abstractmethod
+    def only(self, files: Collection[str]) -> FileReader:
+        """The same state of the table, of which nothing but some files is read."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ deleted single rows, and where files have no ids and are bound by names. Those a
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, reduce
@@ -193,6 +193,9 @@ class ManifestReader(FileReader):
             return ParquetScan(locations, self._arrow, reuses_names=True, has_gaps=self._has_gaps)
         return ParquetScan(locations, self._arrow, self._by_name, self._reuses_names, self._has_gaps)
 
+    def only(self, files: Collection[str]) -> ListedFiles:
+        return ListedFiles(self._state, files)
+
     def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
         """Files all of whose rows fulfil all conditions, and files some of whose rows may."""
         told = [condition for condition in conditions if condition is not None and self.accepts(condition)]
@@ -255,10 +258,10 @@ class ListedFiles(ManifestReader):
     Parameters
     ----------
     state : State
-    locations : sequence of str
+    locations : collection of str
     """
 
-    def __init__(self, state: State, locations: Sequence[str]) -> None:
+    def __init__(self, state: State, locations: Collection[str]) -> None:
         super().__init__(state)
         self._locations = frozenset(locations)
 

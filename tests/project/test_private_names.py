@@ -24,6 +24,7 @@ LISTED = {*private.NAMES, *private.FORMERLY.values(), *private.SINCE}
 USERS = {
     "jvm.py",
     "jvm_caches.py",
+    "jvm_deletes.py",
     "jvm_formats.py",
     "jvm_metastore.py",
     "jvm_parquet.py",

@@ -47,7 +47,9 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
     ),
-    _SQL + "execution.datasources.v2.DataSourceV2Relation": ("create",),
+    _SQL + "execution.datasources.v2.DataSourceV2Relation": (
+        *("create", "catalog", "identifier", "productElement", "productArity", "makeCopy"),
+    ),
     _SQL + "internal.connector.PredicateUtils": ("toV1",),
     _SQL + "sources.Filter": (),
     _SQL + "util.CaseInsensitiveStringMap": (),
@@ -120,6 +122,11 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
     _PLANS + "InsertIntoDir": (),
     _PLANS + "UnresolvedWith": ("child", "cteRelations"),
     _PLANS + "Union": ("children",),
+    _PLANS + "DeleteFromTable": ("table", "condition"),
+    _PLANS + "Filter": (),
+    _CATALYST + "expressions.EqualNullSafe": (),
+    _CATALYST + "expressions.Literal": ("TrueLiteral",),
+    _CATALYST + "expressions.Not": (),
     _PLANS + "CompoundBody": ("collection",),
     _PLANS + "SingleStatement": ("parsedPlan",),
     _PLANS + "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),

@@ -115,6 +115,13 @@ def delete(handle: Handle, catalog: Catalog, path: ObjectPath, predicates: Seque
     _replace(handle, catalog, path, definition, scope, rows)
 
 
+def replace_rows(
+    handle: Handle, catalog: Catalog, path: ObjectPath, files: tuple[str, ...], version: str, rows: Any
+) -> None:
+    """Replace some files of a table by rows."""
+    _replace(handle, catalog, path, catalog.load_table(path), OverwriteScope(files=files, version=version), rows)
+
+
 def truncate(handle: Handle, catalog: Catalog, path: ObjectPath) -> None:
     """Replace all rows by none."""
     definition = catalog.load_table(path)

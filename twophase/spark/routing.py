@@ -18,6 +18,7 @@ from twophase.errors import AtomicityNotSupportedError, CatalogError, Configurat
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark.cancellation import interruptible
 from twophase.spark.ddl import changes, dropped_tables, renamed_table
+from twophase.spark.deletes import delete_by_rows
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
 from twophase.spark.ownership import Ownership
@@ -92,7 +93,23 @@ class Router:
 
     def _sql(self, original: Original, text: str, args: Args) -> Any:
         rewritten = self._rewritten(text, args) if concerns_us(text) else None
-        return original(text, args) if rewritten is None else self._run_sql(original, rewritten, text, args)
+        if rewritten is None:
+            return self._or_delete(original, text, args)
+        return self._run_sql(original, rewritten, text, args)
+
+    def _or_delete(self, original: Original, text: str, args: Args) -> Any:
+        """Run a statement; a DELETE that Spark cannot hand to a table of ours is run by its rows."""
+        try:
+            return original(text, args)
+        except AnalysisException as error:
+            if "delete" not in text.lower():
+                raise
+            refused = error
+        delete = delete_by_rows(self.handle, self.reader, text, args)
+        if delete is None:
+            raise refused
+        self.run(delete, instead=None)
+        return self.spark.range(0).select()
 
     def _sql_inside(self, original: Original, text: str, args: Args) -> Any:
         """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
@@ -120,7 +137,7 @@ class Router:
         it is of the class that the job may expect.
         """
         try:
-            return original(rewritten.text, rewritten.args)
+            return self._or_delete(original, rewritten.text, rewritten.args)
         except (AnalysisException, CatalogError) as error:
             if rewritten.is_script or rewritten.text == text or self.in_transaction() or _has_begun(error):
                 raise
