@@ -319,6 +319,25 @@ def test_a_refused_statement_is_refused_in_sparks_own_words(spark: SparkSession)
     assert f"pos {text.index('missing')}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("rows", "condition"),
+    [
+        ("SELECT missing FROM range(1)", "UNRESOLVED_COLUMN.WITH_SUGGESTION"),
+        ("SELECT 1 AS a FROM missing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT nope(1) AS a", "UNRESOLVED_ROUTINE"),
+    ],
+)
+@pytest.mark.parametrize("statement", ["REPLACE", "CREATE OR REPLACE"])
+def test_a_replace_is_refused_for_its_own_fault(spark: SparkSession, statement: str, rows: str, condition: str) -> None:
+    """Not because Spark never replaces tables of its own catalog."""
+    spark.sql("CREATE TABLE t (a INT) USING parquet")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(f"{statement} TABLE t AS {rows}")
+    assert caught.value.getCondition() == condition
+    with pytest.raises(AnalysisException, match="missing"):
+        spark.sql(f"{statement} TABLE t PARTITIONED BY (missing) AS SELECT 1 AS a")
+
+
 @pytest.mark.parametrize("name", ["with.dot", "größe", "quote'd", "a b"])
 def test_a_name_that_the_catalog_cannot_hold_is_sparks_own_error(
     spark: SparkSession, handle: Handle, name: str

@@ -34,6 +34,7 @@ log = logging.getLogger("twophase.spark")
 
 Original = Callable[..., Any]
 
+_NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
 _OUTSIDE = {
     "empty": "CREATE TABLE",
     "insert": "INSERT into a table that twophase does not write,",
@@ -134,7 +135,7 @@ class Router:
         """Run a routed statement.
 
         Where Spark refuses the job's own text too, its error is raised: the names and positions in it are right, and
-        it is of the class that the job may expect.
+        it is of the class that the job may expect. It never replaces tables of its own catalog, so that says nothing.
         """
         try:
             return self._or_delete(original, rewritten.text, rewritten.args)
@@ -145,7 +146,8 @@ class Router:
         try:
             plan = self.reader.analysed(text, args)
         except PySparkException as error:
-            raise error from None
+            # What Spark never does to such a table says nothing about this statement.
+            raise (refused if error.getCondition() == _NEVER else error) from None
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
         insert = rewritten.insert
