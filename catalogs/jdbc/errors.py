@@ -29,6 +29,16 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "the server's certificate, and that the certificate is for the url's host.",
     ),
     (
+        r"'cryptography' package",
+        "MySQL takes this password over TLS only: take ssl_disabled out of the url, or add ?ssl_ca=FILE to it. Or "
+        "install the package cryptography on the driver and the executors.",
+    ),
+    (
+        r"sql_require_primary_key",
+        "Staged rows have no key of their own. Let the server give tables one that nobody sees: SET PERSIST "
+        "sql_generate_invisible_primary_key = ON.",
+    ),
+    (
         r"no pg_hba.conf entry",
         "The server does not admit this user from this machine: see its pg_hba.conf.",
     ),
@@ -98,6 +108,7 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
     except (SQLAlchemyError, OSError) as error:
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("psycopg", "pymysql", "sqlite3"):
+        of_driver = type(error).__module__.split(".")[0] in ("psycopg", "pymysql", "sqlite3")
+        if not of_driver and "'cryptography' package" not in str(error):  # PyMySQL says that it is missing
             raise
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None

@@ -7,16 +7,21 @@ import re
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import errors
+from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.keeping import Keeper
-from twophase.catalogs.jdbc.mysql import MySQL
+from twophase.catalogs.jdbc.mysql import ON_UPDATE, MySQL
 
 _KEY = re.compile(r"^\s*((?:PRIMARY |UNIQUE |FULLTEXT |SPATIAL )?KEY .*?),?$")
 _CONSTRAINT = re.compile(r"^\s*CONSTRAINT (`(?:[^`]|``)*`) (CHECK|FOREIGN KEY) (.*?),?$")
 _COLUMN = re.compile(r"^\s*(`(?:[^`]|``)*`) ")
 _NAME = re.compile(r"`((?:[^`]|``)*)`")
 
+_PARTITIONS = re.compile(r"^ ?(?:/\*!\d+ )?PARTITION BY", re.MULTILINE)
+#: The key that MySQL gives to a table without one, where it is told to.
+_INVISIBLE = re.compile(r"^\s*`my_row_id` .* AUTO_INCREMENT /\*!80023 INVISIBLE \*/", re.MULTILINE)
+
 _DEFAULTS = """
-SELECT COLUMN_NAME, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS
+SELECT COLUMN_NAME, DATA_TYPE, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_DEFAULT IS NOT NULL
 """
 _TRIGGERS = (
@@ -41,9 +46,11 @@ class MySQLKeeper(Keeper):
     def defaults(self) -> dict[str, str]:
         assert isinstance(self.database, MySQL)
         found = {}
-        for name, default, extra in self._of(_DEFAULTS):
+        for name, kind, default, extra in self._of(_DEFAULTS):
             if name in self.columns and default != "NULL":
-                found[str(name)] = self.database.default(self.connection, str(default), str(extra))
+                sql = self.database.default(self.connection, str(kind), str(default), str(extra))
+                update = ON_UPDATE.search(str(extra))
+                found[str(name)] = f"{sql} {update[0]}" if update else sql
         return found
 
     def attempt(self, what: str, *statements: str) -> None:
@@ -55,27 +62,49 @@ class MySQLKeeper(Keeper):
 
     def prepare(self) -> None:
         staging = self.database.name(self.staging)
-        text = str(self.database.run(self.connection, f"SHOW CREATE TABLE {self.database.name(self.old)}").one()[1])
-        for line in text.splitlines()[1:-1]:
+        text = self._definition(self.old)
+        columns, _, options = text.rpartition("\n) ")
+        if partitions := _PARTITIONS.search(options):
+            self.attempt("partitioning", f"ALTER TABLE {staging} {options[partitions.start() :]}")
+        hidden = _INVISIBLE.search(text)
+        for line in columns.splitlines()[1:]:
             if key := _KEY.match(line):
-                what = key[1].split(" (")[0]
-                if self.survive(_names(key[1][key[1].index("(") :]), what):
-                    self.attempt(what, f"ALTER TABLE {staging} ADD {key[1]}")
+                if not (hidden and key[1].startswith("PRIMARY")):
+                    self._key(staging, key[1])
             elif constraint := _CONSTRAINT.match(line):
                 self._constraint(staging, *constraint.groups())
-        for line in text.splitlines()[1:-1]:
+        for line in columns.splitlines()[1:]:
             column = _COLUMN.match(line)
-            if column and "AUTO_INCREMENT" in line:
+            if column and "AUTO_INCREMENT" in line and not _INVISIBLE.match(line):
                 self._auto_increment(staging, *_names(column[1]))
+        for name, _, default, _ in self._of(_DEFAULTS):
+            if default != "NULL":
+                self.survive([str(name)], f"default of column {name}")
         for (name,) in self._of(_TRIGGERS):
             self.lose(f"trigger {name}", "it belongs to the old table")
 
+    def _definition(self, table: Table) -> str:
+        return str(self.database.run(self.connection, f"SHOW CREATE TABLE {self.database.name(table)}").one()[1])
+
+    def _key(self, staging: str, key: str) -> None:
+        what = key.split(" (")[0]
+        if self.survive(_names(key[key.index("(") :]), what):
+            instead = key.startswith("PRIMARY") and _INVISIBLE.search(self._definition(self.staging))
+            gone = "DROP PRIMARY KEY, DROP COLUMN my_row_id, " if instead else ""
+            self.attempt(what, f"ALTER TABLE {staging} {gone}ADD {key}")
+
     def _constraint(self, staging: str, name: str, kind: str, rest: str) -> None:
-        what = f"constraint {name}"
+        assert isinstance(self.database, MySQL)
+        what, taken = f"constraint {name}", "its name is taken as long as the old table is there"
         if kind == "FOREIGN KEY":
-            self.lose(what, "its name is taken as long as the old table is there")
-        else:
+            self.lose(what, taken)
+        elif self.database.is_mariadb(self.connection):
             self.attempt(what, f"ALTER TABLE {staging} ADD CONSTRAINT {name} {kind} {rest}")
+        else:
+            # MySQL has each name once in a database. One that it makes itself changes with the table's.
+            self.attempt(what, f"ALTER TABLE {staging} ADD {kind} {rest}")
+            if not re.fullmatch(re.escape(self.old.name) + r"_chk_\d+", _names(name)[0]):
+                self.lose(f"name of constraint {name}", taken)
 
     def _auto_increment(self, staging: str, name: str) -> None:
         what = f"AUTO_INCREMENT of column {name}"

@@ -26,12 +26,14 @@ _STATEMENT_BYTES = 1_000_000
 
 _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE = 'YES', COLUMN_COMMENT, NUMERIC_PRECISION, NUMERIC_SCALE,
-       EXTRA LIKE '%GENERATED' OR EXTRA LIKE '%VIRTUAL%' OR EXTRA LIKE '%STORED%'
-FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name ORDER BY ORDINAL_POSITION
+       EXTRA LIKE '%VIRTUAL%' OR EXTRA LIKE '%STORED%' OR EXTRA LIKE '%PERSISTENT%'
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name
+     AND NOT (COLUMN_NAME = 'my_row_id' AND EXTRA = 'auto_increment INVISIBLE')
+ORDER BY ORDINAL_POSITION
 """
 
 _COLUMN = """
-SELECT IS_NULLABLE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT
+SELECT IS_NULLABLE, DATA_TYPE, COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_NAME = :column
 """
 
@@ -40,6 +42,8 @@ SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
 """
 
+#: What EXTRA says of a column that an UPDATE changes by itself.
+ON_UPDATE = re.compile(r"on update current_timestamp(\(\d*\))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 
 #: MariaDB writes integers with a width, which means nothing; but ``tinyint(1)`` is a boolean.
@@ -59,7 +63,9 @@ _KINDS: dict[str, pa.DataType] = {
     "datetime": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "year": pa.int16(),
-    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), pa.binary()),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"), pa.binary()),
+    **dict.fromkeys(("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"), pa.binary()),
+    **dict.fromkeys(("multipolygon", "geomcollection", "geometrycollection"), pa.binary()),
 }
 
 
@@ -90,6 +96,8 @@ class MySQL(Database):
             "init_command": (
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO', "
                 f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
+                # MySQL remembers for a day how many rows a table had; MariaDB passes over this comment.
+                "/*!80000 , information_schema_stats_expiry = 0 */"
             ),
         }
 
@@ -104,12 +112,27 @@ class MySQL(Database):
         return sorted(name for (name,) in rows if name.lower() not in _SYSTEM)
 
     def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
+        self._check_case(connection, database)
         self.run(connection, f"CREATE DATABASE {self.quote(database)} CHARACTER SET utf8mb4")
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         self.run(connection, f"DROP DATABASE {self.quote(database)}")
 
+    def _check_case(self, connection: sa.Connection, name: str) -> None:
+        """Refuse a name that would not come back as it is: many a server writes names in lower case."""
+        if name != name.lower() and connection.scalar(sa.text("SELECT @@lower_case_table_names")):
+            raise CatalogError(
+                f"This server holds names in lower case (its lower_case_table_names is not 0), {name!r} is not.",
+                hint=f"Write {name.lower()}.",
+            )
+
     # -- tables --------------------------------------------------------------------------------------------------
+
+    def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
+        found = super().table_kind(connection, table)
+        if found is None:
+            self._check_case(connection, table.name)
+        return found
 
     def text(self, value: str) -> str:
         return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -169,12 +192,13 @@ class MySQL(Database):
     ) -> str:
         """A column as MODIFY COLUMN wants it: all of what it is, or it would be lost."""
         facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
-        nullable, default, extra, said = facts.one()
+        nullable, data_type, default, extra, said = facts.one()
         words = [kind, null or ("NULL" if nullable == "YES" else "NOT NULL")]
         if default is not None and not (self.is_mariadb(connection) and default == "NULL"):
-            words.append(f"DEFAULT {self.default(connection, default, extra)}")
+            words.append(f"DEFAULT {self.default(connection, data_type, default, extra)}")
         # Generated columns and the like stand in EXTRA, too; those are refused by the server.
-        words += [word for word in ("auto_increment", "on update current_timestamp") if word in extra.lower()]
+        words += ["AUTO_INCREMENT"] if "auto_increment" in extra.lower() else []
+        words += [update[0]] if (update := ON_UPDATE.search(extra)) else []
         return " ".join([*words, f"COMMENT {self.text(said if comment is None else comment)}"])
 
     @staticmethod
@@ -182,11 +206,14 @@ class MySQL(Database):
         """Whether it is MariaDB, which writes defaults as SQL; MySQL writes a constant without its quotes."""
         return bool(getattr(connection.dialect, "is_mariadb", False))
 
-    def default(self, connection: sa.Connection, default: str, extra: str) -> str:
+    def default(self, connection: sa.Connection, data_type: str, default: str, extra: str) -> str:
         """A default of ``information_schema`` as SQL."""
         if self.is_mariadb(connection) or default.upper().startswith("CURRENT_TIMESTAMP"):
             return default
-        return f"({default})" if "DEFAULT_GENERATED" in extra else self.text(default)
+        if "DEFAULT_GENERATED" in extra:
+            return "(" + re.sub(r"\\(.)", r"\1", default) + ")"  # MySQL escapes the quotes of an expression
+        # A constant has no quotes there, but for bits and bytes, which are SQL.
+        return default if data_type in ("bit", "binary", "varbinary") else self.text(default)
 
     def generation(self, connection: sa.Connection, table: Table) -> str | None:
         """The time when it was made, in seconds, and, for those who may see it, InnoDB's number of the table."""
@@ -295,7 +322,7 @@ class MySQL(Database):
         place = {"schema": table.database, "name": table.name}
         keys = [name for (name,) in connection.execute(sa.text(_KEY), place)]
         kinds = {c.name: c.arrow for c in self.columns(connection, table)}
-        if len(keys) != 1 or not _is.is_integer(kinds[keys[0]]):
+        if len(keys) != 1 or not _is.is_integer(kinds.get(keys[0], pa.null())):
             return [""]
         column = self.quote(keys[0])
         first, last = self.run(connection, f"SELECT min({column}), max({column}) FROM {self.name(table)}").one()
@@ -308,6 +335,10 @@ class MySQL(Database):
             return f"CAST({name} AS DOUBLE)"  # printed with six digits otherwise
         if column.type.startswith("bit"):
             return f"CAST({name} + 0 AS CHAR)"
+        if column.type == "json":
+            return f"CAST({name} AS CHAR)"  # MySQL compares documents: no text would be equal to one
+        if column.type.startswith("vector"):
+            return f"CAST({name} AS BINARY)"  # the driver knows no such type
         return f"CAST({name} AS CHAR)" if column.type.startswith("time") and _is.is_string(column.arrow) else name
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -391,6 +422,8 @@ def _literals(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
         texts = _quoted(moments.cast(pa.string()))
     else:
         texts = column.cast(pa.string())
+        # A whole number has no negative zero.
+        texts = pc.if_else(pc.equal(texts, "-0"), "-0e0", texts) if _is.is_floating(kind) else texts
     return pc.fill_null(texts, "NULL")
 
 

@@ -1,0 +1,185 @@
+"""Where MariaDB and MySQL go ways of their own, the catalog does the same on both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pymysql import _auth
+
+from tests import servers
+from tests.jdbc.conftest import make_place
+from tests.jdbc.places import Place, Row, ordered
+from tests.jdbc.statements import SCHEMA, offer, run, table
+from twophase.catalogs.jdbc import JdbcCatalog, errors
+from twophase.catalogs.jdbc.database import Table
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, Purpose
+from twophase.reading import Filter
+
+REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return make_place("mariadb", request, tmp_path)
+
+
+@pytest.fixture
+def name(place: Place, path: ObjectPath) -> str:
+    return place.name(path)
+
+
+@pytest.fixture
+def lower_case() -> Iterator[Place]:
+    """A server that writes all names in lower case, as on Windows and in some clouds."""
+    with servers.mariadb("--lower-case-table-names=1") as server:
+        yield Place("mariadb", server.url)
+
+
+def read(catalog: JdbcCatalog, path: ObjectPath, *conditions: Filter) -> list[dict[str, Any]]:
+    """Rows as tasks read them; every condition has to be taken."""
+    reader = catalog.read_source(path).reader
+    assert reader is not None
+    taken = [condition for condition in conditions if reader.accepts(condition)]
+    parts = reader.plan(catalog.load_table(path).schema.names, taken)
+    return [row for part in parts for batch in part() for row in batch.to_pylist()]
+
+
+def test_a_column_with_a_computed_default_gets_the_rows_values(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(
+        f"CREATE TABLE {name} (id bigint DEFAULT (1 + 1), name varchar(40) DEFAULT (concat('it''s', 'x')), "
+        "seen datetime(6) DEFAULT current_timestamp(6), twice bigint AS (id * 2) STORED)"
+    )
+    schema = pa.schema([*SCHEMA, pa.field("seen", pa.timestamp("us")), pa.field("twice", pa.int64())])
+    run(catalog, path, Purpose.INSERT_INTO, [(1, "one", 0, 0), (None, None, None, None)], schema)
+    shown = f"SELECT id, name, CAST(seen AS CHAR), twice FROM {name}"
+    assert ordered(place.execute(shown)) == ordered([(1, "one", "1970-01-01 00:00:00.000000", 2), (None,) * 4])
+
+
+def test_defaults_are_there_after_a_replace_and_after_a_comment(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    columns = {
+        "id": ("bigint DEFAULT (40 + 2)", 42),
+        "name": ("longtext DEFAULT (concat('it''s \\\\', '\"x'))", "it's \\\"x"),
+        "code": ("varchar(20) DEFAULT 'it''s \\\\ x'", "it's \\ x"),
+        "bytes": ("varbinary(20) DEFAULT 'abc'", b"abc"),
+        "bits": ("bit(3) DEFAULT b'101'", b"\x05"),
+        "day": ("date DEFAULT '2024-02-29'", date(2024, 2, 29)),
+        "plain": ("bigint", None),
+        "seen": ("timestamp(6) NULL DEFAULT current_timestamp(6) ON UPDATE current_timestamp(6)", 1),
+    }
+    body = ", ".join(f"{column} {kind}" for column, (kind, _) in columns.items())
+    place.execute(f"CREATE TABLE {name} ({body})")
+    with catalog.store.begin(path.database) as connection:
+        for column in columns:
+            daily = Table(path.database, path.name)
+            catalog.store.database.set_column_comment(connection, daily, column, f"the {column}")
+    made = {column: value for column, (_, value) in columns.items()}
+    assert _by_default(place, name) == tuple(made.values())
+    replaced = run(catalog, path, REPLACE, [(None,) * len(columns)], catalog.load_table(path).schema)
+    # They are texts and bytes of any length now, which have no default of that kind.
+    gone = ("bits", "bytes", "code")
+    told = [f"default of column {column} (column {column} is gone or has another type)" for column in gone]
+    assert sorted(replaced.document["lost"]) == told
+    assert _by_default(place, name) == tuple((made | dict.fromkeys(gone)).values())
+
+
+def _by_default(place: Place, name: str) -> Row:
+    """A row of defaults alone, in whose last column an UPDATE wrote the time by itself."""
+    place.execute(f"DELETE FROM {name}")
+    place.execute(f"INSERT INTO {name} (seen) VALUES ('2001-01-01')")
+    place.execute(f"UPDATE {name} SET plain = 1")
+    place.execute(f"UPDATE {name} SET plain = NULL")
+    names = "id, name, code, bytes, bits, day, plain, seen > '2020-01-01'"
+    (row,) = place.execute(f"SELECT {names} FROM {name}")
+    return row
+
+
+def test_checks_and_partitions_are_there_after_a_replace(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(
+        f"CREATE TABLE {name} (id bigint, name longtext, CONSTRAINT positive CHECK (id > 0), CHECK (id < 1000)) "
+        "PARTITION BY HASH (id) PARTITIONS 3"
+    )
+    lost = run(catalog, path, REPLACE).document["lost"]
+    # MySQL has the name of a constraint once in a database.
+    ours = "MariaDB" in place.execute("SELECT version()")[0][0]
+    assert [what.split(" (")[0] for what in lost] == ([] if ours else ["name of constraint `positive`"])
+    for bad in (0, 1000):
+        with pytest.raises(Exception, match=r"(?i)constraint"):
+            place.execute(f"INSERT INTO {name} VALUES ({bad}, 'x')")
+    parts = "SELECT count(*) FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = '{}' AND TABLE_NAME = '{}'"
+    assert place.execute(parts.format(path.database, path.name)) == [(3,)]
+    assert run(catalog, path, REPLACE).document["lost"] == []
+
+
+def test_a_document_is_found_by_its_text(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
+    place.execute(f"CREATE TABLE {name} (id bigint, name json)")
+    run(catalog, path, Purpose.INSERT_INTO, [(1, '{"a": 1}'), (2, "[]")])
+    found = read(catalog, path, Filter("=", "name", ('{"a": 1}',)))
+    assert {"id": 1, "name": '{"a": 1}'} in found
+    broken = offer(catalog, path, Purpose.INSERT_INTO)
+    broken.begin()
+    with contextlib.suppress(CatalogError):  # MySQL knows it at once, MariaDB by the constraint of the table.
+        broken.write(table([(3, '{"a": ')]))
+        broken.prepare()
+        broken.commit()
+    broken.abort()
+    assert len(place.rows(path)) == 2
+
+
+def test_geometries_are_read_and_written_as_bytes(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(f"CREATE TABLE {name} (id bigint, shape geometry)")
+    place.execute(f"INSERT INTO {name} VALUES (1, ST_GeomFromText('POINT(1 2)'))")
+    (row,) = read(catalog, path)
+    run(catalog, path, Purpose.INSERT_INTO, [(2, row["shape"])], catalog.load_table(path).schema)
+    assert place.execute(f"SELECT ST_AsText(shape) FROM {name}") == [("POINT(1 2)",)] * 2
+
+
+def test_a_name_that_the_server_would_write_in_lower_case_is_refused_before_any_work(lower_case: Place) -> None:
+    catalog, path = lower_case.catalog(), ObjectPath.of("twophase", "daily")
+    run(catalog, path)
+    for other in ("Daily", "New"):
+        with pytest.raises(CatalogError, match=rf"lower_case_table_names.*Write {other.lower()}"):
+            run(catalog, ObjectPath.of("twophase", other), REPLACE)
+    with pytest.raises(CatalogError, match=r"lower_case_table_names.*Write shop"):
+        catalog.create_database("Shop")
+    run(catalog, path, REPLACE, [(3, "three")])
+    assert lower_case.rows(path) == [(3, "three")]
+    assert lower_case.hidden("twophase") == []
+    catalog.close()
+
+
+def test_what_the_driver_lacks_for_a_password_without_tls_is_told(
+    catalog: JdbcCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_auth, "_have_cryptography", False)
+    with pytest.raises(CatalogError, match="over TLS only"), errors.speaking(catalog.store.settings):
+        _auth.sha2_rsa_encrypt(b"secret", b"salt", b"")
+
+
+def test_grants_are_there_after_a_replace(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
+    run(catalog, path)
+    place.execute("CREATE USER IF NOT EXISTS reader@'%' IDENTIFIED BY 'reader'")
+    place.execute(f"GRANT SELECT (id), UPDATE (id) ON {name} TO reader@'%'")
+    run(catalog, path, REPLACE, [(3, "three")])
+    url = sa.engine.make_url(place.url).set(username="reader", password="reader", database=path.database)
+    reader = Place(place.kind, url.render_as_string(hide_password=False))
+    reader.execute(f"UPDATE {name} SET id = 4")
+    assert reader.execute(f"SELECT id FROM {name}") == [(4,)]
+    with pytest.raises(Exception, match=r"denied"):
+        reader.execute(f"SELECT name FROM {name}")
+    place.execute("DROP USER reader@'%'")
