@@ -9,7 +9,7 @@ SHARED := -n $(JOBS) --dist loadfile
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark40 test-duckdb test-matrix lint format bench clean java servers
+.PHONY: help demo test test-fast test-spark40 test-duckdb test-mysql test-matrix lint format bench clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -29,6 +29,14 @@ test-spark40: .venv-spark40/.installed java servers ## Run the subset that guard
 test-duckdb: .venv/.installed ## Run the conformance suite on DuckDB (ten minutes), which the other tests leave out
 	@.venv/bin/python -m pytest tests/jdbc/duckdb_conformance.py $(PYTEST_ARGS)
 
+# What the tests have for MariaDB, with MySQL in its place, and what only MySQL has. Left out: other databases, and a
+# setting of Galera clusters.
+MYSQLD ?=
+MYSQL_TESTS := tests/jdbc tests/jdbc/mysql_only.py tests/schema/test_schema_history.py tests/crash/test_jdbc_matrix.py
+test-mysql: .venv/.installed java servers ## Run the JDBC tests on a MySQL server (20 minutes; MYSQLD=PROGRAM, else Debian's), which the other tests leave out
+	@program=$$(MYSQLD="$(MYSQLD)" scripts/mysqld .mysql) && TWOPHASE_MYSQLD=$$program .venv/bin/python -m pytest $(SHARED) \
+	  $(MYSQL_TESTS) -m "not exhaustive" -k "not sqlite and not postgres and not duckdb and not wsrep" $(PYTEST_ARGS)
+
 test-matrix: .venv/.installed servers ## Run the rest of the crash matrix on database servers (half an hour), which the other tests leave out
 	@.venv/bin/python -m pytest tests/crash -m exhaustive $(PYTEST_ARGS)
 
@@ -43,7 +51,7 @@ bench: .venv/.installed java ## Measure CTAS against stock Spark; options: make 
 	@.venv/bin/python -m benchmarks.hive_ctas $(ARGS)
 
 clean: ## Remove the environments and everything built
-	rm -rf .venv .venv-spark40 build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark40 build dist .demo .mysql .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 java:
 	@scripts/check-java

@@ -27,6 +27,8 @@ DEADLINE = 150.0
 #: A JVM of the tests lives for seconds to minutes: its optimising compiler would take a third of the cores' time and
 #: give little back. The processes are killed, the machine is not: an embedded metastore need not wait for its disk.
 JAVA_FOR_SHORT_RUNS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dderby.system.durability=test")
+#: The environment variable that names the ``mysqld`` of a MySQL to test instead of MariaDB.
+MYSQL = "TWOPHASE_MYSQLD"
 _ATTEMPTS = 3
 
 
@@ -126,11 +128,17 @@ def again(server: Server) -> Iterator[None]:
 def mariadb(*settings: str) -> Iterator[Server]:
     """A MariaDB server with the database ``twophase``; its user ``twophase`` (password the same) may do everything.
 
+    Where the environment variable :data:`MYSQL` names MySQL's ``mysqld``, a MySQL server takes MariaDB's place.
+
     Parameters
     ----------
     *settings : str
         More options of the server.
     """
+    if os.environ.get(MYSQL):
+        with _mysql(os.environ[MYSQL], settings) as server:
+            yield server
+        return
     install = _program("mariadb-install-db", "mariadb-server", "/usr/bin")
     mariadbd = _program("mariadbd", "mariadb-server", "/usr/sbin")
     client = _program("mariadb", "mariadb-server", "/usr/bin")
@@ -160,6 +168,40 @@ def mariadb(*settings: str) -> Iterator[Server]:
         with _server("MariaDB", command, ready, directory, user=user) as (port, process):
             url = f"mysql+pymysql://twophase:twophase@{HOST}:{port}/twophase"
             yield Server("MariaDB", HOST, port, directory, url, process)
+
+
+@contextlib.contextmanager
+def _mysql(mysqld: str, settings: Sequence[str]) -> Iterator[Server]:
+    """The same as MySQL. Debian's package of the server alone brings no client: its first statements lie in a file."""
+    user = _unprivileged_user("mysql")
+    with _directory("mysql", user) as directory:
+        data, sock, first = directory / "data", directory / "server.sock", directory / "first.sql"
+        first.write_text(
+            "CREATE DATABASE IF NOT EXISTS twophase;\n"
+            "CREATE USER IF NOT EXISTS twophase@'%' IDENTIFIED BY 'twophase';\n"
+            "GRANT ALL ON *.* TO twophase@'%' WITH GRANT OPTION;\n"
+        )
+        _run([mysqld, "--no-defaults", f"--datadir={data}", "--initialize-insecure", *settings], directory, user)
+
+        def command(port: int) -> list[str]:
+            return [
+                *(mysqld, "--no-defaults", f"--datadir={data}", f"--socket={sock}", f"--port={port}"),
+                *(f"--bind-address={HOST}", f"--pid-file={directory / 'server.pid'}", "--skip-name-resolve"),
+                *("--mysqlx=OFF", "--secure-file-priv=NULL", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=2"),
+                *("--local-infile=ON", f"--init-file={first}"),
+                *settings,
+            ]
+
+        def ready(port: int) -> None:
+            import sqlalchemy
+
+            sqlalchemy.create_engine(url(port), poolclass=sqlalchemy.pool.NullPool).connect().close()
+
+        def url(port: int) -> str:
+            return f"mysql+pymysql://twophase:twophase@{HOST}:{port}/twophase"
+
+        with _server("MySQL", command, ready, directory, user=user) as (port, process):
+            yield Server("MySQL", HOST, port, directory, url(port), process)
 
 
 # -- Hive, out of the PySpark wheel ----------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def test_a_server_that_wants_tls_is_told_so(request: pytest.FixtureRequest, tmp_
     engine = sa.create_engine(place.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as held:  # A new connection could not undo it.
         held.exec_driver_sql("SET GLOBAL require_secure_transport = ON")
-        catalog = place.catalog()
+        catalog = open_jdbc(url=f"{url_of(place, query={})}?ssl_disabled=true")
         try:
             with pytest.raises(CatalogError, match="wants TLS"):
                 catalog.list_databases()
@@ -305,7 +305,8 @@ def test_a_swap_by_an_outsider_within_the_same_second_is_a_conflict(
     times = set()
     while len(times) != 1:
         for name in ("swapped", "impostor"):
-            place.execute(f"CREATE OR REPLACE TABLE twophase.{name} (id BIGINT NULL, name LONGTEXT NULL)")
+            place.execute(f"DROP TABLE IF EXISTS twophase.{name}")
+            place.execute(f"CREATE TABLE twophase.{name} (id BIGINT NULL, name LONGTEXT NULL)")
         times = set(place.execute(made))
     participant = stage(catalog, path, Purpose.INSERT_OVERWRITE)
     place.execute("RENAME TABLE twophase.swapped TO twophase.gone, twophase.impostor TO twophase.swapped")
@@ -323,7 +324,8 @@ def test_a_role_that_sees_no_numbers_of_tables_writes_all_the_same(
     """MariaDB shows them to holders of PROCESS; a role without CREATE is told before any job."""
     place = make_place("mariadb", request, tmp_path)
     place.execute("CREATE DATABASE IF NOT EXISTS open_to_guests")
-    place.execute(f"CREATE OR REPLACE USER guest@'%' IDENTIFIED BY '{SECRET}'")
+    place.execute("DROP USER IF EXISTS guest@'%'")
+    place.execute(f"CREATE USER guest@'%' IDENTIFIED BY '{SECRET}'")
     place.execute("GRANT ALL ON open_to_guests.* TO guest@'%'")
     place.execute("GRANT SELECT, INSERT ON twophase.* TO guest@'%'")
     url = url_of(place, username="guest", password=SECRET, database="open_to_guests")

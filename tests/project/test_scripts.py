@@ -68,6 +68,25 @@ def test_missing_database_servers_are_named_with_the_command_that_installs_them(
     assert "sudo apt-get install -y mariadb-server" in result.stderr
 
 
+MARIADB, MYSQL = (f"echo 'mysqld  Ver {version} for Linux on x86_64'" for version in ("10.11.6-MariaDB", "8.4.3"))
+
+
+def test_a_mysql_of_this_machine_is_taken_and_no_mariadb_for_it(machine: Path) -> None:
+    program(machine, "mysqld", MYSQL)
+    assert run("mysqld", machine, ".nothing").stdout == f"{machine / 'mysqld'}\n"
+    program(machine, "other", MARIADB)
+    refused = run("mysqld", machine, ".nothing", MYSQLD=str(machine / "other"))
+    assert refused.returncode == 1
+    assert f"{machine / 'other'} is no MySQL server" in refused.stderr
+
+
+def test_where_no_mysql_can_be_had_it_says_how_to_name_one(machine: Path) -> None:
+    program(machine, "mysqld", MARIADB)
+    result = run("mysqld", machine, ".nothing")
+    assert result.returncode == 1
+    assert "make test-mysql MYSQLD=/path/to/mysqld" in result.stderr
+
+
 def test_root_on_debian_gets_what_is_missing(machine: Path) -> None:
     program(machine, "id", "echo 0")
     program(machine, "apt-cache", "exit 0")
