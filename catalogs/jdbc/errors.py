@@ -51,6 +51,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "Check host and port in the url, and that the server runs.",
     ),
     (
+        r"read-only (option|transaction)",
+        "This server takes no writes, as a replica does: name the one that does in the url.",
+    ),
+    (
         r"permission denied|must be owner|command denied|access denied|\b1142\b|\b1044\b|\b1227\b|\b42501\b|readonly",
         "The role needs CREATE on the schema, and to own the tables that it replaces; or set staging_schema to a "
         "schema where it may create tables.",

@@ -15,7 +15,7 @@ from pymysql import _auth
 
 from tests import servers
 from tests.jdbc.conftest import make_place
-from tests.jdbc.places import Place, Row, ordered
+from tests.jdbc.places import Place, Row, open_jdbc, ordered
 from tests.jdbc.statements import SCHEMA, offer, run, table
 from twophase.catalogs.jdbc import JdbcCatalog, errors
 from twophase.catalogs.jdbc.database import Table
@@ -169,6 +169,24 @@ def test_what_the_driver_lacks_for_a_password_without_tls_is_told(
     monkeypatch.setattr(_auth, "_have_cryptography", False)
     with pytest.raises(CatalogError, match="over TLS only"), errors.speaking(catalog.store.settings):
         _auth.sha2_rsa_encrypt(b"secret", b"salt", b"")
+
+
+def test_a_server_that_takes_no_writes_is_told_before_any_job(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    place.execute("CREATE USER IF NOT EXISTS writer@'%' IDENTIFIED BY 'writer'")
+    place.execute(f"GRANT ALL ON {place.quote(path.database)}.* TO writer@'%'")
+    url = sa.engine.make_url(place.url).set(username="writer", password="writer", database=path.database)
+    other = open_jdbc(url=url.render_as_string(hide_password=False))
+    participant = offer(other, path, Purpose.CREATE_TABLE_AS)
+    place.execute("SET GLOBAL read_only = ON")
+    try:
+        with pytest.raises(CatalogError, match=r"takes no writes.*replica"):
+            participant.begin()
+    finally:
+        place.execute("SET GLOBAL read_only = OFF")
+        place.execute("DROP USER writer@'%'")
+    other.close()
 
 
 def test_grants_are_there_after_a_replace(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
