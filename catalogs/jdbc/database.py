@@ -346,6 +346,10 @@ class Database(ABC):
         """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""
         return self.quote(column.name)
 
+    def compares_texts(self, column: Column) -> bool:
+        """Whether a column that is text to Spark is equal to the texts that it is read as, and maybe to more."""
+        return True
+
     def stream(self, connection: sa.Connection, sql: str, values: Mapping[str, Any], size: int) -> Iterator[list[Any]]:
         """The rows of a query in blocks; memory is bounded by the block."""
         streaming = connection.execution_options(stream_results=True, max_row_buffer=size)

@@ -213,6 +213,10 @@ class Generic(Database):
         if comment is not None:
             connection.execute(sa.insert(notes).values(name=table.name, said=comment))
 
+    def compares_texts(self, column: Column) -> bool:
+        """Not where it is read as text because nothing is known of it, as JSON, which may be compared as a document."""
+        return any(word in column.type.lower() for word in ("char", "text", "string", "clob"))
+
     def column_type(self, field: pa.Field) -> str | None:
         kind = sqlalchemy_type(field.type)
         return None if kind is None else type_text(kind, self.dialect) or None

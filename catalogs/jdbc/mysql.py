@@ -335,11 +335,12 @@ class MySQL(Database):
             return f"CAST({name} AS DOUBLE)"  # printed with six digits otherwise
         if column.type.startswith("bit"):
             return f"CAST({name} + 0 AS CHAR)"
-        if column.type == "json":
-            return f"CAST({name} AS CHAR)"  # MySQL compares documents: no text would be equal to one
         if column.type.startswith("vector"):
             return f"CAST({name} AS BINARY)"  # the driver knows no such type
         return f"CAST({name} AS CHAR)" if column.type.startswith("time") and _is.is_string(column.arrow) else name
+
+    def compares_texts(self, column: Column) -> bool:
+        return column.type != "json"  # MySQL compares documents: no text is equal to one
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if _is.is_boolean(kind):

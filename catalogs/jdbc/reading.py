@@ -130,12 +130,13 @@ class JdbcReader(BatchReader):
         database = self._store.database
         if condition.operator not in _OPERATORS or database.select_expression(column) != database.quote(column.name):
             return False
-        return self._comparable(column.arrow, equality=condition.operator in ("=", "in"))
+        return self._comparable(column, equality=condition.operator in ("=", "in"))
 
-    def _comparable(self, kind: pa.DataType, *, equality: bool) -> bool:
+    def _comparable(self, column: Column, *, equality: bool) -> bool:
         """Whether the database compares as Spark does, or finds more. Texts have an order of their own everywhere."""
+        kind = column.arrow
         if _is.is_string(kind):
-            return equality
+            return equality and self._store.database.compares_texts(column)
         if _is.is_integer(kind) or _is.is_float64(kind):
             return True
         stored_as_meant = self._store.database.title != "SQLite"

@@ -124,11 +124,22 @@ def test_checks_and_partitions_are_there_after_a_replace(
     assert run(catalog, path, REPLACE).document["lost"] == []
 
 
-def test_a_document_is_found_by_its_text(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
+@pytest.mark.parametrize("known", ["by its kind", "by its dialect only"])
+def test_a_document_is_found_by_its_text(
+    request: pytest.FixtureRequest, tmp_path: Path, catalog: JdbcCatalog, path: ObjectPath, known: str
+) -> None:
+    place = make_place("mariadb", request, tmp_path)
+    name = place.name(path)
     place.execute(f"CREATE TABLE {name} (id bigint, name json)")
     run(catalog, path, Purpose.INSERT_INTO, [(1, '{"a": 1}'), (2, "[]")])
-    found = read(catalog, path, Filter("=", "name", ('{"a": 1}',)))
-    assert {"id": 1, "name": '{"a": 1}'} in found
+    looks = (place if known == "by its kind" else make_place("plain-mariadb", request, tmp_path)).catalog()
+    assert {"id": 1, "name": '{"a": 1}'} in read(looks, path, Filter("=", "name", ('{"a": 1}',)))
+    looks.close()
+
+
+def test_what_is_no_document_is_refused(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
+    place.execute(f"CREATE TABLE {name} (id bigint, name json)")
+    run(catalog, path, Purpose.INSERT_INTO, [(1, '{"a": 1}'), (2, "[]")])
     broken = offer(catalog, path, Purpose.INSERT_INTO)
     broken.begin()
     with contextlib.suppress(CatalogError):  # MySQL knows it at once, MariaDB by the constraint of the table.
