@@ -1,7 +1,7 @@
-"""What a replace keeps of the old table: grants, indexes, constraints, comments, defaults, sequences.
+"""What a replace keeps of the old table: grants, indexes, constraints, comments, collations, defaults, sequences.
 
-Comments and defaults go into the new table when it is made, indexes when it is filled, and the rest inside the publish.
-What cannot be kept is named: in the log, and under ``lost`` in the participant's document.
+Comments, collations and defaults go into the new table when it is made, indexes when it is filled, and the rest inside
+the publish. What cannot be kept is named: in the log, and under ``lost`` in the participant's document.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Keeper(ABC):
         self.lost: list[str] = []
 
     @abstractmethod
-    def defaults(self) -> dict[str, str]:
-        """SQL of the default of each column that has one."""
+    def attributes(self) -> dict[str, str]:
+        """SQL that follows a column's type: its collation and its default, where it has them."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -110,13 +110,13 @@ def _of(member: JdbcParticipant, connection: sa.Connection) -> Keeper:
     return keeper(connection, database, member.target, member.place.staging, frozenset(member.document.get("same", ())))
 
 
-def with_defaults(member: JdbcParticipant, connection: sa.Connection) -> list[tuple[str, str]]:
-    """The columns of the staging table; those that stay as they are have their defaults."""
+def with_attributes(member: JdbcParticipant, connection: sa.Connection) -> list[tuple[str, str]]:
+    """The columns of the staging table; those that stay as they are have their collations and defaults."""
     clauses = [(str(name), str(clause)) for name, clause in member.document["clauses"]]
     if member.effect != "replace":
         return clauses
-    defaults = _of(member, connection).defaults()
-    return [(name, f"{clause} DEFAULT {defaults[name]}" if name in defaults else clause) for name, clause in clauses]
+    kept = _of(member, connection).attributes()
+    return [(name, f"{clause} {kept[name]}" if name in kept else clause) for name, clause in clauses]
 
 
 def prepare(member: JdbcParticipant) -> None:

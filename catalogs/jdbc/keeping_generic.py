@@ -17,7 +17,7 @@ class GenericKeeper(Keeper):
     def dependents(self) -> list[str]:
         return []
 
-    def defaults(self) -> dict[str, str]:
+    def attributes(self) -> dict[str, str]:
         return {}
 
     def prepare(self) -> None:

@@ -20,9 +20,21 @@ _PARTITIONS = re.compile(r"^ ?(?:/\*!\d+ )?PARTITION BY", re.MULTILINE)
 #: The key that MySQL gives to a table without one, where it is told to.
 _INVISIBLE = re.compile(r"^\s*`my_row_id` .* AUTO_INCREMENT /\*!80023 INVISIBLE \*/", re.MULTILINE)
 
+#: How collations of characters that hold every text of Spark's begin.
+_WHOLE = "utf8mb4"
+
 _DEFAULTS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLUMN_DEFAULT IS NOT NULL
+"""
+_COLLATIONS = """
+SELECT COLUMN_NAME, COLLATION_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND COLLATION_NAME IS NOT NULL
+"""
+_UPDATED = """
+SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND EXTRA LIKE '%on update%'
+      AND coalesce(COLUMN_DEFAULT, 'NULL') = 'NULL'
 """
 _TRIGGERS = (
     "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS "
@@ -43,14 +55,18 @@ class MySQLKeeper(Keeper):
     def dependents(self) -> list[str]:
         return sorted(f"foreign key {key} of {table}" for key, table in self._of(_REFERRING))
 
-    def defaults(self) -> dict[str, str]:
+    def attributes(self) -> dict[str, str]:
         assert isinstance(self.database, MySQL)
-        found = {}
+        found: dict[str, str] = {}
+        for column, collation in self._collations(self.old).items():
+            if column in self.columns and collation.startswith(_WHOLE):
+                found[column] = f"COLLATE {collation} "
         for name, kind, default, extra in self._of(_DEFAULTS):
             if name in self.columns and default != "NULL":
                 sql = self.database.default(self.connection, str(kind), str(default), str(extra))
                 update = ON_UPDATE.search(str(extra))
-                found[str(name)] = f"{sql} {update[0]}" if update else sql
+                changing = f" {update[0]}" if update else ""
+                found[str(name)] = f"{found.get(str(name), '')}DEFAULT {sql}{changing}"
         return found
 
     def attempt(self, what: str, *statements: str) -> None:
@@ -80,8 +96,18 @@ class MySQLKeeper(Keeper):
         for name, _, default, _ in self._of(_DEFAULTS):
             if default != "NULL":
                 self.survive([str(name)], f"default of column {name}")
+        now = self._collations(self.staging)
+        for name, collation in self._collations(self.old).items():
+            if name in self.columns and now.get(name) != collation:
+                self.lose(f"collation {collation} of column {name}", "it does not hold every character")
+        for (name,) in self._of(_UPDATED):
+            self.lose(f"ON UPDATE of column {name}", "it has no default")
         for (name,) in self._of(_TRIGGERS):
             self.lose(f"trigger {name}", "it belongs to the old table")
+
+    def _collations(self, table: Table) -> dict[str, str]:
+        found = self.rows(_COLLATIONS, schema=table.database, name=table.name)
+        return {str(name): str(collation) for name, collation in found}
 
     def _definition(self, table: Table) -> str:
         return str(self.database.run(self.connection, f"SHOW CREATE TABLE {self.database.name(table)}").one()[1])

@@ -14,6 +14,12 @@ FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum
 WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
   AND (d.adbin IS NOT NULL OR a.attidentity <> '')
 """
+_COLLATIONS = f"""
+SELECT a.attname, format('%I.%I', n.nspname, c.collname)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_collation c ON c.oid = a.attcollation
+JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped AND a.attcollation <> t.typcollation
+"""
 _INDEXES = f"""
 SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(k.contype, ''), i.indisunique,
        ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)),
@@ -80,11 +86,17 @@ class PostgreSQLKeeper(Keeper):
     def dependents(self) -> list[str]:
         return sorted(name for (name,) in self._of(_DEPENDENTS))
 
-    def defaults(self) -> dict[str, str]:
-        return {name: sql for name, sql, identity in self._of(_DEFAULTS) if not identity and name in self.columns}
+    def attributes(self) -> dict[str, str]:
+        found = {name: f"COLLATE {sql} " for name, sql in self._of(_COLLATIONS) if name in self.columns}
+        for name, sql, identity in self._of(_DEFAULTS):
+            if not identity and name in self.columns:
+                found[name] = f"{found.get(name, '')}DEFAULT {sql}"
+        return found
 
     def prepare(self) -> None:
         staging = self.database.name(self.staging)
+        for name, _ in self._of(_COLLATIONS):
+            self.survive([name], f"collation of column {name}")
         for name, _, identity in self._of(_DEFAULTS):
             if name not in self.columns:
                 self.lose(f"default of column {name}", "the column is gone or has another type")

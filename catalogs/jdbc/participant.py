@@ -151,7 +151,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         if not self.swaps:
             database.create_like(connection, staging, self.target, self.columns)
             return
-        altering.create(database, connection, staging, self.definition, keeping.with_defaults(self, connection))
+        altering.create(database, connection, staging, self.definition, keeping.with_attributes(self, connection))
 
     def write(self, df: Any) -> None:
         with step("jdbc.write"):

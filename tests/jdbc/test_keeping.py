@@ -45,6 +45,52 @@ def test_a_default_is_there_after_a_replace(place: Place, catalog: JdbcCatalog, 
     assert place.execute(f"SELECT id FROM {name} WHERE name = 'by default'", path.database) == [(42,)]
 
 
+def test_a_default_of_a_column_of_another_type_is_named(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    place.execute(f"CREATE TABLE {name} (id integer DEFAULT 42, name text)", path.database)
+    replaced = run(catalog, path, REPLACE, [("a", "b")], pa.schema([("id", pa.string()), ("name", pa.string())]))
+    assert ["default of column id" in lost for lost in replaced.document["lost"]] == [True]
+
+
+def test_a_collation_is_there_after_a_replace_or_named(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    """It says which texts are equal, and so what a unique index refuses."""
+    collation = {"sqlite": "NOCASE", "postgresql": '"C"', "mariadb": "utf8mb4_bin"}[place.kind]
+    kind = {"sqlite": "TEXT", "postgresql": "text", "mariadb": "longtext"}[place.kind]
+    place.execute(f"CREATE TABLE {name} (id bigint, name {kind} COLLATE {collation} DEFAULT 'x')", path.database)
+    replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+    if place.kind == "sqlite":
+        assert ["collations" in lost for lost in replaced.document["lost"]] == [True]
+        return
+    assert replaced.document["lost"] == []
+    told = {
+        "postgresql": "SELECT collation_name FROM information_schema.columns",
+        "mariadb": "SELECT COLLATION_NAME FROM information_schema.COLUMNS",
+    }[place.kind]
+    found = place.execute(
+        f"{told} WHERE table_schema = '{path.database}' AND table_name = '{path.name}' AND column_name = 'name'",
+        path.database,
+    )
+    assert found == [(collation.strip('"'),)]
+    place.execute(f"INSERT INTO {name} (id) VALUES (9)", path.database)
+    assert place.execute(f"SELECT name FROM {name} WHERE id = 9", path.database) == [("x",)]
+
+
+def test_checks_and_keys_of_sqlite_that_go_are_named(request: pytest.FixtureRequest, tmp_path: Any) -> None:
+    place = make_place("sqlite", request, tmp_path)
+    catalog, path = place.catalog(), ObjectPath.of("main", "checked")
+    place.execute(
+        "CREATE TABLE checked (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT CHECK (name <> 'COLLATE'))", "main"
+    )
+    replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+    named = " ".join(replaced.document["lost"])
+    assert all(word in named for word in ("primary key", "checks", "AUTOINCREMENT"))
+    assert "collations" not in named
+    catalog.close()
+
+
 def test_comments_are_there_after_a_replace(catalog: JdbcCatalog, path: ObjectPath) -> None:
     schema = pa.schema([SCHEMA.field(0).with_metadata({"comment": "who's it"}), SCHEMA.field(1)])
     run(catalog, path, schema=schema, comment="what \\ it's for")
