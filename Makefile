@@ -20,7 +20,7 @@ demo: .venv/.installed java ## Watch real statements fail, be killed and recover
 test: .venv/.installed java servers ## Run all tests (three quarters of an hour)
 	@.venv/bin/python -m pytest $(SHARED) -m "not exhaustive" $(PYTEST_ARGS)
 
-test-fast: .venv/.installed java servers ## Run all tests but the slow ones (about 12 minutes)
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (a quarter of an hour)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0
@@ -37,7 +37,7 @@ test-mysql: .venv/.installed java servers ## Run the JDBC tests on a MySQL serve
 	@program=$$(MYSQLD="$(MYSQLD)" scripts/mysqld .mysql) && TWOPHASE_MYSQLD=$$program .venv/bin/python -m pytest $(SHARED) \
 	  $(MYSQL_TESTS) -m "not exhaustive" -k "not sqlite and not postgres and not duckdb and not wsrep" $(PYTEST_ARGS)
 
-test-matrix: .venv/.installed servers ## Run the rest of the crash matrix on database servers (half an hour), which the other tests leave out
+test-matrix: .venv/.installed servers ## Run the rest of the crash matrix on servers (over an hour), which the other tests leave out
 	@.venv/bin/python -m pytest tests/crash -m exhaustive $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
