@@ -98,8 +98,9 @@ class MySQLKeeper(Keeper):
                 self.survive([str(name)], f"default of column {name}")
         now = self._collations(self.staging)
         for name, collation in self._collations(self.old).items():
-            if name in self.columns and now.get(name) != collation:
-                self.lose(f"collation {collation} of column {name}", "it does not hold every character")
+            if now.get(name, collation) != collation:
+                why = "it does not hold every character" if name in self.columns else "the column has another type"
+                self.lose(f"collation {collation} of column {name}", why)
         for (name,) in self._of(_UPDATED):
             self.lose(f"ON UPDATE of column {name}", "it has no default")
         for (name,) in self._of(_TRIGGERS):

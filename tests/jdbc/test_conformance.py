@@ -65,10 +65,12 @@ class TestSQLite(JdbcConformance):
     kind = "sqlite"
 
 
+@pytest.mark.slow
 class TestPostgreSQL(JdbcConformance):
     kind = "postgresql"
 
 
+@pytest.mark.slow
 class TestMariaDB(JdbcConformance):
     kind = "mariadb"
 
