@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import (
@@ -24,6 +24,9 @@ from twophase.model import (
     WriteContext,
 )
 from twophase.reading import Deletion, Filter, ReadSource
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 __all__ = [
     "Catalog",
@@ -584,6 +587,35 @@ class Catalog(ABC):
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         """Publish several participants in one step; the same contract as :meth:`TwoPhaseCatalogTable.commit`."""
+        raise NotImplementedError
+
+    @property
+    def publish_database(self) -> sa.URL | None:
+        """The SQL database of which a publish is one transaction; None where it is none.
+
+        A timeline in the same database gets its row in that transaction, by :meth:`publish_with_record`.
+        """
+        return None
+
+    def publish_with_record(
+        self, participants: list[TwoPhaseCatalogTable], record: Callable[[sa.Connection], None]
+    ) -> None:
+        """Publish one or several participants in one transaction of :attr:`publish_database`, and record it there.
+
+        The same contract as :meth:`TwoPhaseCatalogTable.commit`. What was published before needs no record.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All that the transaction publishes.
+        record : callable
+            To be called with the connection inside the transaction that publishes; what it throws ends that
+            transaction.
+
+        Notes
+        -----
+        A writer that lost its lease is fenced off in the publish itself, not only before.
+        """
         raise NotImplementedError
 
     # -- housekeeping --------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ class Driver:
     @perform.register
     def _(self, action: actions.Publish) -> Reply:
         members = self._members(action.unit)
-        reply = self._guarded("core.publish", lambda: _publish(members))
+        reply = self._guarded("core.publish", lambda: self._publish(members))
         for member in members:
             self.save_if_changed(member, quietly=True)
         return reply
@@ -276,6 +276,15 @@ class Driver:
     def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
 
+    def _publish(self, members: list[Enlisted]) -> None:
+        catalog, participants = members[0].catalog, [member.participant for member in members]
+        if self._timeline.is_in(catalog.publish_database) and len(self.plan().units) == 1:
+            catalog.publish_with_record(participants, self._timeline.completing(self._lease))
+        elif len(members) == 1:
+            participants[0].commit()
+        else:
+            catalog.publish_group(participants)
+
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def save_if_changed(self, member: Enlisted, *, quietly: bool = False) -> None:
@@ -312,13 +321,6 @@ def conflict(name: str, holder: str, transaction_id: str) -> WriteConflictError:
         transaction_id=transaction_id,
         hint=f"Run the statement again when that one has ended; see it with: twophase show {holder}",
     )
-
-
-def _publish(members: list[Enlisted]) -> None:
-    if len(members) == 1:
-        members[0].participant.commit()
-    else:
-        members[0].catalog.publish_group([member.participant for member in members])
 
 
 def left_behind(member: Enlisted) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from twophase.errors import TimelineError
 
 _BUSY_MILLISECONDS = 30_000
+_PORTS = {"postgresql": 5432}
 
 
 def create(url: str, *, create: bool = True) -> sa.Engine:
@@ -102,6 +103,18 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     read_only = options.get("twophase_read_only")
     # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Whether two URLs name one database, seen by one user in the same way; however that user proves who it is."""
+    return _place(one) == _place(other)
+
+
+def _place(url: URL) -> tuple[object, ...]:
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return backend, Path(url.database or "").resolve()
+    return backend, url.username, url.host, url.port or _PORTS.get(backend), url.database, url.query
 
 
 def now(connection: sa.Connection) -> float:

@@ -16,6 +16,8 @@ _SECRET = re.compile(
     r"""(?ix) ( (?:password|passwd|pwd|secret|token|credentials?|(?:api|access|secret)[-_.]?key)["']?\s*[=:]\s* ) \S+"""
 )
 _LONGEST_ERROR = 500
+#: How a call into a JVM begins to tell of an exception, whose own words and stack trace follow.
+_CALL_OF_A_JVM = re.compile(r"\AAn error occurred while [^\n]*\n\s*:\s*")
 
 #: Seconds after which an owner that fell silent in the middle of its publish is taken for dead.
 LONGEST_SLEEP = 3600.0
@@ -25,10 +27,19 @@ def describe_error(error: BaseException | str | None) -> str | None:
     """An error for the timeline: its kind and first line, with everything that looks like a secret left out."""
     if error is None:
         return None
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    first = _USERINFO.sub(r"\1:***@", first)
-    return _SECRET.sub(r"\1***", first)[:_LONGEST_ERROR]
+    return (first_line(error) if isinstance(error, str) else name_error(error))[:_LONGEST_ERROR]
+
+
+def name_error(error: BaseException) -> str:
+    """An error inside a sentence: its kind and first line."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: BaseException | str) -> str:
+    """What an error says, without a stack trace behind it, and without anything that looks like a secret."""
+    text = _CALL_OF_A_JVM.sub("", str(error).strip())
+    first = _USERINFO.sub(r"\1:***@", text.splitlines()[0] if text else "")
+    return _SECRET.sub(r"\1***", first)
 
 
 @dataclass(frozen=True)

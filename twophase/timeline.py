@@ -225,6 +225,29 @@ class Timeline:
             It is not known whether the state is durable.
         """
 
+        update = self._recording(lease, state, level=level, error=error, left_behind=left_behind)
+        self._owned_write(_RECORD_STEPS[state], lease, update)
+
+    def is_in(self, database: sa.URL | None) -> bool:
+        """Whether the timeline is kept in a database, so that one of its transactions can write both."""
+        return database is not None and engines.same_database(self._engine.url, database)
+
+    def completing(self, lease: Lease) -> Callable[[sa.Connection], None]:
+        """What records ``COMPLETED`` inside somebody else's transaction of the same database.
+
+        It throws :class:`~twophase.errors.LeaseLostError` where another process has taken the transaction over.
+        """
+        return self._recording(lease, TransactionState.COMPLETED)
+
+    def _recording(
+        self,
+        lease: Lease,
+        state: TransactionState,
+        *,
+        level: Level | None = None,
+        error: BaseException | str | None = None,
+        left_behind: tuple[str, ...] = (),
+    ) -> Callable[[sa.Connection], None]:
         def update(connection: sa.Connection) -> None:
             now = engines.now(connection)
             values: dict[str, Any] = {"state": state.value}
@@ -239,7 +262,7 @@ class Timeline:
             if state in _PARTICIPANT_END:
                 self._end_participants(connection, lease, _PARTICIPANT_END[state])
 
-        self._owned_write(_RECORD_STEPS[state], lease, update)
+        return update
 
     def finish(self, lease: Lease, left_behind: tuple[str, ...] = ()) -> None:
         """Record that nothing is left to do, give the reservations back, and drop documents that nobody needs."""

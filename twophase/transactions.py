@@ -17,6 +17,7 @@ from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDou
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.records import first_line, name_error
 from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
@@ -406,8 +407,9 @@ class Transaction:
             error.transaction_id = error.transaction_id or self._id
             error.left_behind = error.left_behind or self._left_behind
             return error
+        why = "" if error is None else f": {first_line(error)}"
         aborted = TransactionAborted(
-            f"Transaction {self._id} was rolled back, nothing was published: {error}",
+            f"Transaction {self._id} was rolled back, nothing was published{why}",
             path=", ".join(m.name for m in self._enlisted.values() if m.state.takes_part),
             transaction_id=self._id,
             left_behind=self._left_behind,
@@ -417,7 +419,7 @@ class Transaction:
 
     def _in_doubt(self, names: tuple[str, ...], error: BaseException | None) -> TransactionInDoubt:
         tables = names or tuple(m.name for m in self._enlisted.values() if m.state.takes_part)
-        why = f" ({type(error).__name__}: {error})" if error else ""
+        why = f" ({name_error(error)})" if error else ""
         return TransactionInDoubt(
             f"It is not known whether transaction {self._id} was published{why}; nothing was cleaned up. "
             f"In doubt: {', '.join(tables)}.",
@@ -429,7 +431,7 @@ class Transaction:
     def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
         """Attach what went wrong on the way to the error that the user gets; else tell it in the log."""
         for problem in problems:
-            text = f"While ending transaction {self._id}: {type(problem).__name__}: {problem}"
+            text = f"While ending transaction {self._id}: {name_error(problem)}"
             if error is None:
                 _log.warning(text)
             elif problem is not error:

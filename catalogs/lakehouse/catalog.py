@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
@@ -34,7 +36,7 @@ from twophase.catalogs.lakehouse.offers import check_writable, offer, state_vers
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
 from twophase.catalogs.lakehouse.reading_arrow import INSPECTIONS, IcebergReader, Rows, inspect
-from twophase.catalogs.lakehouse.store import Loaded, Store
+from twophase.catalogs.lakehouse.store import Also, Loaded, Store
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
@@ -45,6 +47,8 @@ from twophase.errors import (
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.reading import Deletion, Filter, ReadSource
 from twophase.schema import to_iceberg
+
+_log = logging.getLogger("twophase")
 
 
 class LakehouseCatalog(Catalog):
@@ -254,6 +258,7 @@ class LakehouseCatalog(Catalog):
             pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
         except errors.UnreadableMetadataError:
             if self.store.drop_unreadable(path):
+                _log.warning("Table %s was dropped without a look at its metadata: its files stay.", path)
                 return
             pointer = None
         if pointer is None:
@@ -434,11 +439,25 @@ class LakehouseCatalog(Catalog):
         return f"{self.store.settings.display_uri} {self.store.settings.catalog_name}"
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
-        members = [member for member in participants if isinstance(member, LakehouseParticipant)]
-        if len(members) > 1 and not self.store.publishes_together:
+        if len(participants) > 1 and not self.store.publishes_together:
             raise NotImplementedError("This Iceberg catalog has no call for several tables.")
+        self._publish(participants)
+
+    @property
+    def publish_database(self) -> sa.URL | None:
+        return self.store.settings.url if self.store.publishes_together else None
+
+    def publish_with_record(
+        self, participants: list[TwoPhaseCatalogTable], record: Callable[[sa.Connection], None]
+    ) -> None:
+        if not self.store.publishes_together:
+            raise NotImplementedError("This Iceberg catalog publishes by no SQL transaction.")
+        self._publish(participants, record)
+
+    def _publish(self, participants: list[TwoPhaseCatalogTable], also: Also | None = None) -> None:
+        members = [member for member in participants if isinstance(member, LakehouseParticipant)]
         with publishing.publish_step():
-            publishing.publish(self.store, self.files, members)
+            publishing.publish(self.store, self.files, members, also)
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse.layout import remove_file, version_of
-from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, LostRace, Move, NotStaged, Store
+from twophase.catalogs.lakehouse.store import PUBLISHED, Also, Loaded, LostRace, Move, NotStaged, Store
 from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import ObjectPath
@@ -26,8 +26,16 @@ _THREADS = 4
 _DELETE_OLD = "write.metadata.delete-after-commit.enabled"
 
 
-def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
+def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant], also: Also | None = None) -> None:
     """Publish one or several participants of one Iceberg catalog in one step. Idempotent.
+
+    Parameters
+    ----------
+    store : Store
+    files : Files
+    members : sequence of LakehouseParticipant
+    also : callable, optional
+        Called inside the database transaction that is the step.
 
     Raises
     ------
@@ -41,7 +49,7 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant])
         if not waiting:
             return
         try:
-            _try(store, files, waiting)
+            _try(store, files, waiting, also)
             return
         except LostRace:
             time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
@@ -64,13 +72,13 @@ def _waiting(store: Store, members: Sequence[LakehouseParticipant]) -> list[Lake
     return [member for member in members if states[member.name] != PUBLISHED]
 
 
-def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant]) -> None:
+def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant], also: Also | None) -> None:
     """One try; what it wrote goes away again where it surely did not go through."""
     written: list[str] = []
     try:
         moves = _stage_all(store, members, written)
         with step("lakehouse.swap"):
-            store.publish(moves)
+            store.publish(moves, also)
     except (LostRace, NotStaged, TransactionAborted) as error:
         for location in written:
             remove_file(files, location)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -109,6 +109,10 @@ class Move:
     names: Sequence[str]
     before: Loaded | None
     after: Loaded
+
+
+#: Something that happens in the very transaction that publishes; it gets the SQLAlchemy connection.
+Also = Callable[[Any], None]
 
 
 class Store(ABC):
@@ -285,8 +289,14 @@ class Store(ABC):
         """States of several participants; without those that have no record."""
 
     @abstractmethod
-    def publish(self, moves: Sequence[Move]) -> None:
+    def publish(self, moves: Sequence[Move], also: Also | None = None) -> None:
         """Move all pointers and say that the participants are published: the one step.
+
+        Parameters
+        ----------
+        moves : sequence of Move
+        also : callable, optional
+            Called inside the step, where that is a database transaction.
 
         Raises
         ------

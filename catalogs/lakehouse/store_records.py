@@ -19,6 +19,7 @@ from twophase.catalogs.lakehouse.store import (
     ABORTED,
     PUBLISHED,
     STAGED,
+    Also,
     Loaded,
     LostRace,
     Move,
@@ -84,7 +85,8 @@ class RecordingStore(Store):
         found = [self.staged(participant) for participant in participants]
         return {record.participant: record.state for record in found if record is not None}
 
-    def publish(self, moves: Sequence[Move]) -> None:
+    def publish(self, moves: Sequence[Move], also: Also | None = None) -> None:
+        assert also is None, "There is no transaction for it to belong to."
         for move in moves:
             for name in move.names:
                 record = self._records.get(name)

@@ -10,6 +10,7 @@ PyIceberg's two tables stand two of ours:
 ====================== ===========================================================================================
 
 A participant is published if and only if its row says so; whoever wants to abort it or asks takes that row first.
+A timeline in the same database gets its row in the same transaction.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from twophase.catalogs.lakehouse.store import (
     ABORTED,
     PUBLISHED,
     STAGED,
+    Also,
     Loaded,
     LostRace,
     Move,
@@ -285,7 +287,7 @@ class SqlStore(Store):
         with self._begin(read_only=True) as connection:
             return {str(row.participant): str(row.state) for row in connection.execute(mine)}
 
-    def publish(self, moves: Sequence[Move]) -> None:
+    def publish(self, moves: Sequence[Move], also: Also | None = None) -> None:
         first = moves[0]
         transaction_id = first.names[0].rpartition("/")[0]
         with self._begin(path=first.path, transaction_id=transaction_id) as connection:
@@ -294,6 +296,8 @@ class SqlStore(Store):
             for move in moves:
                 if move.before is None and not self._swap(connection, move.path, None, move.after.location):
                     raise LostRace
+            if also is not None:
+                also(connection)
 
     def _record_published(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
         """Say that participants are published, in the transaction that publishes them."""

@@ -354,6 +354,24 @@ def test_a_publish_that_failed_for_another_reason_is_told_as_aborted_with_its_ca
     assert bench.tables() == []
 
 
+def test_an_error_of_a_java_store_is_told_in_its_own_words_without_its_stack(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "java.net.ConnectException: refused, password=hunter2"
+    said = f"An error occurred while calling o42.alterTable.\n: {why}\n\tat org.apache.hadoop.hive.Client.alter(C:7)\n"
+
+    def publish(_: object) -> None:
+        raise RuntimeError(said)
+
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    monkeypatch.setattr(type(write(tx, bench.catalogs["one"], "t")), "commit", publish)
+    with pytest.raises(TransactionAborted) as caught:
+        tx.commit()
+    assert caught.value.message.endswith("nothing was published: java.net.ConnectException: refused, password=***")
+    assert recorded(coordinator, tx).error == "RuntimeError: java.net.ConnectException: refused, password=***"
+
+
 def test_a_later_refusal_undoes_what_was_published(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")

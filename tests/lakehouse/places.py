@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,34 @@ class Lake:
         except NoSuchTableError:
             return None
 
-    def rows(self, path: ObjectPath) -> list[Row]:
-        """The rows of a table as PyIceberg reads them."""
+    def rows(self, path: ObjectPath, *, rust: bool = True) -> list[Row]:
+        """The rows of a table as two readers have them: PyIceberg, and iceberg-rust, which goes by the last snapshot's
+        schema.
+        """
         found = self.table(path)
         assert found is not None, f"There is no {path}."
+        if rust:
+            assert tuples(found) == tuples(self.rust_table(path)), "PyIceberg and iceberg-rust disagree."
         return [tuple(row.values()) for row in found.to_pylist()]
+
+    def rust_table(self, path: ObjectPath) -> pa.Table:
+        """A table as Iceberg's implementation in Rust reads it, from the metadata file alone."""
+        import datafusion
+        from pyiceberg_core.datafusion import IcebergDataFusionTable
+
+        found = IcebergDataFusionTable(
+            identifier=path.to_document(), metadata_location=self.metadata_location(path), file_io_properties={}
+        )
+        context = datafusion.SessionContext()
+        context.register_table("found", found)
+        return context.sql("SELECT * FROM found").to_arrow_table()
 
     def metadata_location(self, path: ObjectPath) -> str:
         """The pointer, as its row has it."""
-        (found,) = self.execute(
-            "SELECT metadata_location FROM iceberg_tables"
-            f" WHERE table_namespace = '{path.database}' AND table_name = '{path.name}'"
-        )
+        rows = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = :database AND table_name = :name"
+        engine = sa.create_engine(self.uri, poolclass=sa.pool.NullPool)
+        with engine.connect() as connection:
+            found = connection.execute(sa.text(rows), {"database": path.database, "name": path.name}).one()
         return str(found[0])
 
     def execute(self, sql: str) -> list[Row]:
@@ -210,3 +227,20 @@ def _reached(table: Any) -> set[str]:
 def ordered(rows: Sequence[Sequence[Any]]) -> list[Row]:
     """Rows in a fixed order."""
     return sorted((tuple(row) for row in rows), key=repr)
+
+
+def tuples(table: pa.Table) -> list[Any]:
+    """The rows of a table in a fixed order, in one form whoever read them."""
+    columns = [column.to_pylist() for column in table.columns]
+    return ordered([_plain(row) for row in zip(*columns, strict=True)])
+
+
+def _plain(value: Any) -> Any:
+    """A value in the one form that all readers' values are compared in."""
+    if isinstance(value, dict):
+        return tuple(_plain(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(part) for part in value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value
+    return bytes(value) if isinstance(value, bytearray) else value

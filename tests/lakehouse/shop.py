@@ -6,16 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.lakehouse.places import NAME, Lake, ordered
+from tests.lakehouse.places import NAME, Lake, tuples
 from twophase.model import ObjectPath
 
 DATABASE = "statements"
@@ -40,48 +38,25 @@ class Shop:
 
     def read(self, text: str) -> list[Any]:
         """What Spark reads."""
-        return _tuples(self.sql(text).toArrow())
+        return tuples(self.sql(text).toArrow())
 
     def rows(self, table: str, *, rust: bool = True) -> list[Any]:
         """What three readers agree on: Spark through the catalog, PyIceberg alone, and iceberg-rust."""
         spark = self.read(f"SELECT * FROM @{table}")
         found = self.lake.table(self.path(table))
         assert found is not None
-        assert spark == _tuples(found), "Spark and PyIceberg disagree."
+        assert spark == tuples(found), "Spark and PyIceberg disagree."
         if rust:  # It knows no fields that were added inside lists and structs, and goes by the snapshot's schema.
             assert spark == self.rust_rows(table), "Spark and iceberg-rust disagree."
         return spark
 
     def rust_rows(self, table: str) -> list[Any]:
         """What Iceberg's implementation in Rust reads, from the metadata file alone."""
-        import datafusion
-        from pyiceberg_core.datafusion import IcebergDataFusionTable
-
-        location = self.lake.metadata_location(self.path(table))
-        context = datafusion.SessionContext()
-        found = IcebergDataFusionTable(identifier=[DATABASE, table], metadata_location=location, file_io_properties={})
-        context.register_table("found", found)
-        return _tuples(context.sql("SELECT * FROM found").to_arrow_table())
+        return tuples(self.lake.rust_table(self.path(table)))
 
     def iceberg(self, table: str) -> Any:
         """PyIceberg's own table."""
         return self.lake.load(self.path(table))
-
-
-def _tuples(table: pa.Table) -> list[Any]:
-    columns = [column.to_pylist() for column in table.columns]
-    return ordered([_plain(row) for row in zip(*columns, strict=True)])
-
-
-def _plain(value: Any) -> Any:
-    """A value in the one form that all readers' values are compared in."""
-    if isinstance(value, dict):
-        return tuple(_plain(part) for part in value.values())
-    if isinstance(value, (list, tuple)):
-        return tuple(_plain(part) for part in value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC) if value.tzinfo else value
-    return bytes(value) if isinstance(value, bytearray) else value
 
 
 @contextmanager

@@ -171,6 +171,19 @@ def test_a_multi_insert_that_only_half_is_ours_is_refused(spark: SparkSession, o
     assert rows(spark, "SELECT * FROM a") == [(1,)]
 
 
+def test_what_spark_refuses_too_is_refused_with_its_own_error(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE kept (a BIGINT) USING parquet")
+    spark.range(1).createOrReplaceTempView("rows_in_memory")
+    for text in (
+        "FROM range(3) INSERT INTO kept SELECT id INSERT INTO rows_in_memory SELECT id",
+        "FROM range(3) INSERT INTO rows_in_memory SELECT id INSERT INTO kept SELECT id",
+    ):
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql(text)
+        assert caught.value.getCondition() == "UNSUPPORTED_INSERT.RDD_BASED"
+    assert spark.table("kept").count() == 0
+
+
 def test_a_multi_insert_inside_a_script_is_refused_before_it_runs(spark: SparkSession) -> None:
     for name in ("a", "b"):
         spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")

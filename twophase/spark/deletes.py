@@ -14,7 +14,8 @@ from urllib.parse import unquote
 from pyspark.errors import PySparkException
 
 from twophase.catalog import Catalog
-from twophase.model import ObjectPath
+from twophase.errors import CatalogError, ConfigurationError
+from twophase.model import ObjectPath, OverwriteScope
 from twophase.reading import Deletion, FileReader
 from twophase.spark.jvm_deletes import Delete
 from twophase.spark.proxies_delete import replace_rows
@@ -46,37 +47,42 @@ def delete_by_rows(handle: Handle, reader: StatementReader, text: str, args: Arg
     """
     try:
         plan = reader.analysed(text, args)
-    except PySparkException:
+    except (PySparkException, ConfigurationError):
         return None
     if plan is None or str(plan.nodeName()) != "DeleteFromTable":
         return None
     statement = Delete(handle.jvm, plan)
-    catalog_name, *parts = (statement.target[0], *statement.target[1]) if statement.target else ("",)
-    catalog = handle.catalogs.get(catalog_name)
-    if catalog is None or not statement.is_deterministic:
+    name, path = statement.target() or ("", None)
+    catalog = handle.catalogs.get(name)
+    if catalog is None or path is None or not statement.is_deterministic:
         return None
-    return lambda: _delete(handle, catalog, ObjectPath.of(*parts), statement)
+    return lambda: _delete(handle, catalog, path, statement)
 
 
 def _delete(handle: Handle, catalog: Catalog, path: ObjectPath, statement: Delete) -> None:
     plan = catalog.plan_delete(path, [None])
     if plan.rewritten is None or plan.rewritten.files is None:
         return  # There are no rows.
-    definition = plan.rewritten.definition or catalog.load_table(path)
+    definition = catalog.load_table(path)
+    shown = plan.rewritten.definition or definition
 
     def table(files: FileReader) -> ParquetTable:
-        return ParquetTable(handle, catalog, path, definition, files)
+        return ParquetTable(handle, catalog, path, shown, files)
 
-    found = _among(plan, statement.files(table(plan.rewritten.files)))
+    found = _among(path, plan, statement.files(table(plan.rewritten.files)))
     if found:
         kept = statement.kept(table(plan.rewritten.files.only(found)))
-        replace_rows(handle, catalog, path, found, plan.version, kept)
+        replace_rows(handle, catalog, path, definition, OverwriteScope(files=found, version=plan.version), kept)
 
 
-def _among(plan: Deletion, names: list[str]) -> tuple[str, ...]:
+def _among(path: ObjectPath, plan: Deletion, names: list[str]) -> tuple[str, ...]:
     """The files of the plan that Spark has named: it encodes names, and knows one scheme for a file system."""
+    known = {_without_scheme(file): file for file in plan.files}
     wanted = {_without_scheme(unquote(name)) for name in names}
-    return tuple(file for file in plan.files if _without_scheme(file) in wanted)
+    # Rows of a file that is passed over would stay.
+    if strange := sorted(wanted - known.keys()):
+        raise CatalogError(f"Rows of {path} cannot be deleted: Spark read them from {strange[0]}.", path=path)
+    return tuple(known[name] for name in sorted(wanted))
 
 
 def _without_scheme(name: str) -> str:

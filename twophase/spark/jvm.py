@@ -411,6 +411,11 @@ class Jvm:
 
         return DataFrame(dataset, self.spark)
 
+    def frame_of(self, plan: Any) -> Any:
+        """The DataFrame of a logical plan."""
+        with private_name("Dataset.ofRows", self.spark):
+            return self.data_frame(self.kind("org.apache.spark.sql.classic.Dataset").ofRows(self.session, plan))
+
 
 def texts(scala_map: Any) -> dict[str, str]:
     """The texts of a Scala ``Map``: two strings instead of an iterator, which costs several calls for each entry."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from twophase.model import ObjectPath
 from twophase.spark.jvm import Jvm, private_name
 
 _FILE = "__twophase_file"
-_LEAVES = ("DataSourceV2Relation",)
 
 
 class Delete:
@@ -25,16 +25,15 @@ class Delete:
             self._condition = plan.condition()
             self._relation = plan.table().collectLeaves().head()
 
-    @property
-    def target(self) -> tuple[str, tuple[str, ...]] | None:
-        """The catalog, and the parts of the table's name in it; None where it is no table of a catalog."""
-        if str(self._relation.getClass().getSimpleName()) not in _LEAVES:
+    def target(self) -> tuple[str, ObjectPath] | None:
+        """The catalog's name, and the table in it; None where it is no table of a catalog."""
+        if str(self._relation.getClass().getSimpleName()) != "DataSourceV2Relation":
             return None
         catalog, identifier = self._relation.catalog(), self._relation.identifier()
         if catalog.isEmpty() or identifier.isEmpty():
             return None
         found = identifier.get()
-        return str(catalog.get().name()), (*map(str, found.namespace()), str(found.name()))
+        return str(catalog.get().name()), ObjectPath.of(*map(str, found.namespace()), str(found.name()))
 
     @property
     def is_deterministic(self) -> bool:
@@ -45,10 +44,10 @@ class Delete:
         """The files of a table that hold rows to be deleted, as Spark writes their names."""
         from pyspark.sql.functions import input_file_name
 
-        named = self._frame(self._read(table)).withColumn(_FILE, input_file_name())
+        named = self._jvm.frame_of(self._read(table)).withColumn(_FILE, input_file_name())
         with private_name("Dataset.queryExecution", self._jvm.spark):
             rows = named._jdf.queryExecution().analyzed()
-        found = self._frame(self._filter(self._condition, rows)).select(_FILE).distinct()
+        found = self._jvm.frame_of(self._filter(self._condition, rows)).select(_FILE).distinct()
         return [str(row[0]) for row in found.collect()]
 
     def kept(self, table: Any) -> Any:
@@ -58,7 +57,7 @@ class Delete:
             true = self._jvm.kind(expressions + "Literal").TrueLiteral()
             goes = self._jvm.kind(expressions + "EqualNullSafe")(self._condition, true)
             stays = self._jvm.kind(expressions + "Not")(goes)
-        return self._frame(self._filter(stays, self._read(table)))
+        return self._jvm.frame_of(self._filter(stays, self._read(table)))
 
     def _read(self, table: Any) -> Any:
         """The relation that the condition speaks of, over another table of the same columns."""
@@ -72,8 +71,3 @@ class Delete:
     def _filter(self, condition: Any, rows: Any) -> Any:
         with private_name("plans.logical.Filter", self._jvm.spark):
             return self._jvm.kind("org.apache.spark.sql.catalyst.plans.logical.Filter")(condition, rows)
-
-    def _frame(self, plan: Any) -> Any:
-        with private_name("Dataset.ofRows", self._jvm.spark):
-            found = self._jvm.kind("org.apache.spark.sql.classic.Dataset").ofRows(self._jvm.session, plan)
-        return self._jvm.data_frame(found)

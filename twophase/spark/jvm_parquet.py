@@ -56,8 +56,7 @@ def table_frame(jvm: Jvm, table: Any) -> Any:
         relation = jvm.kind("org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation")
         options = jvm.kind("org.apache.spark.sql.util.CaseInsensitiveStringMap").empty()
         found = relation.create(table, none, none, options, *[none] * (_width(relation, "create") - 4))
-    with private_name("Dataset.ofRows", jvm.spark):
-        return jvm.data_frame(jvm.kind("org.apache.spark.sql.classic.Dataset").ofRows(jvm.session, found))
+    return jvm.frame_of(found)
 
 
 def _width(kind: Any, method: str) -> int:

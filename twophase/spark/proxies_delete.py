@@ -112,25 +112,19 @@ def delete(handle: Handle, catalog: Catalog, path: ObjectPath, predicates: Seque
         rows = table_frame(handle.jvm, table)
         # A row whose condition is NULL stays.
         rows = rows.where(~_otherwise_false(wanted)) if wanted is not None else rows.limit(0)
-    _replace(handle, catalog, path, definition, scope, rows)
-
-
-def replace_rows(
-    handle: Handle, catalog: Catalog, path: ObjectPath, files: tuple[str, ...], version: str, rows: Any
-) -> None:
-    """Replace some files of a table by rows."""
-    _replace(handle, catalog, path, catalog.load_table(path), OverwriteScope(files=files, version=version), rows)
+    replace_rows(handle, catalog, path, definition, scope, rows)
 
 
 def truncate(handle: Handle, catalog: Catalog, path: ObjectPath) -> None:
     """Replace all rows by none."""
     definition = catalog.load_table(path)
-    _replace(handle, catalog, path, definition, OverwriteScope(), definition.schema.empty_table())
+    replace_rows(handle, catalog, path, definition, OverwriteScope(), definition.schema.empty_table())
 
 
-def _replace(
+def replace_rows(
     handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition, scope: OverwriteScope, rows: Any
 ) -> None:
+    """Replace what a scope names by rows, as a statement of its own."""
     described = TableDefinition(pa.schema(list(definition.schema)))
     statement = live.open_statement(handle, catalog, path, described, Purpose.INSERT_OVERWRITE, scope)
     live.run_statement(handle, statement, rows, definition)

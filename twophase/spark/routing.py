@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -103,7 +103,8 @@ class Router:
         try:
             return original(text, args)
         except AnalysisException as error:
-            if "delete" not in text.lower():
+            words = leading_words(text, 2)
+            if words != ("DELETE", "FROM") and not (words[:1] == ("WITH",) and "delete" in text.lower()):
                 raise
             refused = error
         delete = delete_by_rows(self.handle, self.reader, text, args)
@@ -226,8 +227,19 @@ class Router:
         try:
             return self.rewriter.rewrite(text, args)
         except Untellable as problem:
+            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+                self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
+
+    def _refused_by_spark(self, text: str, args: Args) -> None:
+        """Raise Spark's own error of a statement that would fail without us, too."""
+        with suppress(ConfigurationError):  # a Spark version that cannot tell
+            try:
+                self.reader.analysed(text, args)
+            except PySparkException as error:
+                if error.getCondition() != _NEVER:
+                    raise
 
     def _constant(self, expression: str, args: Args) -> Any:
         """The value of a constant expression; Spark computes it without a job."""

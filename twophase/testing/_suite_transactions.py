@@ -11,7 +11,7 @@ import pytest
 
 from twophase.catalog import Catalog
 from twophase.coordinator import Coordinator
-from twophase.errors import CatalogError, TwoPhaseError
+from twophase.errors import CatalogError, LeaseLostError, TwoPhaseError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.testing._suite_base import NEW, OLD, SCHEMA, SECRET, Driver, Rows, SuiteBase, after, transaction_id
 from twophase.testing._suite_purposes import each_purpose
@@ -128,6 +128,35 @@ class TransactionChapter(SuiteBase):
         driver.catalog.publish_group(members)
         assert [driver.state(target) for target in targets] == [NEW, NEW]
         assert [member.outcome() for member in members] == [Outcome.PUBLISHED] * 2
+
+    @each_purpose
+    def test_a_record_is_written_by_the_transaction_that_publishes(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose
+    ) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        old = driver.ready(path, purpose)
+        before = driver.state(path)
+        participant = driver.staged(path, purpose)
+        if driver.catalog.publish_database is None:
+            with pytest.raises(NotImplementedError):
+                driver.catalog.publish_with_record([participant], lambda _: None)
+            assert driver.state(path) == before
+            return
+
+        def refuse(_: Any) -> None:
+            raise LeaseLostError("Another process has taken over.")
+
+        with pytest.raises(LeaseLostError):
+            driver.catalog.publish_with_record([participant], refuse)
+        assert driver.state(path) == before, "It was published without its record."
+        assert participant.outcome() is Outcome.NOT_PUBLISHED
+        inside: list[bool] = []
+        for _ in range(2):
+            driver.catalog.publish_with_record([participant], lambda found: inside.append(found.in_transaction()))
+        assert inside == [True], "The record is written once, in a transaction."
+        assert driver.state(path) == after(purpose, old, NEW)
+        assert participant.outcome() is Outcome.PUBLISHED
 
     @each_purpose
     def test_a_publish_is_undone_only_where_that_is_declared(

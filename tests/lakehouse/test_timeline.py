@@ -1,0 +1,177 @@
+"""A timeline in the database of the Iceberg catalog: its row and the pointers move in one SQL transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.lakehouse.places import NAME, Lake, open_lakehouse, ordered
+from tests.lakehouse.statements import ROWS, SCHEMA, table
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.coordinator import Coordinator
+from twophase.engines import same_database
+from twophase.errors import TransactionInDoubt
+from twophase.liveness import Lease
+from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.states import ParticipantState, TransactionState
+from twophase.timeline import Timeline
+from twophase.transactions import Transaction
+
+COMMITTING, COMPLETED = TransactionState.COMMITTING, TransactionState.COMPLETED
+CREATE, INSERT = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO
+ONE, OTHER = ObjectPath.of("shop", "daily"), ObjectPath.of("shop", "weekly")
+
+Coordinate = Callable[[str], Coordinator]
+
+
+@pytest.fixture
+def coordinate(catalog: LakehouseCatalog) -> Iterator[Coordinate]:
+    """Makes a coordinator with its timeline at a URL."""
+    catalog.create_database("shop")
+    made: list[Coordinator] = []
+
+    def make(url: str) -> Coordinator:
+        made.append(Coordinator(Timeline(url), {NAME: catalog}.__getitem__, name="job"))
+        return made[-1]
+
+    yield make
+    for coordinator in made:
+        coordinator.close()
+
+
+def stage(transaction: Transaction, catalog: LakehouseCatalog, path: ObjectPath, purpose: Purpose = CREATE) -> None:
+    participant = transaction.stage(catalog, path, TableDefinition(SCHEMA), purpose=purpose)
+    assert participant is not None
+    transaction.begin_participant(participant)
+    transaction.write(participant, table(ROWS))
+    transaction.prepare_participant(participant)
+
+
+def states_before_the_record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TransactionState, set[ParticipantState]]]:
+    """What the timeline says when the coordinator is about to record that all is published."""
+    seen = []
+    record = Timeline.record
+
+    def look(self: Timeline, lease: Lease, state: TransactionState, **more: object) -> None:
+        if state is COMPLETED:
+            found = self.transaction(lease.transaction_id)
+            assert found is not None
+            seen.append((found.state, {participant.state for participant in found.participants}))
+        record(self, lease, state, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Timeline, "record", look)
+    return seen
+
+
+@pytest.mark.parametrize("paths", [(ONE,), (ONE, OTHER)], ids=["one table", "two tables"])
+def test_the_row_moves_with_the_pointers(
+    lake: Lake,
+    catalog: LakehouseCatalog,
+    coordinate: Coordinate,
+    paths: tuple[ObjectPath, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator = coordinate(lake.uri)
+    seen = states_before_the_record(monkeypatch)
+    for purpose in (CREATE, INSERT):
+        transaction = coordinator.begin()
+        for path in paths:
+            stage(transaction, catalog, path, purpose)
+        transaction.commit()
+    assert seen == [(COMPLETED, {ParticipantState.PUBLISHED})] * 2
+    for path in paths:
+        found = lake.table(path)
+        assert found is not None
+        assert len(found) == 2 * len(ROWS)
+    assert coordinator.recover() == []
+
+
+def test_a_timeline_elsewhere_follows(
+    lake: Lake, catalog: LakehouseCatalog, coordinate: Coordinate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = states_before_the_record(monkeypatch)
+    transaction = coordinate(f"sqlite:///{tmp_path / 'timeline.db'}").begin()
+    stage(transaction, catalog, ONE)
+    transaction.commit()
+    assert seen == [(COMMITTING, {ParticipantState.PREPARED})]
+
+
+def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
+    lake: Lake, catalog: LakehouseCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver killed between the two publishes must not be found as completed."""
+    other = open_lakehouse(uri=f"sqlite:///{tmp_path / 'other.db'}", warehouse=str(tmp_path / "other"))
+    other.name = "other"
+    for each in (catalog, other):
+        each.create_database("shop")
+    coordinator = Coordinator(Timeline(lake.uri), {NAME: catalog, "other": other}.__getitem__, name="job")
+    seen = states_before_the_record(monkeypatch)
+    transaction = coordinator.begin()
+    stage(transaction, catalog, ONE)
+    stage(transaction, other, ONE)
+    transaction.commit()
+    assert seen == [(COMMITTING, {ParticipantState.PREPARED})]
+    coordinator.close()
+    other.close()
+
+
+def test_a_writer_that_lost_its_lease_is_fenced_off_by_the_publish_itself(
+    lake: Lake, catalog: LakehouseCatalog, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept between its last look at the lease and the transaction that moves the pointer."""
+    coordinator = coordinate(lake.uri)
+    transaction = coordinator.begin()
+    stage(transaction, catalog, ONE)
+    publish = catalog.store.publish
+
+    def taken_over(*arguments: object) -> None:
+        engine = sa.create_engine(lake.uri, poolclass=sa.pool.NullPool)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE twophase_transactions SET fencing = fencing + 1, lease_until = 0")
+        publish(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(catalog.store, "publish", taken_over)
+    with pytest.raises(TransactionInDoubt, match="taken over"):
+        transaction.commit()
+    monkeypatch.undo()
+    assert lake.table(ONE) is None
+    coordinator.recover()
+    again = coordinator.begin()
+    stage(again, catalog, ONE)
+    again.commit()
+    found = lake.table(ONE)
+    assert found is not None
+    assert ordered([tuple(row.values()) for row in found.to_pylist()]) == ordered(ROWS)
+    assert lake.orphans() == set()
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("postgresql+psycopg://user@host:5432/one", True),
+        ("postgresql://user:secret@host/one", True),
+        ("postgresql://user@host/one?sslmode=require", False),
+        ("postgresql://another@host/one", False),
+        ("postgresql://user@host:5433/one", False),
+        ("postgresql://user@elsewhere/one", False),
+        ("postgresql://user@host/two", False),
+        ("sqlite:///one", False),
+    ],
+)
+def test_databases_of_servers_are_told_apart(other: str, same: bool) -> None:
+    assert same_database(sa.make_url("postgresql+psycopg://user@host/one"), sa.make_url(other)) is same
+
+
+def test_databases_are_told_apart(tmp_path: Path) -> None:
+    timeline = Timeline(f"sqlite:///{tmp_path / 'one.db'}")
+    for url, same in [
+        (f"sqlite:///{tmp_path / 'sub' / '..' / 'one.db'}", True),
+        (f"sqlite:///{tmp_path / 'two.db'}", False),
+        ("postgresql://host/one", False),
+    ]:
+        assert timeline.is_in(sa.make_url(url)) is same
+    assert not timeline.is_in(None)
+    timeline.close()
