@@ -17,10 +17,10 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/.installed java servers ## Run all tests (three quarters of an hour)
+test: .venv/.installed java servers ## Run all tests (forty minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not exhaustive" $(PYTEST_ARGS)
 
-test-fast: .venv/.installed java servers ## Run all tests but the slow ones (a quarter of an hour)
+test-fast: .venv/.installed java servers ## Run all tests but the slow ones (six minutes)
 	@.venv/bin/python -m pytest $(SHARED) -m "not slow" $(PYTEST_ARGS)
 
 test-spark40: .venv-spark40/.installed java servers ## Run the subset that guards PySpark 4.0

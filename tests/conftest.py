@@ -15,12 +15,33 @@ from tests.servers import Server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 leaves sockets to the garbage collector; with it that is no fault of ours."""
+    java = list(servers.JAVA_FOR_SHORT_RUNS)
     if version("pyspark").startswith("4.0"):
+        # It leaves sockets to the garbage collector, which is no fault of ours.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    else:
+        # A query of few rows takes longer to compile than to run; the subset for PySpark 4.0 compiles.
+        java += ["-Dspark.sql.codegen.wholeStage=false"]
     config.stash[NUMBERS] = []
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(servers.JAVA_FOR_SHORT_RUNS))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java))
     _keep_configurations_apart()
+
+
+#: A server to start, or Hive's own metastore, by the name of a fixture or of a test's parameter.
+_SLOW = {
+    *("postgresql", "mariadb", "plain-postgresql", "plain-mariadb", "duckdb"),
+    *("hive", "hive_metastore", "hive_server2", "rest"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The quick tests start no server: files, SQLite, and Spark's catalog in memory. What is exhaustive is slow."""
+    for item in items:
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        names = {*getattr(item, "fixturenames", ()), *(value for value in given if isinstance(value, str))}
+        if not _SLOW.isdisjoint(names) or item.get_closest_marker("exhaustive"):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

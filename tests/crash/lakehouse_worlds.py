@@ -65,6 +65,13 @@ class LakehouseWorld(World):
         return [*super().leftovers(), *sorted(self.lake.orphans())]
 
 
+class LakehouseOneFileWorld(LakehouseWorld):
+    """The timeline in the file of the Iceberg catalog: its row moves with the pointers."""
+
+    def open_uri(self) -> str:
+        return f"sqlite:///{self.timeline_file}"
+
+
 class LakehousePostgreSQLWorld(LakehouseWorld):
     """The same over PostgreSQL; each directory has a schema of its own there."""
 

@@ -68,6 +68,21 @@ def slow_tier(done: Actions) -> Actions:
     return actions
 
 
+def kills_of(wanted: Actions) -> Actions:
+    """The deaths among some actions."""
+    return lambda step: tuple(a for a in wanted(step) if a in KILLS)
+
+
+def but_errors(wanted: Actions, *, left_out: bool) -> Actions:
+    """Some actions; only the deaths among them where the errors are left to ``make test-matrix``."""
+    return kills_of(wanted) if left_out else wanted
+
+
+def errors_of(wanted: Actions) -> Actions:
+    """Some actions but the deaths: most of the cases, as a death that leaves the same is tried once."""
+    return lambda step: tuple(a for a in wanted(step) if a not in KILLS)
+
+
 def with_rest(
     databases: Sequence[str], cases: Sequence[Any], on_servers: Callable[[str, Any], bool] = lambda *_: False
 ) -> list[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import KILLS, Actions, Case, Crew, Report, quick_tier, slow_tier
+from tests.crash.matrix import KILLS, Actions, Case, Crew, Report, but_errors, errors_of, quick_tier, slow_tier
 from tests.crash.scenarios import HIVE
 from twophase import failpoints
 
@@ -21,7 +21,8 @@ RECIPES = ("pointer", "rename")
 #: Only for SerDe tables, which Spark's own insert writes, and for HiveServer2: both in tests/hive.
 ELSEWHERE = {"hive.pointer.hidden_table", "hive.rename.hidden_table", "hive.pointer.own", "hive.pointer.name_aside"}
 
-#: Where the quick tier dies at every step; elsewhere it dies in the publish, and the slow tier tries the rest.
+#: Where the quick tier dies at every step, and the slow tier fails in every way; elsewhere the quick tier dies in the
+#: publish, the slow tier at every step, and errors are left to ``make test-matrix``.
 QUICK = {
     "pointer": {
         "create",
@@ -57,7 +58,7 @@ DEATHS = [
 ]
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(scope="module", params=[RECIPES[0], pytest.param(RECIPES[1], marks=pytest.mark.slow)])
 def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
     name = f"hive-{request.param}"
     with Crew(name, fast_directory / name, report_of(name)) as crew:
@@ -103,10 +104,25 @@ def test_every_failpoint_of_the_recipe_was_reached(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", HIVE)
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario, slow_at(crew, scenario), quick_at(crew, scenario)))
+    """Every failure in the thorough scenarios, every death in the others."""
+    wanted = but_errors(slow_at(crew, scenario), left_out=not is_thorough(crew, scenario))
+    assert not crew.run(crew.planner.cases(scenario, wanted, quick_at(crew, scenario)))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [(recipe, scenario) for recipe in RECIPES for scenario in HIVE if scenario not in QUICK[recipe]],
+    indirect=["crew"],
+)
+def test_after_any_error_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    """What the test before leaves out."""
+    assert not crew.run(crew.planner.cases(scenario, errors_of(slow_at(crew, scenario))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("death", DEATHS, ids=str)
+@pytest.mark.parametrize(
+    "death", [*DEATHS[:2], *(pytest.param(death, marks=pytest.mark.exhaustive) for death in DEATHS[2:])], ids=str
+)
 def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))

@@ -31,6 +31,7 @@ PLACES = {
     "jdbc-mariadb": "jdbc_worlds:JdbcMariaDBWorld",
     "jdbc-plain-mariadb": "jdbc_worlds:JdbcPlainMariaDBWorld",
     "lakehouse-sqlite": "lakehouse_worlds:LakehouseWorld",
+    "lakehouse-one_file": "lakehouse_worlds:LakehouseOneFileWorld",
     "lakehouse-postgresql": "lakehouse_worlds:LakehousePostgreSQLWorld",
     "lakehouse-hive_metastore": "lakehouse_worlds:LakehouseMetastoreWorld",
     "lakehouse-rest": "lakehouse_worlds:LakehouseRestWorld",

@@ -12,7 +12,7 @@ from tests.hive.conftest import start_session
 from tests.spark.answers import assert_same_answers
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 
-pytestmark = pytest.mark.spark40
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
 STATEMENTS = [
     "SET hive.exec.dynamic.partition.mode = nonstrict",

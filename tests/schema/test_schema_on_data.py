@@ -94,6 +94,7 @@ def test_each_allowed_cell_of_the_matrix_at_every_level(spark: SparkSession, tmp
     assert comparable(table.read(spark)) == comparable(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_each_refused_cell_of_the_matrix_leaves_the_data_at_every_level(
     spark: SparkSession, tmp_path: Path, policy: str
@@ -280,6 +281,7 @@ def test_keys_come_and_go_on_data(spark: SparkSession, tmp_path: Path) -> None:
 # -- the refusals ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "error"), [(c[1], c[2]) for c in REFUSED], ids=[c[0] for c in REFUSED])
 def test_each_refusal_leaves_what_was_written_and_what_will_be(
     spark: SparkSession, tmp_path: Path, changes: Sequence[Change], error: type[SchemaError]

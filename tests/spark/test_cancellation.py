@@ -108,7 +108,12 @@ def cancel_from_ui(spark: SparkSession, recorder: Recorder) -> None:
     browser.open(f"http://127.0.0.1:{port}/jobs/job/kill/", data=urllib.parse.urlencode(fields).encode()).read()
 
 
-@pytest.mark.parametrize("cancel", [cancel_by_group, cancel_by_tag, cancel_all, cancel_from_ui])
+OTHER_WAYS = (cancel_by_tag, cancel_all, cancel_from_ui)
+
+
+@pytest.mark.parametrize(
+    "cancel", [cancel_by_group, *(pytest.param(way, marks=pytest.mark.slow) for way in OTHER_WAYS)]
+)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_cancelled_statement_ends_in_on_canceled_and_leaves_the_table_as_it_was(
     spark: SparkSession, recorder: Recorder, cancel: Callable[[SparkSession, Recorder], None], statement: str

@@ -7,7 +7,7 @@ import pytest
 from tests.spark.answers import assert_same_answers
 from tests.spark.conftest import Start
 
-pytestmark = pytest.mark.spark40
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
 STATEMENTS = [
     # Tables of every kind
