@@ -399,6 +399,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
             if places.is_partitions(location, key, columns, root):
                 layout.retire(self.files, location, self.transaction_id)
 
+    def remove_empty(self) -> None:
+        """Remove the directory that stood for no rows."""
+        if layout.owned_by(self.files, self.empty, self.transaction_id):
+            self.files.remove_tree(self.empty)
+
     def mark_published(self) -> None:
         """Say beside the files that they were published, where nothing in the metastore would tell it for good."""
         mark = join(self.version, layout.PUBLISHED_FILE)

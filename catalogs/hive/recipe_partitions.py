@@ -306,11 +306,7 @@ class PointerPartitions(PointerParticipant):
         self.retire_partitions({c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old is not None})
         if self.effect == REPLACE and not same(self.before["location"], self.version):
             self.retire_table(self.before["location"])
-        self._remove_empty()
-
-    def _remove_empty(self) -> None:
-        if layout.owned_by(self.files, self.empty, self.transaction_id):
-            self.files.remove_tree(self.empty)
+        self.remove_empty()
 
     def undo(self) -> None:
         table = self.current()

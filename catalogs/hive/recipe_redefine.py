@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from twophase.catalogs.files import is_below
+from twophase.catalogs.files import is_below, same
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.name_swap import NameSwap
@@ -14,7 +15,7 @@ from twophase.failpoints import declare
 from twophase.model import Level
 from twophase.reading import ReadSource
 
-declare(*(f"hive.pointer.{name}" for name in ("name_aside", "add_partitions", "track")))
+declare(*(f"hive.pointer.{name}" for name in ("name_aside", "add_partitions", "switch_partitions", "track")))
 
 
 class PointerUntrack(PointerSwitch):
@@ -52,21 +53,58 @@ class PointerUntrack(PointerSwitch):
         if table is None or not self.is_ours(table) or (table.partition_columns and table.tracked):
             return
         super().complete()
+        tracked = replace(table, tracked=True)
+        listed = self.metastore.list_partitions(tracked)
+        self._retire_outside([part for part in listed if not self._is_of_ours(part)])
+        if _names(self.before_definition.partition_columns) == _names(table.partition_columns):
+            self._switch_partitions(tracked, listed)
+        else:
+            self._renew_partitions(tracked, listed)
+        if not table.partition_columns:
+            return
+        with self.step("track"):
+            self.metastore.alter_table(tracked)
+        self.tell()
+
+    def retire(self) -> None:
+        super().retire()
+        self.remove_empty()
+
+    def _is_of_ours(self, part: HivePartition) -> bool:
+        return is_below(part.location, self.version) or same(part.location, self.empty)
+
+    def _switch_partitions(self, table: HiveTable, listed: list[HivePartition]) -> None:
+        """Renew the metastore's list in one call.
+
+        A reader that looked at the table before the publish may list the partitions only now. It must find all old
+        rows or all new ones, and never a part of them, as where partitions are dropped one by one.
+        """
+        now = {layout.partition_key(dict(p.values), table.partition_columns): p.location for p in listed}
+        wanted = self._staged_partitions(table)
+        missing = {key: self.empty for key in wanted if key not in now}
+        gone = {key: self.empty for key in now if key not in wanted}
+        if missing or gone:
+            layout.write_stamp(self.files, self.empty, self.stamp_facts())
+        with self.step("add_partitions"):
+            self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+        now |= missing
+        others = {key: place for key, place in {**wanted, **gone}.items() if not same(now[key], place)}
+        with self.step("switch_partitions"):
+            self.metastore.alter_partitions(table, self.hive.partitions_of(table, others))
         with self.step("drop_partitions"):
-            listed = self.metastore.list_partitions(replace(table, tracked=True))
-            old = [part for part in listed if not is_below(part.location, self.version)]
-            self._retire_outside(old)
+            self.metastore.drop_partitions(table, self.hive.partitions_of(table, gone))
+
+    def _renew_partitions(self, table: HiveTable, listed: list[HivePartition]) -> None:
+        """Other partition columns, which only a catalog in memory takes: no call changes partitions into these."""
+        old = [part for part in listed if not is_below(part.location, self.version)]
+        with self.step("drop_partitions"):
             self.metastore.drop_partitions(table, old)
         if not table.partition_columns:
             return
+        there = {layout.partition_key(dict(p.values), table.partition_columns) for p in listed if p not in old}
+        wanted = {key: place for key, place in self._staged_partitions(table).items() if key not in there}
         with self.step("add_partitions"):
-            there = {layout.partition_key(dict(p.values), table.partition_columns) for p in listed if p not in old}
-            found = self._staged_partitions(replace(table, tracked=True))
-            wanted = {key: location for key, location in found.items() if key not in there}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, wanted))
-        with self.step("track"):
-            self.metastore.alter_table(replace(table, tracked=True))
-        self.tell()
 
     def _retire_outside(self, old: list[HivePartition]) -> None:
         """Partitions that the mark of the old table's own directory does not cover."""
@@ -81,6 +119,10 @@ class PointerUntrack(PointerSwitch):
 
     def read_source(self) -> ReadSource | None:
         return HiveParticipant.read_source(self)
+
+
+def _names(columns: Sequence[str]) -> list[str]:
+    return [column.lower() for column in columns]
 
 
 class PointerSwap(NameSwap, PointerCreateHidden):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.hive.world import World, files_of
+from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
@@ -241,3 +245,36 @@ def test_a_create_can_be_compensated(world: World) -> None:
     assert participant.compensate()
     assert not world.catalog.table_exists(ObjectPath.of("default", "t"))
     participant.abort()
+
+
+def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "SELECT id, id % 3 + {0} AS k, '{0}' AS v FROM range(9)"
+    world.run("t", world.sql(rows.format(0)), by=["k"])
+    # Each lists the partitions when it runs, and only then.
+    planned = [world.sql("SELECT v FROM t") for _ in range(60)]
+    seen = []
+
+    def look() -> None:
+        seen.append([row.v for row in planned.pop().collect()])
+
+    plain = HiveParticipant.step
+
+    @contextmanager
+    def watched(participant: HiveParticipant, name: str) -> Iterator[None]:
+        look()
+        with plain(participant, name):
+            yield
+        look()
+
+    monkeypatch.setattr(HiveParticipant, "step", watched)
+    world.run(
+        "t",
+        world.sql(rows.format(1) + " WHERE id > 0").selectExpr("id AS n", "v", "k"),
+        by=["k"],
+        purpose=Purpose.REPLACE_TABLE_AS,
+    )
+    assert all(versions in (["0"] * 9, ["1"] * 8) for versions in seen)
+    assert (seen[0], seen[-1]) == (["0"] * 9, ["1"] * 8)
+    assert world.partitions("t") == ["k=1", "k=2", "k=3"]
