@@ -116,6 +116,10 @@ def _tables(world: World, scenario: Scenario) -> Answer:
     return {s.table: world.rows(s.table) for s in scenario.statements}
 
 
+def _read_otherwise(world: World, tables: Answer) -> Answer:
+    return {table: world.other_reader(table) for table in tables} if world.reads_twice else tables
+
+
 def look(world: World, scenario: Scenario) -> Answer:
     """What readers and operators see."""
     return {
@@ -142,8 +146,10 @@ def again(world: World, scenario: Scenario) -> Answer:
         recovered = _recover(coordinator)
         cleaned = _clean(world, coordinator)
         before = look(world, scenario)
+        otherwise = _read_otherwise(world, before["tables"])
         told = _work(world, Scenario(scenario.name, scenario.statements, scenario.before), coordinator)
-    return {**recovered, "before": before, "left": cleaned["left"], "work": told, "after": look(world, scenario)}
+    found = {"before": before, "read otherwise": otherwise, "after": look(world, scenario)}
+    return {**recovered, **found, "left": cleaned["left"], "work": told}
 
 
 # -- several at once -----------------------------------------------------------------------------------------------
@@ -213,6 +219,7 @@ def warm_up(world: str) -> None:
         job = {"world": world, "directory": directory, "scenario": "create"}
         for name in ("set up", "work", "recover", "again"):
             opened = world_of(world)(Path(directory))
+            opened.reads_twice = False  # A reader may start threads, which no fork has.
             _run(opened, {**job, "job": name})
             opened.close()
 

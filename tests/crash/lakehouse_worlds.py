@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+import datafusion  # noqa: F401  (imported before the forks; it starts threads only when it reads)
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg_core import datafusion as _  # noqa: F401
+from sqlalchemy.exc import NoResultFound
 
 from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
 from tests.crash.worlds import DATABASE, World, name_of, variable
@@ -60,6 +64,13 @@ class LakehouseWorld(World):
     def rows(self, table: str) -> Rows | None:
         found = self.lake.table(self.path(table))
         return None if found is None else sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+    def other_reader(self, table: str) -> Rows | None:
+        try:
+            found = self.lake.rust_table(self.path(table))
+        except (NoSuchTableError, NoResultFound):
+            return None
+        return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
     def leftovers(self) -> list[str]:
         return [*super().leftovers(), *sorted(self.lake.orphans())]

@@ -325,6 +325,7 @@ class Crew:
 def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job, undoes: bool) -> Iterator[str]:
     yield from _ran(worked, [*recovered, settled])
     before, after = settled["before"], settled["after"]
+    yield from _is_read_alike(settled)
     old, new = _plain(scenario.old()), _plain(scenario.new())
     if scenario.outsider:
         yield from _outsider_is_untouched(scenario, worked, before, undoes)
@@ -346,6 +347,12 @@ def _ran(worked: Job, others: list[Job]) -> Iterator[str]:
     for other in others:
         if other["exit"] != 0 or "broken" in other or "failed" in other:
             yield f"recovery went wrong: {other}"
+
+
+def _is_read_alike(settled: Job) -> Iterator[str]:
+    tables, otherwise = settled["before"]["tables"], settled["read otherwise"]
+    if otherwise != tables:
+        yield f"two readers disagree: {tables}, {otherwise}"
 
 
 def _is_whole(tables: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:

@@ -68,6 +68,8 @@ class World(ABC):
     warmed_as: str | None = None
     #: Whether a part of it lies outside its directory, and has to be made anew each time.
     outside = False
+    #: Whether tables are read by a second reader, too.
+    reads_twice = True
     #: Whether a publish can be undone when a later one is refused; else that ends in doubt, and is told.
     undoes = True
 
@@ -83,6 +85,10 @@ class World(ABC):
     @abstractmethod
     def rows(self, table: str) -> Rows | None:
         """What a reader sees, past the catalog: rows, or None where there is no table."""
+
+    def other_reader(self, table: str) -> Rows | None:
+        """What another reader sees, which shares nothing with the first: it must be the same."""
+        return self.rows(table)
 
     def frame(self, rows: Rows, schema: pa.Schema) -> Any:
         """What ``write`` takes."""
