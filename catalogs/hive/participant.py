@@ -171,7 +171,16 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("stage"):
             if not self.files.exists(self.version):
                 self._made = set()
-            layout.write_stamp(self.files, self.version, self.stamp_facts())
+            try:
+                layout.write_stamp(self.files, self.version, self.stamp_facts())
+            except OSError as error:
+                raise CatalogError(
+                    f"{self.path} was not written: its staging directory {self.version} cannot be made "
+                    f"({error}).",
+                    path=self.path,
+                    transaction_id=self.transaction_id,
+                    hint="Make the directory that holds it, with the right to write there, or name another place.",
+                ) from error
 
     def stamp_facts(self) -> dict[str, Any]:
         """What the owner stamp says."""

@@ -51,6 +51,18 @@ def test_a_foreign_directory_at_the_default_location_is_refused_and_untouched(wo
     (home / "precious.txt").unlink()
 
 
+def test_a_place_that_cannot_be_written_is_told_in_words(world: World, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where a directory should be")  # For root, no directory is unwritable.
+    participant = world.offer("t", world.sql("SELECT 1 AS id"), location=str(blocked / "t"))
+    with pytest.raises(CatalogError, match=r"default\.t was not written: its staging directory .* cannot be made") as told:
+        participant.begin()
+    assert told.value.transaction_id == participant.transaction_id
+    assert "right to write" in str(told.value)
+    participant.abort()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
 def test_an_empty_directory_at_a_location_is_there_again_after_an_abort(world: World, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     participant = world.stage("e", world.sql("SELECT 1 AS a"), location=str(tmp_path / "here"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.readwriter import DataFrameWriter
@@ -434,6 +434,43 @@ def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
         spark.sql(text)
+    assert caught.value.getCondition() == condition
+
+
+@pytest.mark.parametrize(
+    ("layout", "condition"),
+    [
+        (lambda writer: writer.partitionBy("c"), "COLUMN_NOT_DEFINED_IN_TABLE"),
+        (lambda writer: writer.partitionBy("a", "a"), "COLUMN_ALREADY_EXISTS"),
+        (lambda writer: writer.partitionBy("a", "b"), "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
+        (lambda writer: writer.bucketBy(2, "a").sortBy("c"), "COLUMN_NOT_DEFINED_IN_TABLE"),
+        (lambda writer: writer.partitionBy("b").bucketBy(2, "b"), "_LEGACY_ERROR_TEMP_1166"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_layout_that_spark_refuses_too_is_sparks_own_error(
+    spark: SparkSession, layout: Callable[[Any], Any], condition: str, mode: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        layout(spark.sql("SELECT 1 AS a, 2 AS b").write.mode(mode)).saveAsTable("n")
+    assert caught.value.getCondition() == condition
+    assert not spark.catalog.tableExists("n")
+
+
+@pytest.mark.parametrize(
+    ("partitioning", "condition"),
+    [
+        (lambda: [F.col("c")], "COLUMN_NOT_DEFINED_IN_TABLE"),
+        (lambda: [F.partitioning.bucket(2, "c")], "COLUMN_NOT_DEFINED_IN_TABLE"),
+        (lambda: [F.col("a"), F.col("b")], "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
+        (lambda: [F.partitioning.years("a")], "UNSUPPORTED_PARTITION_TRANSFORM"),
+    ],
+)
+def test_a_layout_of_write_to_that_spark_refuses_too_is_sparks_own_error(
+    spark: SparkSession, partitioning: Callable[[], list[Any]], condition: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.sql("SELECT 1 AS a, 2 AS b").writeTo("n").partitionedBy(*partitioning()).create()
     assert caught.value.getCondition() == condition
 
 

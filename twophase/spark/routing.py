@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
@@ -286,6 +286,31 @@ class Router:
                 raise
             self.unprotected(str(error), error)
         return instead()
+
+    def create(self, run: Callable[[], Any], text: Callable[[], str]) -> None:
+        """Run what makes a table; where Spark refuses such a table too, the error is its own, as in :meth:`_execute`.
+
+        Parameters
+        ----------
+        run : callable
+        text : callable
+            The statement of SQL that would make it.
+        """
+        try:
+            run()
+        except (AnalysisException, CatalogError) as error:
+            if self.in_transaction() or _has_begun(error):
+                raise
+            refused = error
+        else:
+            return
+        try:
+            self._refused_by_spark(text(), None)
+        except ParseException:  # a type or name that has no such text
+            pass
+        except PySparkException as error:
+            raise error from None
+        raise refused
 
     def parts(self, name: Any) -> tuple[str, ...] | None:
         """The parts of a name given to the DataFrame API; None where Spark will refuse it."""

@@ -8,12 +8,12 @@ left to Spark, which then refuses it in its own words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.readwriter import DataFrameWriterV2
 
 from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark import create_text
 from twophase.spark.jvm_writers import WriterFacts, qualified, stored_facts, without_layout, writer_facts
 from twophase.spark.ownership import Owner, Ruling
 from twophase.spark.targets import Target
@@ -36,12 +36,16 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     if ruling.facts is not None and facts.mode == "Ignore":
         return  # the table is there: Spark then does not even look at the rows
 
-    def run() -> None:
+    def append() -> None:
         # A layout that fits was checked above; Spark's check of it does not know a sorted bucket.
-        appends = target.spliced and ruling.facts is not None and facts.mode == "Append"
-        with without_layout(router.spark, writer._jwrite) if appends else nullcontext():
+        with without_layout(router.spark, writer._jwrite):
             save(target.name)
 
+    def create() -> None:
+        router.create(lambda: save(target.name), lambda: create_text.of_save(target.path, facts, writer._df.schema))
+
+    appends = ruling.facts is not None and facts.mode == "Append"
+    run = (append if appends else create) if target.spliced else (lambda: save(target.name))
     router.run(run, options={target.path: facts.options}, instead=lambda: save(name))
 
 
@@ -217,4 +221,12 @@ class RoutedWriter(DataFrameWriterV2):
                 getattr(writer, told)(*told_args, **told_kwargs)
             getattr(writer, method)(*args)
 
-        self._router.run(routed, scopes, options={target.path: self._options}, instead=stock)
+        def create() -> None:
+            self._router.create(routed, lambda: self._as_text(target))
+
+        creates = target.spliced and method in ("create", "createOrReplace")
+        self._router.run(create if creates else routed, scopes, options={target.path: self._options}, instead=stock)
+
+    def _as_text(self, target: Target) -> str:
+        partitioning = [column for told, columns, _ in self._told if told == "partitionedBy" for column in columns]
+        return create_text.of_write_to(target.path, self._provider, self._options, partitioning, self._df.schema)
