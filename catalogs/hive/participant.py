@@ -175,8 +175,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
                 layout.write_stamp(self.files, self.version, self.stamp_facts())
             except OSError as error:
                 raise CatalogError(
-                    f"{self.path} was not written: its staging directory {self.version} cannot be made "
-                    f"({error}).",
+                    f"{self.path} was not written: its staging directory {self.version} cannot be made ({error}).",
                     path=self.path,
                     transaction_id=self.transaction_id,
                     hint="Make the directory that holds it, with the right to write there, or name another place.",

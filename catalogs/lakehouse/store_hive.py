@@ -38,7 +38,16 @@ from pyiceberg.catalog.hive import (
 )
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import StagedTable
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random
+from tenacity import (
+    Retrying,
+    retry,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random,
+)
+from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TTransportException
 
 from twophase.catalogs import metastore_names
@@ -140,8 +149,7 @@ class HiveStore(RecordingStore):
         found: dict[ObjectPath, str] = {}
         with self.speaking(path=database), self.catalog._client as client:
             for name in client.get_all_databases() if database is None else [database]:
-                names = client.get_all_tables(name)
-                for table in client.get_table_objects_by_name(name, names) if names else ():
+                for table in _tables_of(client, name):
                     if _is_iceberg(table):
                         path = ObjectPath.of(table.dbName, table.tableName)
                         found[path] = str(table.parameters[METADATA_LOCATION])
@@ -253,6 +261,18 @@ class HiveStore(RecordingStore):
                 return False
             client.drop_table(path.database, path.name, False)
         return True
+
+
+def _has_no_answer(error: BaseException) -> bool:
+    return isinstance(error, TApplicationException) and error.type == TApplicationException.MISSING_RESULT
+
+
+@retry(retry=retry_if_exception(_has_no_answer), stop=stop_after_attempt(3), reraise=True)
+def _tables_of(client: Any, database: str) -> list[Any]:
+    """All tables of a database; none where it was dropped since it was listed, which the second call cannot say."""
+    names = client.get_all_tables(database)
+    found: list[Any] = client.get_table_objects_by_name(database, names) if names else []
+    return found
 
 
 def _is_iceberg(table: Any) -> bool:

@@ -55,7 +55,9 @@ def test_a_place_that_cannot_be_written_is_told_in_words(world: World, tmp_path:
     blocked = tmp_path / "file"
     blocked.write_text("a file where a directory should be")  # For root, no directory is unwritable.
     participant = world.offer("t", world.sql("SELECT 1 AS id"), location=str(blocked / "t"))
-    with pytest.raises(CatalogError, match=r"default\.t was not written: its staging directory .* cannot be made") as told:
+    with pytest.raises(
+        CatalogError, match=r"default\.t was not written: its staging directory .* cannot be made"
+    ) as told:
         participant.begin()
     assert told.value.transaction_id == participant.transaction_id
     assert "right to write" in str(told.value)

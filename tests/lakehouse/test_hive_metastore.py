@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import MetaException
 
 import twophase
@@ -323,3 +324,27 @@ def test_statements_through_spark(hive_metastore: Server, tmp_path: Path) -> Non
         shop.sql("DROP TABLE @v")
         shop.sql("DROP DATABASE lake.statements CASCADE")
     assert lake.tables() == []
+
+
+def test_a_database_that_is_dropped_while_tables_are_listed_stops_nothing(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(catalog, path)
+    doomed = ObjectPath.of(f"{path.database}_2", "t")
+    other = lake.catalog()
+    other.create_database(doomed.database)
+    run(other, doomed)
+    listed: list[str] = []
+    plain = ThriftHiveMetastore.Client.get_all_tables
+
+    def drop_after(client: Any, database: str) -> list[str]:
+        found: list[str] = plain(client, database)
+        if database == doomed.database and not listed:
+            listed.extend(found)
+            other.drop_table(doomed)
+            other.drop_database(doomed.database)
+        return found
+
+    monkeypatch.setattr(ThriftHiveMetastore.Client, "get_all_tables", drop_after)
+    assert path in catalog.store.paths()
+    assert listed == ["t"]
