@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twophase.catalog import Residue
 from twophase.catalogs.files import base_name, is_below, join, normal, parent
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
 
+_Found = TypeVar("_Found")
+
 
 class Housekeeping:
     """Finds and removes only what carries our stamp and what no table refers to."""
@@ -30,27 +32,37 @@ class Housekeeping:
 
     def residues(self, live: frozenset[str]) -> list[Residue]:
         """Residues of all databases, the hidden tables included."""
-        found: list[Residue] = []
+        return list(self._in_each_database(lambda database: self._residues_of(database, live)))
+
+    def _in_each_database(self, look: Callable[[str], Iterable[_Found]]) -> Iterator[_Found]:
+        """What a look at each database finds; one that somebody drops meanwhile holds nothing any more."""
         for database in self._catalog.list_databases():
-            # Directories first: one that is published meanwhile is then seen as referred to.
-            directories = list(self._directories(database))
-            tables = self._tables(database)
-            hidden = self._hidden_tables(tables, live)
-            # They go first, and then hold nothing any more.
-            going = {residue.location for residue in hidden}
-            used = self._references([t for t in tables if f"{t.database}.{t.name}" not in going])
-            found += hidden
-            found += [residue for d in directories if (residue := self._judge(d, used, live)) is not None]
-        return found
+            try:
+                found = list(look(database))
+            except Exception:
+                if database in self._catalog.list_databases():
+                    raise
+                continue
+            yield from found
+
+    def _residues_of(self, database: str, live: frozenset[str]) -> Iterator[Residue]:
+        # Directories first: one that is published meanwhile is then seen as referred to.
+        directories = list(self._directories(database))
+        tables = self._tables(database)
+        hidden = self._hidden_tables(tables, live)
+        # They go first, and then hold nothing any more.
+        going = {residue.location for residue in hidden}
+        used = self._references([t for t in tables if f"{t.database}.{t.name}" not in going])
+        yield from hidden
+        yield from (residue for d in directories if (residue := self._judge(d, used, live)) is not None)
 
     def strangers(self) -> list[str]:
         """A sentence for each other metastore that has tables in the directories of our databases."""
         found = {}
-        for database in self._catalog.list_databases():
-            for directory in self._directories(database):
-                stamp = layout.read_stamp(self._catalog.files, directory)
-                if stamp is not None and self._is_strange(stamp):
-                    found[str(stamp[identity.STORE])] = directory
+        for directory in self._in_each_database(self._directories):
+            stamp = layout.read_stamp(self._catalog.files, directory)
+            if stamp is not None and self._is_strange(stamp):
+                found[str(stamp[identity.STORE])] = directory
         ours = self._catalog.metastore.identity
         return [str(identity.refusal(directory, theirs, ours)) for theirs, directory in sorted(found.items())]
 
@@ -166,10 +178,7 @@ class Housekeeping:
         self._catalog.remove_if_unused(residue.location)
 
     def _all_references(self) -> set[str]:
-        used: set[str] = set()
-        for database in self._catalog.list_databases():
-            used |= self._references(self._tables(database))
-        return used
+        return set(self._in_each_database(lambda database: self._references(self._tables(database))))
 
     def _remove_hidden(self, residue: Residue) -> None:
         database, _, name = residue.location.partition(".")
@@ -211,15 +220,15 @@ class Housekeeping:
 
     def lost_tables(self) -> list[str]:
         """Sentences about tables that Spark reads at a wrong place, with the statement that cures each."""
-        found = []
-        for database in self._catalog.list_databases():
-            for name in self._catalog.list_tables(database):
-                if (lost := self._lost(database, name)) is not None:
-                    found.append(
-                        f"Spark looks for the files of {database}.{name} where they are not; a rename by a session "
-                        f"without twophase did that. Run: ALTER TABLE {database}.{name} SET LOCATION '{lost}'"
-                    )
-        return found
+        return list(self._in_each_database(self._lost_tables_of))
+
+    def _lost_tables_of(self, database: str) -> Iterator[str]:
+        for name in self._catalog.list_tables(database):
+            if (lost := self._lost(database, name)) is not None:
+                yield (
+                    f"Spark looks for the files of {database}.{name} where they are not; a rename by a session "
+                    f"without twophase did that. Run: ALTER TABLE {database}.{name} SET LOCATION '{lost}'"
+                )
 
     def _lost(self, database: str, name: str) -> str | None:
         """Where a version of ours is that Hive knows and Spark does not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,3 +157,36 @@ def test_an_old_table_that_waits_aside_goes_even_when_another_writer_holds_the_n
     second.finish()
     assert world.rows("t") == [(0, "b")]
     assert world.hidden_tables() == []
+
+
+@pytest.mark.parametrize("moment", ["list_tables", "database_location"])
+def test_a_database_that_is_dropped_while_clean_looks_stops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    world.run("t", world.sql("SELECT 1 AS a"))
+    world.run("t", world.sql("SELECT 2 AS a"), Purpose.REPLACE_TABLE_AS)
+    world.sql("CREATE DATABASE doomed")
+    asked: list[str] = []
+    store = world.catalog.metastore
+    plain = getattr(store, moment)
+
+    def drop_first(database: str) -> Any:
+        if database == "doomed" and not asked:
+            asked.append(database)
+            world.sql("DROP DATABASE doomed")
+        return plain(database)
+
+    monkeypatch.setattr(store, moment, drop_first)
+    assert [residue.kind for residue in world.catalog.residues()] == []
+    assert asked == ["doomed"]
+    assert clean(world) == ["version"]
+    assert world.rows("t") == [(2,)]
+
+
+def test_a_fault_of_the_metastore_while_clean_looks_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(database: str) -> list[str]:
+        raise CatalogError(f"no answer about {database}")
+
+    monkeypatch.setattr(world.catalog.metastore, "list_tables", fault)
+    with pytest.raises(CatalogError, match="no answer about default"):
+        world.catalog.residues()
