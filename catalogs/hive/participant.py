@@ -169,9 +169,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def begin(self) -> None:
         with self.step("stage"):
-            if not self.files.exists(self.version):
-                self._made = set()
             try:
+                if not self.files.exists(self.version):
+                    self._made = set()
                 layout.write_stamp(self.files, self.version, self.stamp_facts())
             except OSError as error:
                 raise CatalogError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from twophase.catalogs.files import is_below, same
@@ -56,7 +55,7 @@ class PointerUntrack(PointerSwitch):
         tracked = replace(table, tracked=True)
         listed = self.metastore.list_partitions(tracked)
         self._retire_outside([part for part in listed if not self._is_of_ours(part)])
-        if _names(self.before_definition.partition_columns) == _names(table.partition_columns):
+        if self._keeps_partition_columns(table):
             self._switch_partitions(tracked, listed)
         else:
             self._renew_partitions(tracked, listed)
@@ -70,6 +69,12 @@ class PointerUntrack(PointerSwitch):
         super().retire()
         self.remove_empty()
 
+    def _keeps_partition_columns(self, table: HiveTable) -> bool:
+        """Also in their case where the catalog tells it apart: it knows a partition by the very names."""
+        if not self.metastore.changes_partition_columns:
+            return bool(table.partition_columns)
+        return tuple(self.before_definition.partition_columns) == tuple(table.partition_columns)
+
     def _is_of_ours(self, part: HivePartition) -> bool:
         return is_below(part.location, self.version) or same(part.location, self.empty)
 
@@ -79,20 +84,24 @@ class PointerUntrack(PointerSwitch):
         A reader that looked at the table before the publish may list the partitions only now. It must find all old
         rows or all new ones, and never a part of them, as where partitions are dropped one by one.
         """
-        now = {layout.partition_key(dict(p.values), table.partition_columns): p.location for p in listed}
+        old = {layout.partition_key(dict(part.values), table.partition_columns): part for part in listed}
         wanted = self._staged_partitions(table)
-        missing = {key: self.empty for key in wanted if key not in now}
-        gone = {key: self.empty for key in now if key not in wanted}
+        missing = self.hive.partitions_of(table, {key: self.empty for key in wanted if key not in old})
+        gone = {key: part for key, part in old.items() if key not in wanted}
         if missing or gone:
             layout.write_stamp(self.files, self.empty, self.stamp_facts())
         with self.step("add_partitions"):
-            self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
-        now |= missing
-        others = {key: place for key, place in {**wanted, **gone}.items() if not same(now[key], place)}
+            self.metastore.add_partitions(table, missing)
+        places = {**wanted, **dict.fromkeys(gone, self.empty)}
+        others = {key: place for key, place in places.items() if key not in old or not same(old[key].location, place)}
         with self.step("switch_partitions"):
-            self.metastore.alter_partitions(table, self.hive.partitions_of(table, others))
+            left = [replace(gone[key], location=place, extra=None) for key, place in others.items() if key in gone]
+            held = self.hive.partitions_of(table, {key: place for key, place in others.items() if key not in gone})
+            self.metastore.alter_partitions(table, [*held, *left])
         with self.step("drop_partitions"):
-            self.metastore.drop_partitions(table, self.hive.partitions_of(table, gone))
+            # Another recovery may have gone ahead of this one, and a writer after it.
+            now = self.metastore.list_partitions(table) if gone else []
+            self.metastore.drop_partitions(table, [part for part in now if same(part.location, self.empty)])
 
     def _renew_partitions(self, table: HiveTable, listed: list[HivePartition]) -> None:
         """Other partition columns, which only a catalog in memory takes: no call changes partitions into these."""
@@ -119,10 +128,6 @@ class PointerUntrack(PointerSwitch):
 
     def read_source(self) -> ReadSource | None:
         return HiveParticipant.read_source(self)
-
-
-def _names(columns: Sequence[str]) -> list[str]:
-    return [column.lower() for column in columns]
 
 
 class PointerSwap(NameSwap, PointerCreateHidden):

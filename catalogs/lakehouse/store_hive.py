@@ -41,7 +41,7 @@ from pyiceberg.table import StagedTable
 from tenacity import (
     Retrying,
     retry,
-    retry_if_exception,
+    retry_if_exception_type,
     retry_if_result,
     stop_after_attempt,
     stop_after_delay,
@@ -263,13 +263,9 @@ class HiveStore(RecordingStore):
         return True
 
 
-def _has_no_answer(error: BaseException) -> bool:
-    return isinstance(error, TApplicationException) and error.type == TApplicationException.MISSING_RESULT
-
-
-@retry(retry=retry_if_exception(_has_no_answer), stop=stop_after_attempt(3), reraise=True)
+@retry(retry=retry_if_exception_type(TApplicationException), stop=stop_after_attempt(3), reraise=True)
 def _tables_of(client: Any, database: str) -> list[Any]:
-    """All tables of a database; none where it was dropped since it was listed, which the second call cannot say."""
+    """All tables of a database; none where it was dropped meanwhile, for which the second call has no words."""
     names = client.get_all_tables(database)
     found: list[Any] = client.get_table_objects_by_name(database, names) if names else []
     return found

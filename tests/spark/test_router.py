@@ -474,6 +474,23 @@ def test_a_layout_of_write_to_that_spark_refuses_too_is_sparks_own_error(
     assert caught.value.getCondition() == condition
 
 
+def test_what_is_refused_for_another_reason_than_its_layout_keeps_its_error(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    odd = spark.sql("SELECT 1 AS `my col`, 2 AS c")
+    with pytest.raises(AnalysisException) as caught:
+        odd.writeTo("t").partitionedBy(F.col("c")).create()
+    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
+    # Where Spark cannot be asked, the first refusal stands.
+    router = router_of(spark)
+    assert router is not None
+    monkeypatch.setattr(router.reader, "analysed", lambda *_: 1 / 0)
+    with pytest.raises(AnalysisException) as caught:
+        odd.write.partitionBy("nope").saveAsTable("n")
+    assert "nope" in str(caught.value)
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
 def test_save_as_table_creates_in_every_mode(spark: SparkSession, mode: str) -> None:
     partitioned(spark).write.mode(mode).partitionBy("p").option("compression", "gzip").saveAsTable("t")

@@ -1,21 +1,27 @@
-"""What a job tells the DataFrame API about a new table, as a statement of SQL that says the same.
+"""What a job tells the DataFrame API about a new table's layout, as a statement of SQL that says the same.
 
-Only Spark's analyser reads it, to tell in which words Spark itself would refuse the table; nothing runs it.
+Only Spark's analyser reads it, to tell in which words Spark itself would refuse the layout; nothing runs it. Options,
+which may be secret, are no part of it, nor are the names inside of nested types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pyspark.sql.types import ArrayType, AtomicType, MapType, StructType
+
 from twophase.model import ObjectPath, quote
-from twophase.schema.plan_spark import string_literal
 from twophase.spark.jvm_writers import WriterFacts
 from twophase.spark.targets import quoted
 
+_PLAIN = re.compile(r"\A(?:[A-Za-z_]\w*|[a-z]+\((?:\d+, )?[A-Za-z_]\w*\))\Z", re.ASCII)
+_STAND_INS = ((ArrayType, "ARRAY<INT>"), (MapType, "MAP<INT, INT>"), (StructType, "STRUCT<a: INT>"))
 
-def of_save(path: ObjectPath, facts: WriterFacts, schema: Any) -> str:
-    """The statement of a ``saveAsTable`` that makes a table."""
+
+def of_save(path: ObjectPath, facts: WriterFacts, schema: StructType) -> str | None:
+    """The statement of a ``saveAsTable`` that makes a table; None where it has none."""
     clauses = []
     if facts.partition_columns:
         clauses.append(f"PARTITIONED BY ({_names(facts.partition_columns)})")
@@ -23,33 +29,31 @@ def of_save(path: ObjectPath, facts: WriterFacts, schema: Any) -> str:
         count, columns, order = facts.bucketing
         sorted_by = f" SORTED BY ({_names(order)})" if order else ""
         clauses.append(f"CLUSTERED BY ({_names(columns)}){sorted_by} INTO {count} BUCKETS")
-    return _statement(path, facts.source, facts.options, clauses, schema)
+    return _statement(path, facts.source, clauses, schema)
 
 
-def of_write_to(
-    path: ObjectPath, provider: str | None, options: Mapping[str, Any], partitioning: Iterable[Any], schema: Any
-) -> str:
-    """The statement of a ``writeTo`` that makes a table."""
-    transforms = ", ".join(quote(c) if isinstance(c, str) else str(c._jc.toString()) for c in partitioning)
-    clauses = [f"PARTITIONED BY ({transforms})"] if transforms else []
-    return _statement(path, provider, options, clauses, schema)
+def of_write_to(path: ObjectPath, provider: str | None, partitioning: Iterable[Any], schema: StructType) -> str | None:
+    """The statement of a ``writeTo`` that makes a table; None where it has none."""
+    transforms = [c if isinstance(c, str) else str(c._jc.toString()) for c in partitioning]
+    if not all(_PLAIN.match(transform) for transform in transforms):
+        return None  # Its text does not tell what is a name and what is not.
+    clauses = [f"PARTITIONED BY ({', '.join(transforms)})"] if transforms else []
+    return _statement(path, provider, clauses, schema)
 
 
-def _statement(
-    path: ObjectPath, provider: str | None, options: Mapping[str, Any], clauses: Sequence[str], schema: Any
-) -> str:
-    given = ", ".join(
-        f"{string_literal(k)} {string_literal(str(v))}" for k, v in options.items() if k.lower() != "path"
-    )
-    rows = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()}) AS {quote(field.name)}" for field in schema)
-    words = [
-        f"CREATE TABLE {quoted(path.to_document())}",
-        f"USING {provider}" if provider else "",
-        f"OPTIONS ({given})" if given else "",
-        *clauses,
-        f"AS SELECT {rows}",
-    ]
-    return " ".join(word for word in words if word)
+def _statement(path: ObjectPath, provider: str | None, clauses: Sequence[str], schema: StructType) -> str | None:
+    rows = ", ".join(f"CAST(NULL AS {_type(field.dataType)}) AS {quote(field.name)}" for field in schema)
+    name = quoted(("spark_catalog", *path.to_document()))
+    words = [f"CREATE TABLE {name}", *([f"USING {provider}"] if provider else []), *clauses, f"AS SELECT {rows}"]
+    text = " ".join(words)
+    return None if "${" in text else text  # Spark would put a setting there.
+
+
+def _type(found: Any) -> str:
+    for kind, stand_in in _STAND_INS:
+        if isinstance(found, kind):
+            return stand_in
+    return found.simpleString() if isinstance(found, AtomicType) else "STRING"
 
 
 def _names(columns: Iterable[str]) -> str:

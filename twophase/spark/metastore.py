@@ -93,18 +93,12 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def create_table(self, table: HiveTable) -> None:
         later = table.kind == MANAGED and not self.creates_in_one_step(str(table.provider))
         try:
-            self._catalog.createTable(self._new(replace(table, kind=EXTERNAL) if later else table), False)
+            self._catalog.createTable(self._to_spark(replace(table, kind=EXTERNAL) if later else table), False)
         except spark_errors() as error:
             self._refuse(error, table)
             raise
         if later:
             self.make_managed(table.database, table.name)
-
-    def _new(self, table: HiveTable) -> Any:
-        """A table whose files are there already: where the metastore would size it, Spark would not."""
-        if self._hive is not None and table.provider != "hive" and not table.partitioned:
-            table = replace(table, properties={**table.properties, "DO_NOT_UPDATE_STATS": "true"})
-        return self._to_spark(table)
 
     def make_managed(self, database: str, name: str) -> None:
         if self._hive is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
@@ -35,6 +35,8 @@ log = logging.getLogger("twophase.spark")
 Original = Callable[..., Any]
 
 _NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
+#: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
+_LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
 _OUTSIDE = {
     "empty": "CREATE TABLE",
     "insert": "INSERT into a table that twophase does not write,",
@@ -287,30 +289,31 @@ class Router:
             self.unprotected(str(error), error)
         return instead()
 
-    def create(self, run: Callable[[], Any], text: Callable[[], str]) -> None:
-        """Run what makes a table; where Spark refuses such a table too, the error is its own, as in :meth:`_execute`.
+    def create(self, run: Callable[[], Any], text: Callable[[], str | None]) -> None:
+        """Run what makes a table; a layout that Spark refuses too is refused in Spark's own words.
 
         Parameters
         ----------
         run : callable
         text : callable
-            The statement of SQL that would make it.
+            The statement of SQL that says the same; None where there is none.
         """
         try:
             run()
         except (AnalysisException, CatalogError) as error:
-            if self.in_transaction() or _has_begun(error):
+            if self.in_transaction() or not _is_about_layout(error):
                 raise
-            refused = error
+            refused: Exception = error
         else:
             return
         try:
-            self._refused_by_spark(text(), None)
-        except ParseException:  # a type or name that has no such text
-            pass
+            if said := text():
+                self._refused_by_spark(said, None)
         except PySparkException as error:
-            raise error from None
-        raise refused
+            refused = error
+        except Exception:
+            log.debug("Spark was asked about a layout, and failed", exc_info=True)
+        raise refused from None
 
     def parts(self, name: Any) -> tuple[str, ...] | None:
         """The parts of a name given to the DataFrame API; None where Spark will refuse it."""
@@ -353,6 +356,13 @@ class Router:
 def _has_begun(error: Exception) -> bool:
     """Whether an error came after the statement's transaction had begun: then it is no refusal of its text."""
     return isinstance(error, CatalogError) and error.transaction_id is not None
+
+
+def _is_about_layout(error: Exception) -> bool:
+    """Whether a new table's columns, partitions or buckets were refused, and nothing was begun."""
+    if isinstance(error, AnalysisException):
+        return error.getCondition() in _LAYOUTS
+    return type(error) is CatalogError and not _has_begun(error)
 
 
 def _lacks_columns(error: Exception) -> bool:

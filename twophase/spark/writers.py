@@ -227,6 +227,6 @@ class RoutedWriter(DataFrameWriterV2):
         creates = target.spliced and method in ("create", "createOrReplace")
         self._router.run(create if creates else routed, scopes, options={target.path: self._options}, instead=stock)
 
-    def _as_text(self, target: Target) -> str:
-        partitioning = [column for told, columns, _ in self._told if told == "partitionedBy" for column in columns]
-        return create_text.of_write_to(target.path, self._provider, self._options, partitioning, self._df.schema)
+    def _as_text(self, target: Target) -> str | None:
+        told = [columns for method, columns, _ in self._told if method == "partitionedBy"]
+        return create_text.of_write_to(target.path, self._provider, told[-1] if told else (), self._df.schema)
