@@ -11,6 +11,8 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
+from twophase.spark import jvm_metastore
+from twophase.spark.metastore import SessionMetastore
 
 pytestmark = pytest.mark.spark40
 
@@ -135,6 +137,30 @@ def test_replace_of_a_partitioned_table(world: World) -> None:
     assert (world.rows("p"), world.partitions("p")) == ([(1, 1, "x"), (2, 2, "x")], ["s=x"])
     world.run("p", world.sql("SELECT id FROM p"), Purpose.REPLACE_TABLE_AS)
     assert world.rows("p") == [(1,), (2,)]
+
+
+def test_the_metastores_connection_is_used_under_the_lock_of_sparks_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.environment.session_metastore
+    assert isinstance(store, SessionMetastore)
+    held = []
+    plain = jvm_metastore._Locked.apply
+
+    def watched(call: jvm_metastore._Locked) -> None:
+        loader = jvm_metastore._method(store._hive, "clientLoader", 0)
+        held.append(
+            world.spark._jvm.Thread.holdsLock(
+                loader.invoke(store._hive, world.spark._sc._gateway.new_array(world.spark._jvm.Object, 0))
+            )
+        )
+        plain(call)
+
+    monkeypatch.setattr(jvm_metastore._Locked, "apply", watched)
+    world.run("t", world.sql("SELECT id, 1 AS x FROM range(2)"))
+    world.run("t", world.sql("SELECT cast(id AS string) AS id, 'y' AS x FROM range(2)"), Purpose.REPLACE_TABLE_AS)
+    assert world.rows("t") == [("0", "y"), ("1", "y")]
+    assert held == ([True] if world.is_hive else [])
 
 
 def test_foreign_managed_tables_are_written_at_level_3(world: World) -> None:

@@ -5,7 +5,8 @@ Scala case classes made by the names of their fields, the session's ``ExternalCa
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from twophase.model import quote
 from twophase.spark.jvm import Jvm, private_name
@@ -132,7 +133,31 @@ def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
         found = _method(client, "msClient", 0)
         found.setAccessible(True)
         store = found.invoke(client, spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0))
-    store.alter_table(table.getDbName(), table.getTableName(), table)
+    with private_name("HiveClientImpl.withHiveState", spark):
+        _Locked(lambda: store.alter_table(table.getDbName(), table.getTableName(), table)).run(client)
+
+
+class _Locked:
+    """A call to the metastore under the lock of Spark's Hive client: its connection serves one thread at a time."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._error: Exception | None = None
+
+    def run(self, client: Any) -> None:
+        client.withHiveState(self)
+        if self._error is not None:
+            raise self._error
+
+    def apply(self) -> None:
+        """What the Hive client runs."""
+        try:
+            self._call()
+        except Exception as error:  # Java would make an error of Py4J's of it.
+            self._error = error
+
+    class Java:
+        implements: ClassVar[list[str]] = ["scala.Function0"]
 
 
 def _method(instance: Any, name: str, parameters: int) -> Any:
