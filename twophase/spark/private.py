@@ -147,7 +147,7 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
 _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.HiveExternalCatalog": ("client",),
     _SQL + "hive.client.HiveClient": ("getTable", "alterTable", "getConf"),
-    _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient"),
+    _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient", "withHiveState"),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 
