@@ -20,7 +20,8 @@ pytestmark = pytest.mark.spark40
 
 @pytest.fixture(scope="module")
 def spark(start: Start) -> SparkSession:
-    session = start({"spark.sql.scripting.enabled": "true"})
+    vendor = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    session = start({"spark.sql.scripting.enabled": "true", "spark.sql.catalog.vendor": vendor})
     twophase.attach(session)
     session.sql("CREATE TABLE old AS SELECT 1 AS a")
     session.sql("CREATE TABLE other (a INT) USING xml")
@@ -62,6 +63,7 @@ def rows(spark: SparkSession, query: str, args: Any = None) -> list[tuple[Any, .
         ("SELECT a FROM old WHERE a IN (SELECT a FROM (SELECT * FROM t WHERE a > 0) u)", [(1,)]),
         ("SELECT a FROM t UNION ALL SELECT a FROM old", [(0,), (1,), (1,), (2,)]),
         ("TABLE t", [(0,), (1,), (2,)]),
+        ("WITH s AS (SELECT 7 AS a) SELECT (a) merge FROM t WHERE a = 1", [(1,)]),
         ("FROM t SELECT a WHERE a = 0", [(0,)]),
         ("SELECT * FROM IDENTIFIER('t') WHERE a = 1", [(1,)]),
         ("BEGIN IF EXISTS (SELECT 1 FROM t) THEN SELECT sum(a) FROM t; END IF; END", [(3,)]),
@@ -155,6 +157,13 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "CREATE OR REPLACE FUNCTION f AS 'org.example.F'",
         "DROP FUNCTION IF EXISTS f",
         "COMMENT ON TABLE old IS 'x'",
+        # Of a catalog that is none of ours.
+        "DROP TABLE vendor.app.x",
+        "ALTER TABLE vendor.app.x ADD COLUMN b INT",
+        "DELETE FROM vendor.app.x WHERE a = 1",
+        "WITH s AS (SELECT 1 AS a) DELETE FROM vendor.app.x WHERE a IN (SELECT a FROM s)",
+        "UPDATE vendor.app.x SET a = 1",
+        "MERGE INTO vendor.app.x USING old ON x.a = old.a WHEN MATCHED THEN DELETE",
     ],
 )
 @pytest.mark.usefixtures("staged")

@@ -1,4 +1,4 @@
-"""Statements that change the session catalog past us: what they change, told from their text."""
+"""Statements that change a catalog past us, or the rows of a table: what they change, told from their text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import pairwise
 from twophase.spark.tokens import Token, leading_words, name_at, tokens
 
 _OBJECTS = ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE", "FUNCTION")
+_QUERIES = ("SELECT", "FROM", "INSERT", "VALUES", "TABLE", "MAP", "REDUCE")
 _FIRST = ("CREATE", "DROP", "ALTER", "TRUNCATE", "LOAD", "MSCK", "REPAIR", "COMMENT")
 
 
@@ -63,6 +64,29 @@ def _object(verb: str, stream: Sequence[Token]) -> int | None:
     while index < len(stream) and stream[index].is_word(*passed):
         index += 1
     return index if index < len(stream) and stream[index].is_word(*_OBJECTS) else None
+
+
+def row_change(text: str) -> Change | None:
+    """The rows of a table that a ``DELETE``, ``UPDATE`` or ``MERGE`` changes; None for any other statement."""
+    if leading_words(text, 1)[:1] not in (("DELETE",), ("UPDATE",), ("MERGE",), ("WITH",)):
+        return None
+    stream, depth = list(tokens(text)), 0
+    for index, token in enumerate(stream):
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if depth == 0 and token.is_word("DELETE", "UPDATE", "MERGE"):
+            return _row_change(stream, index)
+        if depth == 0 and token.is_word(*_QUERIES):
+            return None
+    return None
+
+
+def _row_change(stream: Sequence[Token], index: int) -> Change | None:
+    verb = stream[index].text.upper()
+    word = {"DELETE": "FROM", "MERGE": "INTO"}.get(verb)
+    while word and index < len(stream) and not stream[index].is_word(word):
+        index += 1
+    place = name_at(stream, index + 1)
+    return Change(verb, "ROWS", place.names if place else None)
 
 
 def dropped_tables(text: str) -> list[tuple[str, ...]]:

@@ -17,14 +17,14 @@ from pyspark.errors import AnalysisException, PySparkException
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark.cancellation import interruptible
-from twophase.spark.ddl import changes, dropped_tables, renamed_table
+from twophase.spark.ddl import changes, dropped_tables, renamed_table, row_change
 from twophase.spark.deletes import delete_by_rows
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
 from twophase.spark.ownership import Ownership
 from twophase.spark.reads import StagedReads
 from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.targets import Target, Targets
+from twophase.spark.targets import Target, Targets, quoted
 from twophase.spark.tokens import leading_words
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ Original = Callable[..., Any]
 _NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
+_NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
 _OUTSIDE = {
     "empty": "CREATE TABLE",
     "insert": "INSERT into a table that twophase does not write,",
@@ -193,14 +194,15 @@ class Router:
 
     def _refuse_change(self, text: str) -> None:
         """A statement that changes the catalog past us takes effect at once."""
-        change = changes(text) if self.in_transaction() else None
+        change = (changes(text) or row_change(text)) if self.in_transaction() else None
         if change is None:
             return
         target = self.targets.resolve(change.names, views=True) if change.names else None
-        if target is None and change.names is not None and change.object == "TABLE":
-            return
-        if target is None or target.spliced or change.object not in ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE"):
-            self.handle.refuse_in_transaction(change.verb, target.path if target else None)
+        if target is None or (
+            change.object != "ROWS" if target.spliced else change.object not in ("TABLE", "ROWS", *_NAMESPACES)
+        ):
+            path = target.path if target else quoted(change.names) if change.names else None
+            self.handle.refuse_in_transaction(change.verb, path)
 
     def _refuse_outside(self, node: WriteNode) -> None:
         """A write that stays Spark's takes effect at once."""
