@@ -26,6 +26,9 @@ def test_create_with_a_location_is_external_and_its_files_are_there(
     participant = world.run("e", df, by=by, location=str(tmp_path / "here"))
     assert (world.rows("e"), participant.level) == ([(0, 0), (1, 1), (2, 0), (3, 1)], Level.ATOMIC)
     assert kind_of(world, "e") == "EXTERNAL"
+    # As in stock Spark, a metastore sizes a new table that has no partitions.
+    sized = world.sql("DESCRIBE EXTENDED e").where("col_name = 'Statistics'").count()
+    assert sized == (1 if world.is_hive and not by else 0)
     assert world.spark.read.parquet(str(tmp_path / "here")).count() == 4
     assert not (tmp_path / ".twophase").exists()
 

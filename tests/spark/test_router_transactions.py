@@ -159,6 +159,8 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "COMMENT ON TABLE old IS 'x'",
         # Of a catalog that is none of ours.
         "DROP TABLE vendor.app.x",
+        "BEGIN DROP TABLE vendor.app.x; END",
+        "EXECUTE IMMEDIATE 'DROP TABLE vendor.app.x'",
         "ALTER TABLE vendor.app.x ADD COLUMN b INT",
         "DELETE FROM vendor.app.x WHERE a = 1",
         "WITH s AS (SELECT 1 AS a) DELETE FROM vendor.app.x WHERE a IN (SELECT a FROM s)",

@@ -198,9 +198,13 @@ class Router:
         if change is None:
             return
         target = self.targets.resolve(change.names, views=True) if change.names else None
-        if target is None or (
-            change.object != "ROWS" if target.spliced else change.object not in ("TABLE", "ROWS", *_NAMESPACES)
-        ):
+        if target is None:
+            left_to_catalog = False
+        elif target.spliced:
+            left_to_catalog = change.object == "ROWS"  # Spark changes no rows of such a table, and says so itself.
+        else:
+            left_to_catalog = change.object in ("TABLE", "ROWS", *_NAMESPACES)
+        if not left_to_catalog:
             path = target.path if target else quoted(change.names) if change.names else None
             self.handle.refuse_in_transaction(change.verb, path)
 
