@@ -79,8 +79,7 @@ def postgresql(*, longest_file: int | None = None) -> Iterator[Server]:
     longest_file : int, optional
         Bytes that it may write into one file.
     """
-    initdb = _program("initdb", "postgresql", "/usr/lib/postgresql/*/bin")
-    postgres = _program("postgres", "postgresql", "/usr/lib/postgresql/*/bin")
+    initdb, postgres = postgresql_program("initdb"), postgresql_program("postgres")
     user = _unprivileged_user("postgres")
     with _directory("postgresql", user) as directory:
         data = directory / "data"
@@ -101,6 +100,11 @@ def postgresql(*, longest_file: int | None = None) -> Iterator[Server]:
         with _server("PostgreSQL", command, ready, directory, user=user, stop=signal.SIGINT) as (port, process):
             url = f"postgresql+psycopg://twophase@{HOST}:{port}/twophase"
             yield Server("PostgreSQL", HOST, port, directory, url, process)
+
+
+def postgresql_program(name: str) -> str:
+    """The path of a program of PostgreSQL's."""
+    return _program(name, "postgresql", "/usr/lib/postgresql/*/bin")
 
 
 def _postgres(program: str, directory: Path, port: int) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import Report
+from tests.crash.matrix import Crew, Report
 from tests.numbers import NUMBERS
 
 
@@ -32,3 +34,19 @@ def fast_directory() -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="twophase-", dir=memory if memory.is_dir() else None) as made:
         yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def crew_of(fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Callable[[str], Crew]]:
+    """The crew of a world, opened when first asked for, and kept for the module.
+
+    A fixture with parameters would not keep it: pytest makes it anew for each test that is given its parameter together
+    with others.
+    """
+    with ExitStack() as opened:
+
+        @cache
+        def crew(world: str) -> Crew:
+            return opened.enter_context(Crew(world, fast_directory / world, report_of(world)))
+
+        yield crew

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from pathlib import Path
 
 import sqlalchemy as sa
 
 from tests.crash.scenarios import JDBC, Rows, Scenario
+from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
 from tests.crash.worlds import World, name_of, variable
 from tests.jdbc.places import Place, Row, fetch
 from twophase.catalog import Catalog
@@ -62,8 +64,12 @@ class _OneConnection(Place):
 class JdbcServerWorld(JdbcWorld):
     """The same over a server; each directory has a database of its own there."""
 
-    outside = True
     kind = "postgresql"
+    on_server: type[PostgreSQLSchema | MariaDBDatabase] = PostgreSQLSchema
+
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide:
+        return cls.on_server(os.environ[variable(cls.kind)], name_of(directory, "crash"))
 
     def open_catalogs(self) -> dict[str, Catalog]:
         self.database = name_of(self.directory, "crash")
@@ -89,9 +95,10 @@ class JdbcMariaDBWorld(JdbcServerWorld):
     """The same over MariaDB."""
 
     kind = "mariadb"
+    on_server = MariaDBDatabase
 
 
-class JdbcPlainMariaDBWorld(JdbcServerWorld):
+class JdbcPlainMariaDBWorld(JdbcMariaDBWorld):
     """MariaDB as a database that only its SQLAlchemy dialect knows: it publishes in steps."""
 
     kind = "plain-mariadb"

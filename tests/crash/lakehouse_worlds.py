@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import datafusion  # noqa: F401  (imported before the forks; it starts threads only when it reads)
@@ -16,6 +17,7 @@ from pyiceberg_core import datafusion as _  # noqa: F401
 from sqlalchemy.exc import NoResultFound
 
 from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
+from tests.crash.server_sides import MetastoreDatabase, PostgreSQLSchema, ServerSide, SQLiteFile
 from tests.crash.worlds import DATABASE, World, name_of, variable
 from tests.lakehouse.places import NAME as LAKE
 from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake, in_schema
@@ -86,7 +88,9 @@ class LakehouseOneFileWorld(LakehouseWorld):
 class LakehousePostgreSQLWorld(LakehouseWorld):
     """The same over PostgreSQL; each directory has a schema of its own there."""
 
-    outside = True
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide:
+        return PostgreSQLSchema(os.environ[variable("postgresql")], name_of(directory, "lake"))
 
     def open_uri(self) -> str:
         self.server, self.name = os.environ[variable("postgresql")], name_of(self.directory, "lake")
@@ -102,10 +106,13 @@ class LakehousePostgreSQLWorld(LakehouseWorld):
 class LakehouseMetastoreWorld(LakehouseWorld):
     """The same over a Hive Metastore; each directory has a database of its own there."""
 
-    outside = True
     undoes = True
     kind = "hive_metastore"
     lakes: type[RecordingLake] = MetastoreLake
+
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide:
+        return MetastoreDatabase(os.environ[variable(cls.kind)], name_of(directory, "crash"))
 
     def open_catalogs(self) -> dict[str, Catalog]:
         self.lake = self.lakes(self.open_uri(), self.directory / "warehouse")
@@ -131,9 +138,18 @@ class LakehouseRestWorld(LakehouseMetastoreWorld):
     lakes = RestLake
     warmed_as = "lakehouse-sqlite"
 
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide:
+        return SQLiteFile(Path(cls._server(directory)[1]))
+
     def open_uri(self) -> str:
-        # Each worker has a directory by its number, and a server.
-        return super().open_uri().split()[int(self.directory.parent.name)]
+        return self._server(self.directory)[0]
+
+    @classmethod
+    def _server(cls, directory: Path) -> list[str]:
+        """The URI and the file of a server: each worker has a directory by its number, and one of them."""
+        number = int(directory.parent.name)
+        return os.environ[variable(cls.kind)].split()[2 * number : 2 * number + 2]
 
     def set_up(self, scenario: Scenario) -> None:
         # The files of the world before are gone, and the server cannot show its tables any more.

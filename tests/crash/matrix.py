@@ -1,7 +1,7 @@
 """The crash matrix: every failpoint, every time it is reached, every way to fail; then recovery, twice.
 
 A dead process leaves nothing but its world: two deaths between which no file of it changes are one death, and are tried
-once. Where a part of the world is on a server, and its state cannot be compared, a death after each step is tried.
+once. What the world has on a server is compared, too.
 
 Afterwards the tables must be wholly old or wholly new, as the caller was told, nothing may be left, and the same
 transaction can be run again at once.
@@ -155,7 +155,15 @@ class Matrix:
         self._forks = forks
         self._directory = directory / "world"
         self._templates = directory / "templates"
+        self._server = self._kind.server_side(self._directory)
+        self._made: dict[str, Any] = {}
+        self._watched: dict[tuple[str, str, str], Job] = {}
         self.report = report
+
+    def close(self) -> None:
+        """Give the connection to a server back."""
+        if self._server:
+            self._server.close()
 
     def scenario(self, name: str) -> Scenario:
         return self._kind.scenarios[name]
@@ -174,16 +182,30 @@ class Matrix:
         done : callable
             What another test tries: a death that would leave the same behind is left out.
         """
-        self._reset(name)
-        for arm in self._ways(self._job(name, "work", watched=True), wanted, done):
+        for arm in self._ways(self._watch(name, "work"), wanted, done):
             yield Case(name, arm)
 
     def recovery_cases(self, case: Case, actions: tuple[str, ...] = KILLS) -> Iterator[Case]:
         """The same case, with the recovery failing at each step that it reaches."""
-        self._reset(case.scenario)
-        self._job(case.scenario, "work", case.work)
-        for arm in self._ways(self._job(case.scenario, "recover", watched=True), lambda _: actions):
+        for arm in self._ways(self._watch(case.scenario, "recover", case.work), lambda _: actions):
             yield Case(case.scenario, case.work, arm)
+
+    def _watch(self, scenario: str, job: str, before: str = "") -> Job:
+        """What a job reaches, and what its deaths would leave; several tests ask.
+
+        Parameters
+        ----------
+        scenario, job : str
+        before : str
+            What failed in the transaction that is recovered.
+        """
+        key = scenario, job, before
+        if key not in self._watched:
+            self._reset(scenario)
+            if before:
+                self._job(scenario, "work", before)
+            self._watched[key] = self._job(scenario, job, watched=True)
+        return self._watched[key]
 
     def _ways(self, watched: Job, wanted: Actions, done: Actions = lambda _: ()) -> Iterator[str]:
         for step, times in sorted(watched["reached"].items()):
@@ -264,13 +286,23 @@ class Matrix:
     def _reset(self, scenario: str) -> None:
         """The world as it was before the transaction; paths inside it stay true, so it is always at one place."""
         template = self._templates / scenario.replace(" ", "_")
-        shutil.rmtree(self._directory, ignore_errors=True)
-        if self._kind.outside or not template.exists():
-            self._directory.mkdir(parents=True)
-            self._job(scenario, "set up")
-            shutil.copytree(self._directory, template, symlinks=True, dirs_exist_ok=True)
-        else:
-            shutil.copytree(template, self._directory, symlinks=True)
+        if scenario not in self._made:
+            self._make(scenario, template)
+        if self._server:
+            self._server.restore(self._made[scenario])
+        shutil.rmtree(self._directory)
+        shutil.copytree(template, self._directory, symlinks=True)
+
+    def _make(self, scenario: str, template: Path) -> None:
+        for directory in (self._directory, template):
+            shutil.rmtree(directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        self._job(scenario, "set up")
+        shutil.copytree(self._directory, template, symlinks=True)
+        self._made[scenario] = saved = self._server.save() if self._server else None
+        if self._server:
+            self._server.restore(saved)
+            assert self._server.save() == saved, "What is restored is not what was made."
 
 
 class Crew:
@@ -300,6 +332,8 @@ class Crew:
     def __exit__(self, *error: Any) -> None:
         for forks in self._forks:
             forks.__exit__(*error)
+        for worker in self._workers:
+            worker.close()
 
     @property
     def planner(self) -> Matrix:

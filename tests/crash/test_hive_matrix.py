@@ -7,12 +7,11 @@ them: what fails while they are written is tried in all ways in the scenarios of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.crash.matrix import KILLS, Actions, Case, Crew, Report, but_errors, errors_of, quick_tier, slow_tier
+from tests.crash.matrix import KILLS, Actions, Case, Crew, but_errors, errors_of, quick_tier, slow_tier
 from tests.crash.scenarios import HIVE
 from twophase import failpoints
 
@@ -58,11 +57,9 @@ DEATHS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[RECIPES[0], pytest.param(RECIPES[1], marks=pytest.mark.slow)])
-def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
-    name = f"hive-{request.param}"
-    with Crew(name, fast_directory / name, report_of(name)) as crew:
-        yield crew
+@pytest.fixture(params=[RECIPES[0], pytest.param(RECIPES[1], marks=pytest.mark.slow)])
+def crew(request: pytest.FixtureRequest, crew_of: Callable[[str], Crew]) -> Crew:
+    return crew_of(f"hive-{request.param}")
 
 
 def is_thorough(crew: Crew, scenario: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from tests.crash.matrix import (
     Actions,
     Case,
     Crew,
-    Report,
     but_errors,
     errors_of,
     quick,
@@ -75,13 +74,11 @@ QUICK_DEATHS = [
 ]
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
-    name = f"jdbc-{request.param}"
+@pytest.fixture(params=DATABASES)
+def crew(request: pytest.FixtureRequest, fast_directory: Path, crew_of: Callable[[str], Crew]) -> Crew:
     if request.param != "sqlite":
         os.environ[variable(request.param)] = make_place(request.param, request, fast_directory).url
-    with Crew(name, fast_directory / name, report_of(name)) as crew:
-        yield crew
+    return crew_of(f"jdbc-{request.param}")
 
 
 def quick_at(crew: Crew, scenario: str) -> Actions:

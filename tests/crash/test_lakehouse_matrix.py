@@ -84,20 +84,21 @@ QUICK_DEATHS = [
 
 @pytest.fixture(scope="module")
 def rest(fast_directory: Path) -> Iterator[str]:
-    """A REST catalog for each of the two workers of a crew, as one cannot show tables of a world that is gone."""
-    with rest_catalog(fast_directory / "rest0") as one, rest_catalog(fast_directory / "rest1") as other:
-        yield f"{one} {other}"
+    """A REST catalog and its file for each of the two workers of a crew, as one cannot show tables of a world that is
+    gone.
+    """
+    homes = [fast_directory / name for name in ("rest0", "rest1")]
+    with rest_catalog(homes[0]) as one, rest_catalog(homes[1]) as other:
+        yield f"{one} {homes[0]}/rest.db {other} {homes[1]}/rest.db"
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def crew(request: pytest.FixtureRequest, fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Crew]:
-    name = f"lakehouse-{request.param}"
+@pytest.fixture(params=DATABASES)
+def crew(request: pytest.FixtureRequest, crew_of: Callable[[str], Crew]) -> Crew:
     if request.param not in ("sqlite", "one_file"):
         # The children of the matrix find the server by it.
         server = request.getfixturevalue(request.param)
         os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = server if request.param == "rest" else server.url
-    with Crew(name, fast_directory / name, report_of(name)) as crew:
-        yield crew
+    return crew_of(f"lakehouse-{request.param}")
 
 
 def quick_at(crew: Crew, scenario: str) -> Actions:

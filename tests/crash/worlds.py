@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.crash.scenarios import OLD, Rows, Scenario, Statement
+from tests.crash.server_sides import ServerSide
 from twophase.catalog import Catalog
 from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
@@ -66,8 +67,6 @@ class World(ABC):
     scenarios: dict[str, Scenario]
     #: The world that imports the same, where this one cannot do without what it leaves on its server.
     warmed_as: str | None = None
-    #: Whether a part of it lies outside its directory, and has to be made anew each time.
-    outside = False
     #: Whether tables are read by a second reader, too.
     reads_twice = True
     #: Whether a publish can be undone when a later one is refused; else that ends in doubt, and is told.
@@ -77,6 +76,11 @@ class World(ABC):
         self.directory = directory
         self.timeline_file = directory / "timeline.db"
         self.catalogs = self.open_catalogs()
+
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide | None:
+        """The part of it that is on a server; None where all of it is in its directory."""
+        return None
 
     @abstractmethod
     def open_catalogs(self) -> dict[str, Catalog]:
