@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -58,6 +58,9 @@ class _Database(ServerSide):
     name : str
     """
 
+    #: So that nobody waits for the very transaction that waits here.
+    _impatient: ClassVar[str]
+
     def __init__(self, url: str, name: str) -> None:
         self._url = sa.engine.make_url(url)
         self._name = name
@@ -71,6 +74,17 @@ class _Database(ServerSide):
         if "_connection" in self.__dict__:
             self.__dict__.pop("_connection").close()
 
+    def state(self) -> list[Any]:
+        self._run(self._impatient)
+        try:
+            return self._look()
+        except sa.exc.OperationalError as error:
+            raise LockedError from error
+
+    @abstractmethod
+    def _look(self) -> list[Any]:
+        """:meth:`state`, where no lock is in the way."""
+
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         result = self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
         return [tuple(row) for row in result] if result.returns_rows else []
@@ -79,6 +93,7 @@ class _Database(ServerSide):
 class PostgreSQLSchema(_Database):
     """A schema of a PostgreSQL server."""
 
+    _impatient = "SET lock_timeout = 1"  # A millisecond.
     #: Where the server keeps what belongs to a schema or its relations, by the column that says to which.
     _FACTS = (
         *(("pg_namespace", "oid"), ("pg_class", "oid"), ("pg_attribute", "attrelid"), ("pg_attrdef", "adrelid")),
@@ -89,7 +104,7 @@ class PostgreSQLSchema(_Database):
     #: Kinds of relations that have rows: tables, materialized views, sequences.
     _WITH_ROWS = ("r", "p", "m", "S")
 
-    def state(self) -> list[Any]:
+    def _look(self) -> list[Any]:
         mine = f"SELECT oid FROM pg_namespace WHERE nspname = '{self._name}'"
         relations = self._run(
             f"SELECT oid::int8, relname, relkind::text FROM pg_class WHERE relnamespace = ({mine}) ORDER BY oid"
@@ -98,11 +113,7 @@ class PostgreSQLSchema(_Database):
         looks = [f"SELECT '', x::text FROM {place} x WHERE {column} {of_mine}" for place, column in self._FACTS]
         tables = [f'{self._name}."{name}"' for _, name, kind in relations if kind in self._WITH_ROWS]
         looks += [f"SELECT '{name}', x::text FROM {name} x" for name in tables]
-        self._run("SET lock_timeout = 1")
-        try:
-            return self._run(" UNION ALL ".join(looks))
-        except sa.exc.OperationalError as error:
-            raise LockedError from error
+        return self._run(" UNION ALL ".join(looks))
 
     def save(self) -> Any:
         url = self._url.set(drivername="postgresql", query={}).render_as_string(False)
@@ -118,7 +129,9 @@ class PostgreSQLSchema(_Database):
 class MariaDBDatabase(_Database):
     """A database of a MariaDB or MySQL server."""
 
-    def state(self) -> list[Any]:
+    _impatient = "SET lock_wait_timeout = 1"
+
+    def _look(self) -> list[Any]:
         mariadb = self._connection.dialect.is_mariadb
         numbers = "INNODB_SYS_TABLES" if mariadb else "INNODB_TABLES"
         which = f"SELECT NAME, TABLE_ID FROM information_schema.{numbers} WHERE NAME LIKE '{self._name}/%' ORDER BY 1"

@@ -94,7 +94,8 @@ class Lake:
         found = IcebergDataFusionTable(
             identifier=path.to_document(), metadata_location=self.metadata_location(path), file_io_properties={}
         )
-        context = datafusion.SessionContext()
+        # A thread for each core takes longer to start than these rows to read.
+        context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(1))
         context.register_table("found", found)
         return context.sql("SELECT * FROM found").to_arrow_table()
 
