@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.lakehouse.places import Lake, MetastoreLake, RestLake, in_schema
+from tests.lakehouse.readers import Readers, not_read_by
 from tests.lakehouse.rest_server import rest_catalog
 from tests.servers import Server
 from twophase import failpoints
@@ -82,6 +83,29 @@ def path(catalog: LakehouseCatalog) -> ObjectPath:
     return ObjectPath.of("shop", "daily")
 
 
+# -- three readers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
+    """Three readers of any lake."""
+    made = Readers(tmp_path_factory.mktemp("readers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def is_read_alike(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test all three read the same in what it leaves in its lake, unless it says why they cannot."""
+    if "lake" not in request.fixturenames:
+        yield
+        return
+    lake, readers = request.getfixturevalue("lake"), request.getfixturevalue("readers")
+    yield
+    if not not_read_by(request.node):
+        readers.assert_alike(lake)
+
+
 # -- through Spark -----------------------------------------------------------------------------------------------------
 
 
@@ -97,15 +121,19 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def shop(opened: tuple[Any, Lake]) -> Iterator[Shop]:
-    """The session; afterwards no file may be there that belongs to no table."""
+def shop(opened: tuple[Any, Lake], request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """The session; afterwards all three read the same, and no file may be there that belongs to no table."""
     from tests.lakehouse.shop import DATABASE, Shop
 
     spark, lake = opened
     made = Shop(spark, lake)
     yield made
     failpoints.disarm()
+    tables = [row.tableName for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect()]
     left = lake.orphans()
-    for row in made.sql(f"SHOW TABLES IN lake.{DATABASE}").collect():
-        made.sql(f"DROP TABLE @`{row.tableName}` PURGE")
+    try:
+        made.assert_alike(tables, but=not_read_by(request.node))
+    finally:
+        for table in tables:
+            made.sql(f"DROP TABLE @`{table}` PURGE")
     assert left == set()

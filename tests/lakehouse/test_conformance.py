@@ -12,6 +12,7 @@ import pytest
 
 from tests.lakehouse.conftest import make_lake, own_schema
 from tests.lakehouse.places import Lake, Row
+from tests.lakehouse.readers import Readers
 from tests.servers import Server
 from twophase.catalog import Catalog
 from twophase.catalog import TwoPhaseCatalogTable as Participant
@@ -59,6 +60,12 @@ class LakehouseConformance(CatalogConformance):
     def records(self, catalog: Catalog) -> set[str]:
         """Files of the warehouse that are records of participants."""
         return set()
+
+    @pytest.fixture(autouse=True)
+    def is_read_alike(self, lake: Lake, readers: Readers, database: str) -> Iterator[None]:
+        """Before its database is dropped with what is left there."""
+        yield
+        readers.assert_alike(lake)
 
     @pytest.fixture(autouse=True)
     def nothing_is_left(self, lake: Lake, database: str, catalog: Catalog) -> Iterator[None]:

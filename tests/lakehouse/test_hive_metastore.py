@@ -15,7 +15,8 @@ from hive_metastore.ttypes import MetaException
 import twophase
 from tests.lakehouse.locks import Locks, locking_metastore
 from tests.lakehouse.places import MetastoreLake, ordered
-from tests.lakehouse.shop import Shop, session
+from tests.lakehouse.readers import Readers
+from tests.lakehouse.shop import DATABASE, Shop
 from tests.lakehouse.statements import ROWS, SCHEMA, drop_renamed, drop_twice, offer, run, stage
 from tests.servers import Server
 from twophase import failpoints
@@ -112,6 +113,7 @@ def test_files_are_kept_when_all_but_the_manifests_forgot_who_made_them(
     assert ordered(lake.rows(path)) == ordered([*ROWS, (3, "three"), (4, "four")])
 
 
+@pytest.mark.not_read_by("any", "a file of its metadata is overwritten")
 @pytest.mark.parametrize("harmed", ["metadata", "manifest list"])
 def test_a_table_that_cannot_be_read_does_not_stop_the_tidying_of_others(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, harmed: str
@@ -303,9 +305,9 @@ def test_properties_of_others_stay_in_the_metastore(
 
 
 @pytest.mark.slow
-def test_statements_through_spark(hive_metastore: Server, tmp_path: Path) -> None:
-    lake = MetastoreLake(hive_metastore.url, tmp_path / "warehouse")
-    with session(tmp_path, lake) as spark:
+def test_statements_through_spark(catalog: LakehouseCatalog, lake: MetastoreLake, readers: Readers) -> None:
+    catalog.create_database(DATABASE)
+    with readers.attached(lake) as spark:
         shop = Shop(spark, lake)
         shop.sql("CREATE TABLE @t USING iceberg PARTITIONED BY (bucket(2, id)) AS SELECT 1L AS id, 'a' AS name")
         shop.sql("INSERT INTO @t VALUES (2, 'b')")

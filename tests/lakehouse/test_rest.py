@@ -78,7 +78,7 @@ def test_a_whole_definition_reaches_the_server(catalog: LakehouseCatalog, lake: 
     catalog.alter_table(path, [TableChange("rename_column", ("id",), {"name": "number"})])
     catalog.alter_table(path, [TableChange("remove_property", (), {"key": "kept"})])
     found = lake.load(path)
-    assert ordered(lake.rows(path, rust=False)) == [(1, "xy"), (2, "zz")]
+    assert ordered(lake.rows(path)) == [(1, "xy"), (2, "zz")]
     assert [field.name for field in found.schema().fields] == ["number", "part"]
     assert [str(field.transform) for field in found.spec().fields] == ["truncate[1]"]
     assert catalog.load_table(path).properties["sort-order"] == "part DESC NULLS LAST"

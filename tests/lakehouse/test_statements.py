@@ -249,9 +249,9 @@ def test_delete_finds_files_whatever_their_names(shop: Shop, tmp_path: Path) -> 
         change.set_properties({"write.data.path": f"file://{odd}"})
     table.append(with_ids)
     shop.sql("REFRESH TABLE @t")
-    assert len(shop.rows("t", rust=False)) == 6
+    assert len(shop.rows("t")) == 6
     shop.sql("DELETE FROM @t WHERE sqrt(id) = 1")
-    assert shop.rows("t", rust=False) == [(0,), (0,), (2,), (2,)]
+    assert shop.rows("t") == [(0,), (0,), (2,), (2,)]
 
 
 def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.lakehouse.places import NAME, Lake, open_lakehouse, ordered
+from tests.lakehouse.places import NAME, Lake, ordered
+from tests.lakehouse.readers import Readers
 from tests.lakehouse.statements import ROWS, SCHEMA, table
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.coordinator import Coordinator
@@ -100,10 +101,11 @@ def test_a_timeline_elsewhere_follows(
 
 
 def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
-    lake: Lake, catalog: LakehouseCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, catalog: LakehouseCatalog, readers: Readers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver killed between the two publishes must not be found as completed."""
-    other = open_lakehouse(uri=f"sqlite:///{tmp_path / 'other.db'}", warehouse=str(tmp_path / "other"))
+    elsewhere = Lake(f"sqlite:///{tmp_path / 'other.db'}", tmp_path / "other")
+    other = elsewhere.catalog()
     other.name = "other"
     for each in (catalog, other):
         each.create_database("shop")
@@ -116,6 +118,7 @@ def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
     assert seen == [(COMMITTING, {ParticipantState.PREPARED})]
     coordinator.close()
     other.close()
+    readers.assert_alike(elsewhere)
 
 
 def test_a_writer_that_lost_its_lease_is_fenced_off_by_the_publish_itself(
