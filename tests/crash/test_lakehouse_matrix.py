@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.lakehouse_worlds import LakehouseWorld
 from tests.crash.matrix import (
     ACTIONS,
     Actions,
@@ -23,6 +24,8 @@ from tests.crash.matrix import (
     with_rest,
 )
 from tests.crash.scenarios import LAKEHOUSE
+from tests.crash.worlds import world_of
+from tests.lakehouse.readers import Readers
 from tests.lakehouse.rest_server import rest_catalog
 from twophase import failpoints
 
@@ -99,6 +102,30 @@ def crew(request: pytest.FixtureRequest, crew_of: Callable[[str], Crew]) -> Crew
         server = request.getfixturevalue(request.param)
         os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = server if request.param == "rest" else server.url
     return crew_of(f"lakehouse-{request.param}")
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
+    """Three readers of any lake."""
+    made = Readers(tmp_path_factory.mktemp("readers"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def the_last_worlds_are_read_alike(
+    request: pytest.FixtureRequest, fast_directory: Path, readers: Readers
+) -> Iterator[None]:
+    """Each case reads its tables by PyIceberg and iceberg-rust. Spark, for which a case would take twice as long, reads
+    those of the last case of each worker.
+    """
+    crew = request.getfixturevalue("crew") if "crew" in request.fixturenames else None
+    yield
+    for directory in sorted((fast_directory / crew.world).glob("*/world")) if crew else ():
+        world = world_of(crew.world)(directory)
+        assert isinstance(world, LakehouseWorld)
+        readers.assert_alike(world.lake)
+        world.close()
 
 
 def quick_at(crew: Crew, scenario: str) -> Actions:
