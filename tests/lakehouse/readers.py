@@ -20,7 +20,7 @@ from twophase.spark.targets import quoted
 
 def read_alike(spark: SparkSession, lake: Lake, path: ObjectPath, *, but: Set[str] = frozenset()) -> pa.Table:
     """What a session that is attached to a lake reads of a table; all other readers but some must read the same."""
-    found = spark.sql(f"SELECT * FROM {quoted((NAME, *path.to_document()))}").toArrow()
+    found = spark.table(quoted((NAME, *path.to_document()))).toArrow()
     if "PyIceberg" not in but:
         iceberg = lake.table(path)
         assert iceberg is not None, f"Spark reads {path}, which PyIceberg does not find."
