@@ -241,7 +241,7 @@ class Metastore(ABC):
         """Whether :meth:`replace_table` would be one step for every reader of the metastore."""
 
     @abstractmethod
-    def replace_table(self, table: HiveTable, template: str) -> None:
+    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
         """Give a table the whole definition (columns, location, properties) of another one of its database.
 
         Spark readers see one step. The template stays.
@@ -252,6 +252,9 @@ class Metastore(ABC):
             What is wanted: its ``database``, ``name``, ``kind`` and ``tracked`` are taken, the rest is the template's.
         template : str
             Name of a table with the same partition columns.
+        same_files : bool
+            Whether the files that the table then has were there when the template was made: what the metastore noted
+            of their sizes then holds.
         """
 
     @abstractmethod
@@ -324,7 +327,7 @@ class Metastore(ABC):
             Whether it is the same table with other rows: what was made of it before should show them, and its
             statistics are of other rows.
         fresh : bool
-            Whether it is a new table, which has no statistics yet.
+            Whether it is a new table, or a new definition of it, which has no statistics yet.
         """
 
     @property

@@ -385,7 +385,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("drop_hidden"):
             self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
         if self.effect != INSERT or not self._told:
-            self.metastore.changed(self.database, self.path.name, written=True, fresh=self.effect == CREATE)
+            self.metastore.changed(self.database, self.path.name, written=True, fresh=self.effect != INSERT)
 
     def retire(self) -> None:
         """Mark what was replaced. The files of an external table are the user's and stay as they are."""

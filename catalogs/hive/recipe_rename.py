@@ -215,7 +215,7 @@ class RenameReplace(NameSwap, RenameCreate):
             self.swap_names(now, self.kind)
         else:
             with self.step("publish"):
-                self.metastore.replace_table(self.final(), self.hidden("table"))
+                self.metastore.replace_table(self.final(), self.hidden("table"), same_files=False)
         self.tell()
 
     def _set_aside(self) -> None:

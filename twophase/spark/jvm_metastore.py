@@ -1,12 +1,12 @@
 """What the metastore of a session is asked and told, beneath Spark's promised interfaces: a part of :mod:`.jvm`.
 
-Scala case classes made by the names of their fields, the session's ``ExternalCatalog``, and the Hive client below it.
+Scala case classes made by the names of their fields, and the session's ``ExternalCatalog``; what is below it is in
+:mod:`.jvm_hive`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from twophase.model import quote
 from twophase.spark.jvm import Jvm, private_name
@@ -95,73 +95,3 @@ def external_catalog(spark: Any) -> Any:
     """The ``ExternalCatalog`` of the session: in memory, or over a Hive metastore."""
     with private_name("SessionCatalog.externalCatalog", spark):
         return spark._jsparkSession.sessionState().catalog().externalCatalog()
-
-
-def hive_client(spark: Any) -> Any | None:
-    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
-    with private_name("ExternalCatalogWithListener.unwrapped", spark):
-        unwrapped = external_catalog(spark).unwrapped()
-        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
-            return None
-    with private_name("HiveExternalCatalog.client", spark):
-        return unwrapped.client()
-
-
-def hive_settings(spark: Any, client: Any) -> dict[str, str]:
-    """Where the metastore of a Hive client is: its services, its database, and Derby's home directory."""
-    system = spark.sparkContext._jvm.java.lang.System.getProperty
-    with private_name("HiveClient.getConf", spark):
-        found = {key: str(client.getConf(key, "")) for key in ("hive.metastore.uris", "javax.jdo.option.ConnectionURL")}
-    return {**found, "derby.system.home": str(system("derby.system.home") or system("user.dir"))}
-
-
-def hive_alter_without_columns(spark: Any, client: Any, raw: Any) -> None:
-    """``alter_table`` of a raw Hive table with an empty list of data columns, which the Hive client itself refuses.
-
-    The metastore compares the types of columns position by position with those that are there; against an empty
-    list everything fits.
-    """
-    jvm = spark.sparkContext._jvm
-    with private_name("HiveClientImpl.toHiveTable", spark):
-        make = _method(client, "toHiveTable", 2)
-        arguments = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 2)
-        arguments[0] = raw
-        arguments[1] = jvm.scala.Option.apply(None)
-        table = make.invoke(client, arguments).getTTable()
-        table.getSd().setCols(jvm.java.util.ArrayList())
-    with private_name("HiveClientImpl.msClient", spark):
-        found = _method(client, "msClient", 0)
-        found.setAccessible(True)
-        store = found.invoke(client, spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0))
-    with private_name("HiveClientImpl.withHiveState", spark):
-        _Locked(lambda: store.alter_table(table.getDbName(), table.getTableName(), table)).run(client)
-
-
-class _Locked:
-    """A call to the metastore under the lock of Spark's Hive client: its connection serves one thread at a time."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._error: Exception | None = None
-
-    def run(self, client: Any) -> None:
-        client.withHiveState(self)
-        if self._error is not None:
-            raise self._error
-
-    def apply(self) -> None:
-        """What the Hive client runs."""
-        try:
-            self._call()
-        except Exception as error:  # Java would make an error of Py4J's of it.
-            self._error = error
-
-    class Java:
-        implements: ClassVar[list[str]] = ["scala.Function0"]
-
-
-def _method(instance: Any, name: str, parameters: int) -> Any:
-    for method in instance.getClass().getDeclaredMethods():
-        if str(method.getName()).endswith(name) and method.getParameterCount() == parameters:
-            return method
-    raise AttributeError(name)

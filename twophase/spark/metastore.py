@@ -1,8 +1,8 @@
 """The Spark session's own metastore, behind the interface of the Hive catalog.
 
 Calls go to Spark's ``ExternalCatalog``, so that schemas of data source tables are kept in table properties as Spark
-itself keeps them. Three calls that it does not have in one step (rename with the kind, the whole definition at once,
-columns of a data source table) go to the Hive client below it.
+itself keeps them. What it does not have in one step (a rename with the kind, the whole definition at once) goes to the
+Hive metastore below it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import BucketSpec
-from twophase.spark import jvm_metastore, types
+from twophase.spark import jvm_hive, types
 from twophase.spark.jvm import texts
 from twophase.spark.metastore_base import spark_errors, strings, tells
 from twophase.spark.metastore_databases import SessionDatabases
@@ -52,7 +52,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def identity(self) -> str:
         if self._hive is None:
             return identities.of_memory()
-        facts = jvm_metastore.hive_settings(self._spark, self._hive)
+        facts = jvm_hive.hive_settings(self._spark, self._hive)
         if facts["hive.metastore.uris"]:
             return identities.of_services(facts["hive.metastore.uris"])
         return identities.of_database(facts["javax.jdo.option.ConnectionURL"], facts["derby.system.home"])
@@ -101,21 +101,11 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
             self.make_managed(table.database, table.name)
 
     def make_managed(self, database: str, name: str) -> None:
-        if self._hive is None:
+        if self._tables is None:
             found = self._catalog.getTable(database, name)
             self._catalog.alterTable(self._case.copy(found, tableType=self._kind(MANAGED)))
-            return
-        raw = self._hive.getTable(database, name)
-        self._hive.alterTable(database, name, self._as_kind(raw, MANAGED))
-
-    def _as_kind(self, raw: Any, kind: str, **changes: Any) -> Any:
-        """A raw Hive table with a kind, and with Hive's location where Spark has it: a drop then finds the files."""
-        if kind == MANAGED:
-            path = texts(raw.storage().properties()).get("path")
-            if path is not None:
-                located = self._case.copy(raw.storage(), locationUri=self._option(self._uri(path)))
-                changes["storage"] = located
-        return self._case.copy(raw, tableType=self._kind(kind), **changes)
+        else:
+            self._tables.make_managed(database, name)
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -130,25 +120,13 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
         old = self._hive.getTable(table.database, table.name)
         return self._columns_fit(old, self._hive.getTable(table.database, template))
 
-    def replace_table(self, table: HiveTable, template: str) -> None:
-        if self._hive is None:
+    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
+        if self._tables is None:
             self._replace_in_memory(table, template)
             return
-        old = self._hive.getTable(table.database, table.name)
-        new = self._raw_replacement(table, old, self._hive.getTable(table.database, template))
-        if not self._columns_fit(old, new):
-            # The metastore refuses columns whose types do not fit those in the same positions, but it takes a table
-            # without columns. Spark reads the schema of a data source table from its properties: one step for Spark.
-            jvm_metastore.hive_alter_without_columns(self._spark, self._hive, new)
-        self._hive.alterTable(table.database, table.name, new)
-
-    def _raw_replacement(self, table: HiveTable, old: Any, template: Any) -> Any:
-        changes: dict[str, Any] = {"identifier": old.identifier()}
-        if not table.tracked:
-            properties = texts(template.properties())
-            properties.pop("spark.sql.partitionProvider", None)
-            changes |= {"properties": self._map(properties), "tracksPartitionsInCatalog": False}
-        return self._as_kind(template, table.kind, ignoredProperties=self._map({}), **changes)
+        # Where the columns do not fit, Spark still sees one step: it reads a data source table's from the properties.
+        at_once = self.replace_in_one_step(table, template)
+        self._tables.replace(table, template, at_once=at_once, look=not same_files)
 
     def _replace_in_memory(self, table: HiveTable, template: str) -> None:
         old = self._catalog.getTable(table.database, table.name)
@@ -161,7 +139,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
         return all(one == other for one, other in zip(before, after, strict=False))
 
     def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
-        rename = self._rename_in_memory if self._hive is None else self._rename_in_hive
+        rename = self._rename_in_memory if self._tables is None else self._tables.rename
         try:
             rename(database, name, new_name, kind)
         except spark_errors() as error:
@@ -172,16 +150,6 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
                 path = f"{database}.{new_name}"
                 raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
             raise
-
-    def _rename_in_hive(self, database: str, name: str, new_name: str, kind: str | None) -> None:
-        hive: Any = self._hive
-        raw = hive.getTable(database, name)
-        before = str(raw.tableType().name())
-        if before == MANAGED:
-            # Hive would move the files of a managed table at its default location, never those of an external one.
-            hive.alterTable(database, name, self._as_kind(raw, EXTERNAL))
-        renamed = self._as_kind(raw, kind or before, identifier=self._identifier(database, new_name))
-        hive.alterTable(database, name, renamed)
 
     def _rename_in_memory(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         table = self._catalog.getTable(database, name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twophase.catalogs.hive.metastore import Metastore
-from twophase.spark import jvm_metastore, types
+from twophase.spark import jvm_hive, jvm_metastore, types
 from twophase.spark.jvm import Jvm
 from twophase.spark.jvm_caches import TableCaches
 from twophase.spark.jvm_partitions import PartitionTexts
@@ -28,7 +28,8 @@ class SessionStore(Metastore):
         self._jvm = Jvm(spark)
         self._version = str(spark.version)
         self._catalog = jvm_metastore.external_catalog(spark)
-        self._hive = jvm_metastore.hive_client(spark)
+        self._hive = jvm_hive.hive_client(spark)
+        self._tables = None if self._hive is None else jvm_hive.HiveTables(self._jvm, self._hive)
         self._caches = TableCaches(self._jvm)
         self._case = jvm_metastore.case_classes(self._jvm)
         self._texts = PartitionTexts(self._jvm)

@@ -18,6 +18,7 @@ from twophase.errors import ConfigurationError
 _SQL = "org.apache.spark.sql."
 _CATALYST = _SQL + "catalyst."
 _PLANS = _CATALYST + "plans.logical."
+_HIVE_METASTORE = "org.apache.hadoop.hive.metastore."
 
 #: The session and what hangs on it.
 _SESSION: Mapping[str, tuple[str, ...]] = {
@@ -146,8 +147,10 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
 #: Below a session with Hive support; the wheel of PySpark always holds it.
 _HIVE: Mapping[str, tuple[str, ...]] = {
     _SQL + "hive.HiveExternalCatalog": ("client",),
-    _SQL + "hive.client.HiveClient": ("getTable", "alterTable", "getConf"),
-    _SQL + "hive.client.HiveClientImpl": ("toHiveTable", "msClient", "withHiveState"),
+    _SQL + "hive.client.HiveClient": ("getTable", "getConf"),
+    _SQL + "hive.client.HiveClientImpl": ("msClient", "withHiveState"),
+    _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "alter_table"),
+    _HIVE_METASTORE + "api.EnvironmentContext": ("putToProperties",),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 

@@ -1,0 +1,202 @@
+"""A Hive metastore below Spark's session catalog, reached past Spark's promised interfaces: a part of :mod:`.jvm`.
+
+Spark's Hive client makes a table anew out of what it knows of it, refuses columns that do not fit those that are there,
+and has the metastore list the table's files at each change, however many they are. What it cannot do otherwise goes to
+the connection below it, under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from twophase.spark.jvm import Jvm, private_name
+from twophase.spark.jvm_metastore import external_catalog
+
+_CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
+#: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
+#: Spark's for one whose partitions are the metastore's.
+_IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
+
+
+def hive_client(spark: Any) -> Any | None:
+    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
+    with private_name("ExternalCatalogWithListener.unwrapped", spark):
+        unwrapped = external_catalog(spark).unwrapped()
+        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
+            return None
+    with private_name("HiveExternalCatalog.client", spark):
+        return unwrapped.client()
+
+
+def hive_settings(spark: Any, client: Any) -> dict[str, str]:
+    """Where the metastore of a Hive client is: its services, its database, and Derby's home directory."""
+    system = spark.sparkContext._jvm.java.lang.System.getProperty
+    with private_name("HiveClient.getConf", spark):
+        found = {key: str(client.getConf(key, "")) for key in ("hive.metastore.uris", "javax.jdo.option.ConnectionURL")}
+    return {**found, "derby.system.home": str(system("derby.system.home") or system("user.dir"))}
+
+
+class HiveTables:
+    """Tables as the metastore itself has them, changed without a look at their files.
+
+    Each method is idempotent only as the metastore is; it runs under the lock of Spark's Hive client, whose connection
+    serves one thread at a time.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    client : py4j.java_gateway.JavaObject
+        The ``HiveClient`` of the session.
+    """
+
+    def __init__(self, jvm: Jvm, client: Any) -> None:
+        self._jvm = jvm
+        self._client = client
+
+    def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
+        """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            before = str(table.getTableType()).removesuffix("_TABLE")
+            if before == MANAGED:
+                _become(table, EXTERNAL)
+                self._alter(store, database, name, table)
+            if kind or before == MANAGED:
+                _become(table, kind or before)
+            table.setTableName(new_name)
+            self._alter(store, database, name, table)
+
+        self._run(call)
+
+    def make_managed(self, database: str, name: str) -> None:
+        """Let the files of a table go with it when it is dropped."""
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            _become(table, MANAGED)
+            self._alter(store, database, name, table)
+
+        self._run(call)
+
+    def replace(self, wanted: HiveTable, template: str, *, at_once: bool, look: bool) -> None:
+        """Give a table the columns, storage and properties of a template.
+
+        Parameters
+        ----------
+        wanted : HiveTable
+            Its ``database``, ``name``, ``kind`` and ``tracked`` are taken.
+        template : str
+            A table of the same database.
+        at_once : bool
+            Whether the metastore takes the columns beside those that are there. It compares types position by
+            position, but it takes a table without columns; and against none, everything fits.
+        look : bool
+            Whether the metastore is to look at the files: the template's statistics are of others.
+        """
+
+        def call(store: Any) -> None:
+            table = _redefined(store, wanted, template)
+            if not at_once:
+                storage = table.getSd()
+                columns = storage.getCols()
+                storage.setCols(self._jvm.kind("java.util.ArrayList")())
+                self._alter(store, wanted.database, wanted.name, table)
+                storage.setCols(columns)
+            self._alter(store, wanted.database, wanted.name, table, look=look)
+
+        self._run(call)
+
+    def _alter(self, store: Any, database: str, name: str, table: Any, *, look: bool = False) -> None:
+        table.getParameters().remove(_CHANGED_AT)  # The metastore sets it where it is missing.
+        context = None if look else self._without_a_look(store)
+        if context is None:
+            store.alter_table(database, name, table)
+        else:
+            store.alter_table_with_environmentContext(database, name, table, context)
+
+    def _without_a_look(self, store: Any) -> Any | None:
+        """What tells the metastore not to list files; None for the client of a Hive 2.0, which cannot pass it on."""
+        return self._jvm.once(("EnvironmentContext",), lambda: _without_a_look(self._jvm, store))
+
+    def _run(self, call: Callable[[Any], None]) -> None:
+        _Locked(lambda: call(self._connection())).run(self._client)
+
+    def _connection(self) -> Any:
+        """The metastore's client, as Spark's has it now: it makes another one after an error."""
+        with private_name("HiveClientImpl.msClient", self._jvm.spark):
+            method = self._jvm.once(("msClient",), lambda: _method(self._client, "msClient", 0))
+        return method.invoke(self._client, self._jvm.once(("no arguments",), self._no_arguments))
+
+    def _no_arguments(self) -> Any:
+        return self._jvm.spark.sparkContext._gateway.new_array(self._jvm.kind("java.lang.Object"), 0)
+
+
+def _without_a_look(jvm: Jvm, store: Any) -> Any | None:
+    methods = jvm.static("scala.collection.immutable.ArraySeq", "unsafeWrapArray")(store.getClass().getMethods())
+    if ".alter_table_with_environmentContext(" not in str(methods.mkString("\n")):
+        return None
+    loader = store.getClass().getClassLoader()  # The metastore's client may be of another version than Spark's.
+    with private_name("EnvironmentContext", jvm.spark):
+        context = loader.loadClass(_CONTEXT).newInstance()
+        context.putToProperties("DO_NOT_UPDATE_STATS", "true")
+    return context
+
+
+def _become(table: Any, kind: str) -> None:
+    """Set the kind, and Hive's location where Spark has it: a drop of a managed table then finds the files."""
+    table.setTableType(f"{kind}_TABLE")
+    if kind == EXTERNAL:
+        table.putToParameters(_IS_EXTERNAL, "TRUE")
+        return
+    table.getParameters().remove(_IS_EXTERNAL)
+    storage = table.getSd()
+    path = storage.getSerdeInfo().getParameters().get("path")
+    if path is not None:
+        storage.setLocation(path)
+
+
+def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
+    """The table that is there, with all that a template says."""
+    table, new = (store.getTable(wanted.database, name) for name in (wanted.name, template))
+    table.setSd(new.getSd())
+    table.setParameters(new.getParameters())
+    table.setPartitionKeys(new.getPartitionKeys())
+    table.setCreateTime(new.getCreateTime())
+    if not wanted.tracked:
+        table.getParameters().remove(_TRACKED)
+    _become(table, wanted.kind)
+    return table
+
+
+class _Locked:
+    """A call under the lock of Spark's Hive client, and in the thread that Java calls back from."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._error: Exception | None = None
+
+    def run(self, client: Any) -> None:
+        client.withHiveState(self)
+        if self._error is not None:
+            raise self._error
+
+    def apply(self) -> None:
+        """What the Hive client runs."""
+        try:
+            self._call()
+        except Exception as error:  # Java would make an error of Py4J's of it.
+            self._error = error
+
+    class Java:
+        implements: ClassVar[list[str]] = ["scala.Function0"]
+
+
+def _method(instance: Any, name: str, parameters: int) -> Any:
+    for method in instance.getClass().getDeclaredMethods():
+        if str(method.getName()).endswith(name) and method.getParameterCount() == parameters:
+            method.setAccessible(True)
+            return method
+    raise AttributeError(name)
