@@ -41,8 +41,8 @@ def hive_settings(spark: Any, client: Any) -> dict[str, str]:
 class HiveTables:
     """Tables as the metastore itself has them, changed without a look at their files.
 
-    Each method is idempotent only as the metastore is; it runs under the lock of Spark's Hive client, whose connection
-    serves one thread at a time.
+    Each method runs under the lock of Spark's Hive client, whose connection serves one thread at a time, and its errors
+    are those of the metastore.
 
     Parameters
     ----------
