@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse import definitions
 from twophase.catalogs.lakehouse.reading import expression_of
+from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.reading import BatchReader, Filter
@@ -63,9 +63,19 @@ class IcebergReader(BatchReader):
                 path=self.path,
                 hint="Let the engine that deleted its rows rewrite its files (Iceberg's rewrite_data_files).",
             ) from error
+        self._check_formats(tasks)
         arrow = definitions.arrow_of(self.schema, self.metadata.last_column_id)
         target = definitions.without_ids(pa.schema([arrow.field(name) for name in columns]))
         return [IcebergPart(self.metadata, projected, task, target) for task in tasks]
+
+    def _check_formats(self, tasks: Sequence[FileScanTask]) -> None:
+        files = (file for task in tasks for file in (task.file, *task.delete_files))
+        if unknown := {file.file_format.value for file in files if file.file_format not in FORMATS}:
+            raise CatalogError(
+                f"{self.path} cannot be read: it has files in the format {', '.join(sorted(unknown))}.",
+                path=self.path,
+                hint="Files in Parquet and ORC can be read.",
+            )
 
 
 @dataclass(frozen=True)
@@ -79,8 +89,7 @@ class IcebergPart:
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         io = load_file_io({}, self.metadata.location)
-        scan = ArrowScan(self.metadata, io, self.schema, AlwaysTrue())
-        for batch in scan.to_record_batches([self.task]):
+        for batch in rows_of(self.task, self.metadata, self.schema, io):
             rows = pa.Table.from_batches([batch]).select(self.target.names)
             yield from rows.cast(_nullable(self.target)).to_batches()
 

@@ -42,26 +42,40 @@ class _DeletesWriter(ManifestWriterV2):
 def delete_positions(table: Table, positions: list[int]) -> None:
     """Delete rows of the first data file by their positions, as Flink and Spark do in merge-on-read tables."""
     (task, *_) = table.scan().plan_files()
-    found = {"file_path": [task.file.file_path] * len(positions), "pos": positions}
-    _commit(table, pa.table(found, schema=_POSITIONS), DataFileContent.POSITION_DELETES, None)
+    rows = pa.table({"file_path": [task.file.file_path] * len(positions), "pos": positions}, schema=_POSITIONS)
+    _commit(table, _written(table, rows, DataFileContent.POSITION_DELETES, task.file.partition))
 
 
 def delete_equal(table: Table, column: str, values: list[Any]) -> None:
     """Delete rows by the values of a column, as Flink does with upserts."""
     field = table.schema().find_field(column)
-    schema = pa.schema([table.schema().as_arrow().field(column)])
-    _commit(table, pa.table({column: values}, schema=schema), DataFileContent.EQUALITY_DELETES, [field.field_id])
+    rows = pa.table({column: values}, schema=pa.schema([table.schema().as_arrow().field(column)]))
+    _commit(table, _written(table, rows, DataFileContent.EQUALITY_DELETES, Record(), [field.field_id]))
 
 
-def _commit(table: Table, rows: pa.Table, content: DataFileContent, equality_ids: list[int] | None) -> None:
-    location = f"{table.location()}/data/{uuid.uuid4()}-deletes.parquet"
+def append_file(table: Table, rows: pa.Table, partition: Record, row_group_size: int) -> None:
+    """Append a file as it is, as an engine does that leaves out the columns that a partition has one value of."""
+    file = _written(table, rows, DataFileContent.DATA, partition, row_group_size=row_group_size)
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+
+
+def _written(
+    table: Table,
+    rows: pa.Table,
+    content: DataFileContent,
+    partition: Record,
+    equality_ids: list[int] | None = None,
+    row_group_size: int | None = None,
+) -> DataFile:
+    location = f"{table.location()}/data/{uuid.uuid4()}-foreign.parquet"
     with table.io.new_output(location).create() as stream:
-        pq.write_table(rows, stream)
-    file = DataFile.from_args(
+        pq.write_table(rows, stream, row_group_size)
+    return DataFile.from_args(
         content=content,
         file_path=location,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=partition,
         record_count=len(rows),
         file_size_in_bytes=len(table.io.new_input(location)),
         spec_id=0,
@@ -76,6 +90,9 @@ def _commit(table: Table, rows: pa.Table, content: DataFileContent, equality_ids
         split_offsets=None,
         sort_order_id=None,
     )
+
+
+def _commit(table: Table, file: DataFile) -> None:
     metadata, parent = table.metadata, table.current_snapshot()
     assert parent is not None
     number = metadata.new_snapshot_id()

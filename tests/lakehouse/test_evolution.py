@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.typedef import Record
 from pyspark.errors import PySparkException
 
 import twophase
@@ -199,6 +201,41 @@ def test_rows_that_another_engine_deleted_are_not_read(shop: Shop) -> None:
         shop.sql("DELETE FROM @t WHERE id = 9")
     shop.sql("INSERT OVERWRITE @t VALUES (7, 'seven')")
     assert shop.rows("t") == [(7, "seven")]
+
+
+@pytest.mark.not_read_by("PyIceberg", "it reads a NULL list of structs as an empty one (apache/iceberg-python#3833)")
+def test_null_stays_null_in_a_table_of_which_another_engine_deleted_rows(shop: Shop) -> None:
+    nothing = "CAST(NULL AS ARRAY<STRUCT<e: INT>>)", "CAST(NULL AS MAP<STRING, STRUCT<e: INT>>)"
+    empty = nothing[0].replace("NULL", "array()"), nothing[1].replace("NULL", "map()")
+    full = "array(named_struct('e', 1), NULL)", "map('k', named_struct('e', 1))"
+    rows = " UNION ALL ".join(
+        f"SELECT {number} AS id, {array} AS l, {map_} AS m, named_struct('l', {array}, 'm', {map_}) AS s, "
+        f"array({array}, NULL) AS ll, named_struct('e', NULLIF({number}, 1)) AS e"
+        for number, (array, map_) in enumerate((nothing, empty, full, nothing, full))
+    )
+    shop.sql(f"CREATE TABLE @t AS SELECT /*+ COALESCE(1) */ * FROM ({rows})")
+    before = shop.rows("t", but={"PyIceberg"})
+    with shop.lake.iceberg() as other:
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [2])
+    shop.sql("REFRESH TABLE @t")
+    left = [row for row in before if row[0] != 2]
+    assert len(left) == 4
+    assert shop.rows("t", but={"PyIceberg"}) == left
+    assert shop.sql("SELECT count(*) FROM @t").first()[0] == 4
+    assert shop.read("SELECT s.l, ll[0] FROM @t WHERE id = 3") == [(None, None)]
+
+
+def test_deleted_positions_go_by_the_whole_file_and_its_partitions_value_is_read(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, day DATE) USING iceberg PARTITIONED BY (day)")
+    rows = pa.table({"id": range(200_000)}, schema=pa.schema([ids(1, None).field("id")]))
+    with shop.lake.iceberg() as other:
+        day = (date(2026, 5, 2) - date(1970, 1, 1)).days
+        foreign.append_file(other.load_table((DATABASE, "t")), rows, Record(day), row_group_size=90_000)
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [0, 89_999, 90_000, 199_999])
+    shop.sql("REFRESH TABLE @t")
+    assert shop.read("SELECT day, count(*), min(id), max(id), sum(id) FROM @t GROUP BY day") == [
+        (date(2026, 5, 2), 199_996, 1, 199_998, sum(range(200_000)) - 89_999 - 90_000 - 199_999)
+    ]
 
 
 @pytest.mark.not_read_by("any", "rows were deleted by their values, which PyIceberg and Spark refuse with words")

@@ -1,0 +1,119 @@
+"""Rows of one data file without those that were deleted by their positions, in the schema in which a table is shown.
+
+PyIceberg's projection goes by field ids and fills in what a file lacks. Its own scan of a file cannot be used: in its
+projection a NULL list of structs becomes an empty one, and a NULL map to structs alike (apache/iceberg-python#3833).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor, pyarrow_to_schema
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema, prune_columns, visit_with_partner
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import ListType, MapType
+
+#: The formats of files that can be read.
+FORMATS = {FileFormat.PARQUET: ds.ParquetFileFormat, FileFormat.ORC: ds.OrcFileFormat}
+
+
+def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: FileIO) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that are not deleted.
+
+    Parameters
+    ----------
+    task : pyiceberg.table.FileScanTask
+        The file, with the files of deleted positions that concern it.
+    metadata : pyiceberg.table.metadata.TableMetadata
+        Of its table, in format version 1 or 2.
+    schema : pyiceberg.schema.Schema
+        In which the rows are shown.
+    io : pyiceberg.io.FileIO
+    """
+    deleted = _deleted(task, io)
+    with io.new_input(task.file.file_path).open() as stream:
+        fragment = _format_of(task.file).make_fragment(stream)
+        written = pyarrow_to_schema(
+            fragment.physical_schema,
+            metadata.name_mapping(),
+            downcast_ns_timestamp_to_us=True,
+            format_version=metadata.format_version,
+        )
+        kept = prune_columns(written, _leaves(schema), select_full_types=False)
+        visitor = _Projection(
+            kept,
+            downcast_ns_timestamp_to_us=True,
+            projected_missing_fields=_by_partition(task.file, metadata, written),
+            allow_timestamp_tz_mismatch=True,
+        )
+        columns = [column.name for column in kept.columns]
+        scanner = ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=columns)
+        for batch in _without(deleted, scanner.to_batches()):
+            shown = visit_with_partner(schema, batch, visitor, ArrowAccessor(kept))
+            yield pa.RecordBatch.from_struct_array(shown)
+
+
+def _format_of(file: DataFile) -> Any:
+    return FORMATS[file.file_format]()
+
+
+def _leaves(schema: Schema) -> set[int]:
+    """What a file is asked for: the ids of all fields that are not lists or maps themselves."""
+    return {number for number in schema.field_ids if not isinstance(schema.find_type(number), (ListType, MapType))}
+
+
+def _by_partition(file: DataFile, metadata: TableMetadata, written: Schema) -> dict[int, Any]:
+    """Columns that a file does not hold, as all its rows have one value: that of its partition."""
+    fields = metadata.specs()[file.spec_id].fields
+    values = {
+        field.source_id: file.partition[place]
+        for place, field in enumerate(fields)
+        if isinstance(field.transform, IdentityTransform) and field.source_id not in written.field_ids
+    }
+    return {number: value for number, value in values.items() if value is not None}
+
+
+def _deleted(task: FileScanTask, io: FileIO) -> pa.Array:
+    """Positions in the file, counted from 0."""
+    found: list[pa.Array] = [pa.array([], pa.int64())]
+    for file in task.delete_files:
+        with io.new_input(file.file_path).open() as stream:
+            fragment = _format_of(file).make_fragment(stream)
+            of_this = pc.field("file_path") == task.file.file_path
+            found += ds.Scanner.from_fragment(fragment, columns=["pos"], filter=of_this).to_table()["pos"].chunks
+    return pa.concat_arrays(found)
+
+
+def _without(deleted: pa.Array, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for batch in batches:
+        positions = pa.array(np.arange(start, start + len(batch)))
+        start += len(batch)
+        left = batch.filter(pc.invert(pc.is_in(positions, deleted))) if len(deleted) else batch
+        if len(left):
+            yield left
+
+
+class _Projection(ArrowProjectionVisitor):
+    """PyIceberg's, with the NULLs that it loses."""
+
+    def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
+        return _as_null_as(list_array, super().list(list_type, list_array, value_array))
+
+    def map(self, map_type: MapType, map_array: Any, key_result: Any, value_result: Any) -> Any:
+        return _as_null_as(map_array, super().map(map_type, map_array, key_result, value_result))
+
+
+def _as_null_as(read: pa.Array | None, shown: pa.Array | None) -> pa.Array | None:
+    if read is None or shown is None or read.null_count == shown.null_count:
+        return shown
+    return pc.if_else(read.is_valid(), shown, pa.scalar(None, shown.type))
