@@ -253,8 +253,8 @@ class Metastore(ABC):
         template : str
             Name of a table with the same partition columns.
         same_files : bool
-            Whether the files that the table then has were there when the template was made: what the metastore noted
-            of their sizes then holds.
+            Whether the files that the table then has were there when the template was made: what the metastore then
+            noted of their sizes, if it did, holds.
         """
 
     @abstractmethod

@@ -141,6 +141,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
         found = self.document.get("overwrite")
         return None if found is None else OverwriteScope.from_document(found)
 
+    @property
+    def defines(self) -> bool:
+        """Whether the publish gives the table a new definition, which has no statistics yet."""
+        return self.effect != INSERT
+
     def hidden(self, role: str) -> str:
         """Name of one of this participant's hidden tables."""
         return layout.hidden_name(role, self.transaction_id, int(self.document["ordinal"]))
@@ -385,7 +390,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("drop_hidden"):
             self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
         if self.effect != INSERT or not self._told:
-            self.metastore.changed(self.database, self.path.name, written=True, fresh=self.effect != INSERT)
+            self.metastore.changed(self.database, self.path.name, written=True, fresh=self.defines)
 
     def retire(self) -> None:
         """Mark what was replaced. The files of an external table are the user's and stay as they are."""

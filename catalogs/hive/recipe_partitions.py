@@ -27,6 +27,10 @@ class PointerPartitions(PointerParticipant):
     ``alter_partitions``; where all are new it is a single ``add_partitions``.
     """
 
+    @property
+    def defines(self) -> bool:
+        return False  # The table keeps its own, with other properties.
+
     # -- preparing -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:

@@ -1,7 +1,8 @@
 """Rows of one data file without those that were deleted by their positions, in the schema in which a table is shown.
 
-PyIceberg's projection goes by field ids and fills in what a file lacks. Its own scan of a file cannot be used: in its
-projection a NULL list of structs becomes an empty one, and a NULL map to structs alike (apache/iceberg-python#3833).
+PyIceberg's projection goes by field ids and fills in what a file lacks. Its own scan of a file cannot be used: there a
+NULL list of structs becomes an empty one (apache/iceberg-python#3833), a NULL map to structs alike, and a struct in a
+list in a list or map goes by names.
 """
 
 from __future__ import annotations
@@ -82,38 +83,58 @@ def _by_partition(file: DataFile, metadata: TableMetadata, written: Schema) -> d
     return {number: value for number, value in values.items() if value is not None}
 
 
-def _deleted(task: FileScanTask, io: FileIO) -> pa.Array:
-    """Positions in the file, counted from 0."""
+def _deleted(task: FileScanTask, io: FileIO) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Positions in the file, counted from 0, in their order."""
     found: list[pa.Array] = [pa.array([], pa.int64())]
     for file in task.delete_files:
         with io.new_input(file.file_path).open() as stream:
             fragment = _format_of(file).make_fragment(stream)
             of_this = pc.field("file_path") == task.file.file_path
             found += ds.Scanner.from_fragment(fragment, columns=["pos"], filter=of_this).to_table()["pos"].chunks
-    return pa.concat_arrays(found)
+    return np.unique(pa.concat_arrays(found).to_numpy())
 
 
-def _without(deleted: pa.Array, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _without(
+    deleted: np.ndarray[Any, np.dtype[np.int64]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     start = 0
     for batch in batches:
-        positions = pa.array(np.arange(start, start + len(batch)))
+        kept = np.ones(len(batch), np.bool_)
+        first, last = np.searchsorted(deleted, (start, start + len(batch)))
+        kept[deleted[first:last] - start] = False
         start += len(batch)
-        left = batch.filter(pc.invert(pc.is_in(positions, deleted))) if len(deleted) else batch
+        left = batch if first == last else batch.filter(pa.array(kept))
         if len(left):
             yield left
 
 
 class _Projection(ArrowProjectionVisitor):
-    """PyIceberg's, with the NULLs that it loses."""
+    """PyIceberg's, which loses NULLs, and looks no further than structs right inside a list or map."""
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
-        return _as_null_as(list_array, super().list(list_type, list_array, value_array))
+        if list_array is None or value_array is None:
+            return None
+        values = self._cast_if_needed(list_type.element_field, value_array)
+        element = self._construct_field(list_type.element_field, values.type)
+        return pa.LargeListArray.from_arrays(_offsets(list_array, pa.int64()), values, pa.large_list(element))
 
     def map(self, map_type: MapType, map_array: Any, key_result: Any, value_result: Any) -> Any:
-        return _as_null_as(map_array, super().map(map_type, map_array, key_result, value_result))
+        if map_array is None or key_result is None or value_result is None:
+            return None
+        keys = self._cast_if_needed(map_type.key_field, key_result)
+        values = self._cast_if_needed(map_type.value_field, value_result)
+        kind = pa.map_(
+            self._construct_field(map_type.key_field, keys.type),
+            self._construct_field(map_type.value_field, values.type),
+        )
+        return pa.MapArray.from_arrays(_offsets(map_array, pa.int32()), keys, values, kind)
 
 
-def _as_null_as(read: pa.Array | None, shown: pa.Array | None) -> pa.Array | None:
-    if read is None or shown is None or read.null_count == shown.null_count:
-        return shown
-    return pc.if_else(read.is_valid(), shown, pa.scalar(None, shown.type))
+def _offsets(read: Any, kind: pa.DataType) -> pa.Array:
+    """Where each list or map begins among the values of all, and the last one ends; NULL for one that is NULL."""
+    if isinstance(read, pa.FixedSizeListArray):
+        places = pa.array((np.arange(len(read) + 1) + read.offset) * read.type.list_size)
+    else:
+        places = read.offsets
+    valid = pa.concat_arrays([read.is_valid(), pa.array([True])])
+    return pc.if_else(valid, places.cast(kind), pa.scalar(None, kind))

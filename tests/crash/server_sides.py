@@ -60,6 +60,8 @@ class _Database(ServerSide):
 
     #: So that nobody waits for the very transaction that waits here.
     _impatient: ClassVar[str]
+    #: What the server says then.
+    _locked: ClassVar[str]
 
     def __init__(self, url: str, name: str) -> None:
         self._url = sa.engine.make_url(url)
@@ -79,6 +81,8 @@ class _Database(ServerSide):
         try:
             return self._look()
         except sa.exc.OperationalError as error:
+            if self._locked not in str(error.orig):
+                raise
             raise LockedError from error
 
     @abstractmethod
@@ -94,6 +98,7 @@ class PostgreSQLSchema(_Database):
     """A schema of a PostgreSQL server."""
 
     _impatient = "SET lock_timeout = 1"  # A millisecond.
+    _locked = "lock timeout"
     #: Where the server keeps what belongs to a schema or its relations, by the column that says to which.
     _FACTS = (
         *(("pg_namespace", "oid"), ("pg_class", "oid"), ("pg_attribute", "attrelid"), ("pg_attrdef", "adrelid")),
@@ -130,6 +135,7 @@ class MariaDBDatabase(_Database):
     """A database of a MariaDB or MySQL server."""
 
     _impatient = "SET lock_wait_timeout = 1"
+    _locked = "Lock wait timeout exceeded"
 
     def _look(self) -> list[Any]:
         mariadb = self._connection.dialect.is_mariadb
@@ -139,6 +145,7 @@ class MariaDBDatabase(_Database):
 
     def save(self) -> Any:
         """Each table: its definition, and its rows."""
+        self._run(f"SHOW CREATE DATABASE {self._name}")  # Refused where there is none.
         tables = self._run(f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{self._name}'")
         return [self._table(f"{self._name}.`{table}`") for (table,) in sorted(tables)]
 

@@ -165,6 +165,31 @@ def test_the_metastores_connection_is_used_under_the_lock_of_sparks_client(
     assert set(held) == ({True} if world.is_hive else set())
 
 
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("columns", ["id, id AS k", "'x' AS s, id, id AS k"], ids=["same columns", "others"])
+def test_statistics_of_the_old_rows_go_with_them(world: World, columns: str, by: list[str]) -> None:
+    world.run("t", world.sql("SELECT id, id AS k FROM range(2)"), by=by)
+    world.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR COLUMNS id")
+    assert "2 rows" in statistics(world)
+    world.run("t", world.sql(f"SELECT {columns} FROM range(9)"), Purpose.CREATE_OR_REPLACE_TABLE_AS, by=by)
+    assert "2 rows" not in statistics(world)
+
+
+def statistics(world: World) -> str:
+    """What Spark tells of a table's, which its plans go by."""
+    found = world.sql("DESCRIBE EXTENDED t").where("col_name = 'Statistics'").first()
+    return "" if found is None else str(found[1])
+
+
+@pytest.mark.parametrize("provider", ["parquet", "csv"])
+def test_a_hive_metastore_has_the_sizes_of_what_was_published(world: World, provider: str) -> None:
+    store = world.environment.session_metastore
+    assert isinstance(store, SessionMetastore)
+    for purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS):
+        world.run("t", world.sql("SELECT /*+ COALESCE(1) */ id FROM range(9)"), purpose, provider=provider)
+        assert sizes(store, "t").get("numFiles") == ("1" if world.is_hive else None)
+
+
 @pytest.mark.parametrize("purpose", [Purpose.CREATE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS], ids=str)
 def test_the_publish_does_not_look_at_the_files(world: World, purpose: Purpose) -> None:
     if purpose is not Purpose.CREATE_TABLE_AS:

@@ -102,8 +102,7 @@ def is_read_alike(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     lake, readers = request.getfixturevalue("lake"), request.getfixturevalue("readers")
     yield
-    if not not_read_by(request.node):
-        readers.assert_alike(lake)
+    readers.assert_alike(lake, but=not_read_by(request.node))
 
 
 # -- through Spark -----------------------------------------------------------------------------------------------------

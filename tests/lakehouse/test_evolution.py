@@ -225,6 +225,24 @@ def test_null_stays_null_in_a_table_of_which_another_engine_deleted_rows(shop: S
     assert shop.read("SELECT s.l, ll[0] FROM @t WHERE id = 3") == [(None, None)]
 
 
+@pytest.mark.not_read_by("PyIceberg", "it takes structs in a list in a list by their names")
+@pytest.mark.not_read_by("iceberg-rust", "it shows structs in lists in the schema of the file")
+def test_nested_fields_go_by_their_ids_in_a_table_of_which_another_engine_deleted_rows(shop: Shop) -> None:
+    pair = "named_struct('p', id, 'q', -id)"
+    shop.sql(
+        f"CREATE TABLE @t AS SELECT id, array(array({pair})) AS ll, map('k', array({pair})) AS ml, array({pair}) AS l, "
+        f"map('k', {pair}) AS m FROM range(0, 4, 1, 1)"
+    )
+    for inside in ("ll.element.element", "ml.value.element", "l.element", "m.value"):
+        for old, new in (("p", "kept"), ("q", "p"), ("kept", "q")):
+            shop.sql(f"ALTER TABLE @t RENAME COLUMN {inside}.{old} TO {new}")
+    with shop.lake.iceberg() as other:
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [0, 2])
+    shop.sql("REFRESH TABLE @t")
+    rows = shop.sql("SELECT id, ll[0][0].q, ml['k'][0].q, l[0].q, m['k'].q, ll[0][0].p FROM @t ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [(1, 1, 1, 1, 1, -1), (3, 3, 3, 3, 3, -3)]
+
+
 def test_deleted_positions_go_by_the_whole_file_and_its_partitions_value_is_read(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t (id BIGINT, day DATE) USING iceberg PARTITIONED BY (day)")
     rows = pa.table({"id": range(200_000)}, schema=pa.schema([ids(1, None).field("id")]))

@@ -18,6 +18,8 @@ _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
 #: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
 #: Spark's for one whose partitions are the metastore's.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
+#: Hive's for the size of its files.
+_SIZE = "totalSize"
 
 
 def hive_client(spark: Any) -> Any | None:
@@ -110,31 +112,30 @@ class HiveTables:
         self._run(call)
 
     def _alter(self, store: Any, database: str, name: str, table: Any, *, look: bool = False) -> None:
-        table.getParameters().remove(_CHANGED_AT)  # The metastore sets it where it is missing.
-        context = None if look else self._without_a_look(store)
+        noted = table.getParameters()
+        noted.remove(_CHANGED_AT)  # The metastore sets it where it is missing.
+        # In formats that Hive does not know, it was made over a place without files: these are sized now.
+        context = None if look or _SIZE not in noted else self._not_looking(store)
         if context is None:
             store.alter_table(database, name, table)
         else:
             store.alter_table_with_environmentContext(database, name, table, context)
 
-    def _without_a_look(self, store: Any) -> Any | None:
+    def _not_looking(self, store: Any) -> Any | None:
         """What tells the metastore not to list files; None for the client of a Hive 2.0, which cannot pass it on."""
-        return self._jvm.once(("EnvironmentContext",), lambda: _without_a_look(self._jvm, store))
+        return self._jvm.once(("EnvironmentContext",), lambda: _context(self._jvm, store))
 
     def _run(self, call: Callable[[Any], None]) -> None:
         _Locked(lambda: call(self._connection())).run(self._client)
 
     def _connection(self) -> Any:
-        """The metastore's client, as Spark's has it now: it makes another one after an error."""
+        """The metastore's client, as Spark's has it now; it connects anew and tries again by itself after an error."""
         with private_name("HiveClientImpl.msClient", self._jvm.spark):
             method = self._jvm.once(("msClient",), lambda: _method(self._client, "msClient", 0))
-        return method.invoke(self._client, self._jvm.once(("no arguments",), self._no_arguments))
-
-    def _no_arguments(self) -> Any:
-        return self._jvm.spark.sparkContext._gateway.new_array(self._jvm.kind("java.lang.Object"), 0)
+        return method.invoke(self._client, self._jvm.array("java.lang.Object"))
 
 
-def _without_a_look(jvm: Jvm, store: Any) -> Any | None:
+def _context(jvm: Jvm, store: Any) -> Any | None:
     methods = jvm.static("scala.collection.immutable.ArraySeq", "unsafeWrapArray")(store.getClass().getMethods())
     if ".alter_table_with_environmentContext(" not in str(methods.mkString("\n")):
         return None
@@ -165,6 +166,7 @@ def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
     table.setParameters(new.getParameters())
     table.setPartitionKeys(new.getPartitionKeys())
     table.setCreateTime(new.getCreateTime())
+    table.setOwner(new.getOwner())
     if not wanted.tracked:
         table.getParameters().remove(_TRACKED)
     _become(table, wanted.kind)
@@ -176,7 +178,7 @@ class _Locked:
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def run(self, client: Any) -> None:
         client.withHiveState(self)
@@ -187,7 +189,7 @@ class _Locked:
         """What the Hive client runs."""
         try:
             self._call()
-        except Exception as error:  # Java would make an error of Py4J's of it.
+        except BaseException as error:  # Java would make an error of Py4J's of it, of an interrupt, too.
             self._error = error
 
     class Java:
