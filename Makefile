@@ -5,7 +5,8 @@ SPARK40 := 4.0.5
 PYTEST_ARGS ?=
 # Processes that run the tests; each holds a JVM and, where it needs them, servers of its own.
 JOBS ?= 2
-SHARED := -n $(JOBS) --dist loadfile
+# In the order of their names: in xdist's own, by the number of tests, the files with few and long ones would come last.
+SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
