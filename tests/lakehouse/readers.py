@@ -51,8 +51,10 @@ class Readers:
 
     def assert_alike(self, lake: Lake, *, but: Set[str] = frozenset()) -> None:
         """All three read the same rows of each table that is in a lake, but for those readers that cannot."""
+        if "any" in but:
+            return
         paths = [ObjectPath.of(*table.name()) for table in lake.tables()]
-        if paths and "any" not in but:
+        if paths:
             with self.attached(lake) as spark:
                 for path in paths:
                     read_alike(spark, lake, path, but=but)
