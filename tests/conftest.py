@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import servers
 from tests.numbers import NUMBERS
 from tests.servers import Server
+
+if TYPE_CHECKING:
+    from tests.lakehouse.readers import Readers
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -97,3 +100,13 @@ def hive_server2(hive_metastore: Server) -> Iterator[Server]:
     """A HiveServer2 over the metastore of :func:`hive_metastore`."""
     with servers.hive_server2(hive_metastore) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
+    """Three readers of any lake."""
+    from tests.lakehouse.readers import Readers
+
+    made = Readers(tmp_path_factory.mktemp("readers"))
+    yield made
+    made.close()

@@ -104,14 +104,6 @@ def crew(request: pytest.FixtureRequest, crew_of: Callable[[str], Crew]) -> Crew
     return crew_of(f"lakehouse-{request.param}")
 
 
-@pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
-    """Three readers of any lake."""
-    made = Readers(tmp_path_factory.mktemp("readers"))
-    yield made
-    made.close()
-
-
 @pytest.fixture(autouse=True)
 def the_last_worlds_are_read_alike(
     request: pytest.FixtureRequest, fast_directory: Path, readers: Readers

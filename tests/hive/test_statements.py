@@ -150,10 +150,10 @@ def test_the_metastores_connection_is_used_under_the_lock_of_sparks_client(
     plain = jvm_hive._Locked.apply
 
     def watched(call: jvm_hive._Locked) -> None:
-        loader = jvm_hive._method(store._hive, "clientLoader", 0)
+        loader = jvm_hive._method(store._hive.client, "clientLoader", 0)
         held.append(
             world.spark._jvm.Thread.holdsLock(
-                loader.invoke(store._hive, world.spark._sc._gateway.new_array(world.spark._jvm.Object, 0))
+                loader.invoke(store._hive.client, world.spark._sc._gateway.new_array(world.spark._jvm.Object, 0))
             )
         )
         plain(call)
@@ -209,7 +209,7 @@ def sizes(store: SessionMetastore, table: str) -> dict[str, str]:
     """What a Hive metastore has noted of a table's files."""
     if store._hive is None:
         return {}
-    noted = texts(store._hive.getTable("default", table).ignoredProperties())
+    noted = texts(store._hive.client.getTable("default", table).ignoredProperties())
     return {key: value for key, value in noted.items() if key in ("numFiles", "totalSize")}
 
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.lakehouse.places import Lake, MetastoreLake, RestLake, in_schema
-from tests.lakehouse.readers import Readers, not_read_by
+from tests.lakehouse.readers import not_read_by
 from tests.lakehouse.rest_server import rest_catalog
 from tests.servers import Server
 from twophase import failpoints
@@ -84,14 +84,6 @@ def path(catalog: LakehouseCatalog) -> ObjectPath:
 
 
 # -- three readers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readers]:
-    """Three readers of any lake."""
-    made = Readers(tmp_path_factory.mktemp("readers"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

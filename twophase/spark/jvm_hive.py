@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from twophase.spark import private
 from twophase.spark.jvm import Jvm, private_name
 from twophase.spark.jvm_metastore import external_catalog
 
@@ -22,14 +23,14 @@ _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spar
 _SIZE = "totalSize"
 
 
-def hive_client(spark: Any) -> Any | None:
-    """The ``HiveClient`` below a Hive external catalog; None for the catalog in memory."""
-    with private_name("ExternalCatalogWithListener.unwrapped", spark):
-        unwrapped = external_catalog(spark).unwrapped()
+def hive_tables(jvm: Jvm) -> HiveTables | None:
+    """What is below a Hive external catalog; None for the catalog in memory."""
+    with private_name("ExternalCatalogWithListener.unwrapped", jvm.spark):
+        unwrapped = external_catalog(jvm.spark).unwrapped()
         if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
             return None
-    with private_name("HiveExternalCatalog.client", spark):
-        return unwrapped.client()
+    with private_name("HiveExternalCatalog.client", jvm.spark):
+        return HiveTables(jvm, unwrapped.client())
 
 
 def hive_settings(spark: Any, client: Any) -> dict[str, str]:
@@ -55,7 +56,7 @@ class HiveTables:
 
     def __init__(self, jvm: Jvm, client: Any) -> None:
         self._jvm = jvm
-        self._client = client
+        self.client = client
 
     def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""
@@ -126,18 +127,17 @@ class HiveTables:
         return self._jvm.once(("EnvironmentContext",), lambda: _context(self._jvm, store))
 
     def _run(self, call: Callable[[Any], None]) -> None:
-        _Locked(lambda: call(self._connection())).run(self._client)
+        _Locked(lambda: call(self._connection())).run(self.client)
 
     def _connection(self) -> Any:
         """The metastore's client, as Spark's has it now; it connects anew and tries again by itself after an error."""
         with private_name("HiveClientImpl.msClient", self._jvm.spark):
-            method = self._jvm.once(("msClient",), lambda: _method(self._client, "msClient", 0))
-        return method.invoke(self._client, self._jvm.array("java.lang.Object"))
+            method = self._jvm.once(("msClient",), lambda: _method(self.client, "msClient", 0))
+        return method.invoke(self.client, self._jvm.array("java.lang.Object"))
 
 
 def _context(jvm: Jvm, store: Any) -> Any | None:
-    methods = jvm.static("scala.collection.immutable.ArraySeq", "unsafeWrapArray")(store.getClass().getMethods())
-    if ".alter_table_with_environmentContext(" not in str(methods.mkString("\n")):
+    if "alter_table_with_environmentContext" not in private.members_of(jvm.jvm, store.getClass()):
         return None
     loader = store.getClass().getClassLoader()  # The metastore's client may be of another version than Spark's.
     with private_name("EnvironmentContext", jvm.spark):

@@ -52,7 +52,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def identity(self) -> str:
         if self._hive is None:
             return identities.of_memory()
-        facts = jvm_hive.hive_settings(self._spark, self._hive)
+        facts = jvm_hive.hive_settings(self._spark, self._hive.client)
         if facts["hive.metastore.uris"]:
             return identities.of_services(facts["hive.metastore.uris"])
         return identities.of_database(facts["javax.jdo.option.ConnectionURL"], facts["derby.system.home"])
@@ -101,11 +101,11 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
             self.make_managed(table.database, table.name)
 
     def make_managed(self, database: str, name: str) -> None:
-        if self._tables is None:
+        if self._hive is None:
             found = self._catalog.getTable(database, name)
             self._catalog.alterTable(self._case.copy(found, tableType=self._kind(MANAGED)))
         else:
-            self._tables.make_managed(database, name)
+            self._hive.make_managed(database, name)
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -117,16 +117,16 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         if self._hive is None:
             return True
-        old = self._hive.getTable(table.database, table.name)
-        return self._columns_fit(old, self._hive.getTable(table.database, template))
+        old = self._hive.client.getTable(table.database, table.name)
+        return self._columns_fit(old, self._hive.client.getTable(table.database, template))
 
     def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
-        if self._tables is None:
+        if self._hive is None:
             self._replace_in_memory(table, template)
             return
         # Where the columns do not fit, Spark still sees one step: it reads a data source table's from the properties.
         at_once = self.replace_in_one_step(table, template)
-        self._tables.replace(table, template, at_once=at_once, look=not same_files)
+        self._hive.replace(table, template, at_once=at_once, look=not same_files)
 
     def _replace_in_memory(self, table: HiveTable, template: str) -> None:
         old = self._catalog.getTable(table.database, table.name)
@@ -139,7 +139,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
         return all(one == other for one, other in zip(before, after, strict=False))
 
     def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
-        rename = self._rename_in_memory if self._tables is None else self._tables.rename
+        rename = self._rename_in_memory if self._hive is None else self._hive.rename
         try:
             rename(database, name, new_name, kind)
         except spark_errors() as error:
@@ -168,7 +168,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def lost_location(self, database: str, name: str) -> str | None:
         if self._hive is None:
             return None
-        storage = self._hive.getTable(database, name).storage()
+        storage = self._hive.client.getTable(database, name).storage()
         path, found = texts(storage.properties()).get("path"), storage.locationUri()
         if path is None or not found.isDefined():
             return None

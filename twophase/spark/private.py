@@ -211,7 +211,7 @@ def _missing(jvm: Any, names: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
         if found is None:
             yield class_name
             continue
-        known = _members(jvm, found) if members else set()
+        known = members_of(jvm, found) if members else set()
         yield from (f"{class_name}.{member.lstrip('.')}" for member in members if member not in known)
 
 
@@ -224,7 +224,7 @@ def _class(jvm: Any, class_name: str, loader: Any) -> Any | None:
         return None
 
 
-def _members(jvm: Any, found: Any) -> set[str]:
+def members_of(jvm: Any, found: Any) -> set[str]:
     """Names of all methods of a class, and of its own fields with a dot before them."""
     wrap = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
     methods = [str(wrap(array).mkString("\n")) for array in (found.getMethods(), found.getDeclaredMethods())]
