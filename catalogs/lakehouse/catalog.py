@@ -355,7 +355,7 @@ class LakehouseCatalog(Catalog):
             reader = IcebergReader(path, metadata, snapshot_id, schema)
             return ReadSource("batches", definition=definition, reader=reader)
         return ReadSource(
-            "parquet", definition=definition, files=ManifestReader(State.of(metadata, snapshot_id, schema))
+            "parquet", definition=definition, files=ManifestReader(State.of(path, metadata, snapshot_id, schema))
         )
 
     def staged_source(self, participant: LakehouseParticipant) -> ReadSource | None:
@@ -367,6 +367,7 @@ class LakehouseCatalog(Catalog):
         specs = {participant.spec.spec_id: participant.spec} | (dict(metadata.specs()) if metadata else {})
         schemas = (schema, *(metadata.schemas if metadata else ()))
         state = State(
+            participant.path,
             participant.name,
             participant.place.location,
             schema,
@@ -394,7 +395,7 @@ class LakehouseCatalog(Catalog):
                 hint="Use the engine that did so, or let it rewrite the files first.",
             )
         snapshot = metadata.current_snapshot()
-        state = State.of(metadata, snapshot.snapshot_id if snapshot else None, metadata.schema())
+        state = State.of(path, metadata, snapshot.snapshot_id if snapshot else None, metadata.schema())
         whole, part = ManifestReader(state).deletion(conditions)
         names = tuple(file.file_path for file in (*whole, *part))
         rewritten = ListedFiles(state, [file.file_path for file in part])

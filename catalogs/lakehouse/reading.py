@@ -7,7 +7,7 @@ deleted single rows, and where files have no ids and are bound by names. Those a
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property, reduce
@@ -35,7 +35,7 @@ from pyiceberg.expressions.visitors import (
     inclusive_projection,
     manifest_evaluator,
 )
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
@@ -53,6 +53,8 @@ from pyiceberg.types import (
 
 from twophase.catalogs.lakehouse import definitions, manifests
 from twophase.catalogs.lakehouse.layout import is_ours
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
 from twophase.reading import FileReader, Filter, ParquetScan
 from twophase.schema import from_iceberg
 
@@ -130,6 +132,8 @@ class State:
 
     Attributes
     ----------
+    path : ObjectPath
+        Of the table.
     version : str
         What tells it from others.
     location : str
@@ -143,6 +147,7 @@ class State:
     highest_field_id : int
     """
 
+    path: ObjectPath
     version: str
     location: str
     schema: IcebergSchema
@@ -152,11 +157,12 @@ class State:
     highest_field_id: int
 
     @classmethod
-    def of(cls, metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema) -> State:
+    def of(cls, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema) -> State:
         """The state of a table in one of its snapshots."""
         found = tuple(manifests.manifests_of(metadata, snapshot_id))
         version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
         return cls(
+            path,
             version,
             metadata.location,
             schema,
@@ -165,6 +171,26 @@ class State:
             found,
             metadata.last_column_id,
         )
+
+
+def check_formats(path: ObjectPath, files: Iterable[DataFile], readable: Collection[FileFormat]) -> None:
+    """Refuse a table that has files in other formats; Iceberg has Parquet, ORC and Avro.
+
+    Raises
+    ------
+    CatalogError
+        Naming the table and the formats.
+    """
+    if unknown := {file.file_format for file in files} - set(readable):
+        raise CatalogError(
+            f"{path} cannot be read: it has files in {_names(unknown)}.",
+            path=path,
+            hint=f"Files in {_names(readable)} can be read: let the engine that wrote the others rewrite them.",
+        )
+
+
+def _names(formats: Iterable[FileFormat]) -> str:
+    return " and ".join(sorted(kind.value for kind in formats))
 
 
 class ManifestReader(FileReader):
@@ -186,7 +212,9 @@ class ManifestReader(FileReader):
         return expression_of(condition, self._state.schema) is not None
 
     def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
-        locations = [file.file_path for file in self.files(conditions)]
+        files = list(self.files(conditions))
+        check_formats(self._state.path, files, (FileFormat.PARQUET,))
+        locations = [file.file_path for file in files]
         # What names a file of another engine gives its columns is not known here.
         known = all(is_ours(self._state.location, location) for location in locations)
         if not known:

@@ -14,7 +14,7 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse import definitions
-from twophase.catalogs.lakehouse.reading import expression_of
+from twophase.catalogs.lakehouse.reading import check_formats, expression_of
 from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -63,19 +63,10 @@ class IcebergReader(BatchReader):
                 path=self.path,
                 hint="Let the engine that deleted its rows rewrite its files (Iceberg's rewrite_data_files).",
             ) from error
-        self._check_formats(tasks)
+        check_formats(self.path, (file for task in tasks for file in (task.file, *task.delete_files)), FORMATS)
         arrow = definitions.arrow_of(self.schema, self.metadata.last_column_id)
         target = definitions.without_ids(pa.schema([arrow.field(name) for name in columns]))
         return [IcebergPart(self.metadata, projected, task, target) for task in tasks]
-
-    def _check_formats(self, tasks: Sequence[FileScanTask]) -> None:
-        files = (file for task in tasks for file in (task.file, *task.delete_files))
-        if unknown := {file.file_format.value for file in files if file.file_format not in FORMATS}:
-            raise CatalogError(
-                f"{self.path} cannot be read: it has files in the format {', '.join(sorted(unknown))}.",
-                path=self.path,
-                hint="Files in Parquet and ORC can be read.",
-            )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from twophase.spark.jvm import texts
 from twophase.spark.metastore import SessionMetastore
 
 pytestmark = pytest.mark.spark40
+
+#: Tests of what only a Hive metastore has.
+HIVE = pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
 
 
 def test_create_is_seen_at_the_publish_and_not_before(world: World) -> None:
@@ -141,19 +145,18 @@ def test_replace_of_a_partitioned_table(world: World) -> None:
     assert world.rows("p") == [(1,), (2,)]
 
 
+@HIVE
 def test_the_metastores_connection_is_used_under_the_lock_of_sparks_client(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = world.environment.session_metastore
-    assert isinstance(store, SessionMetastore)
-    held = []
+    held, hive = [], hive_of(world)
     plain = jvm_hive._Locked.apply
 
     def watched(call: jvm_hive._Locked) -> None:
-        loader = jvm_hive._method(store._hive.client, "clientLoader", 0)
+        loader = jvm_hive._method(hive.client, "clientLoader", 0)
         held.append(
             world.spark._jvm.Thread.holdsLock(
-                loader.invoke(store._hive.client, world.spark._sc._gateway.new_array(world.spark._jvm.Object, 0))
+                loader.invoke(hive.client, world.spark._sc._gateway.new_array(world.spark._jvm.Object, 0))
             )
         )
         plain(call)
@@ -162,7 +165,7 @@ def test_the_metastores_connection_is_used_under_the_lock_of_sparks_client(
     world.run("t", world.sql("SELECT id, 1 AS x FROM range(2)"))
     world.run("t", world.sql("SELECT cast(id AS string) AS id, 'y' AS x FROM range(2)"), Purpose.REPLACE_TABLE_AS)
     assert world.rows("t") == [("0", "y"), ("1", "y")]
-    assert set(held) == ({True} if world.is_hive else set())
+    assert set(held) == {True}
 
 
 @pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
@@ -181,36 +184,73 @@ def statistics(world: World) -> str:
     return "" if found is None else str(found[1])
 
 
-@pytest.mark.parametrize("provider", ["parquet", "csv"])
-def test_a_hive_metastore_has_the_sizes_of_what_was_published(world: World, provider: str) -> None:
-    store = world.environment.session_metastore
-    assert isinstance(store, SessionMetastore)
-    for purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS):
-        world.run("t", world.sql("SELECT /*+ COALESCE(1) */ id FROM range(9)"), purpose, provider=provider)
-        assert sizes(store, "t").get("numFiles") == ("1" if world.is_hive else None)
+@HIVE
+def test_an_interrupt_under_the_lock_arrives_as_one(world: World) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jvm_hive._Locked(interrupted).run(hive_of(world).client)
 
 
+@HIVE
+def test_a_table_belongs_to_who_replaced_it_last(world: World) -> None:
+    def given_away(client: Any) -> None:
+        table = client.getTable("default", "t")
+        table.setOwner("somebody")
+        client.alter_table("default", "t", table)
+
+    world.run("t", world.sql("SELECT 1 AS a"))
+    me = owner(world)
+    hive_of(world)._run(given_away)
+    assert owner(world) == "somebody"
+    world.run("t", world.sql("SELECT 2 AS a"), Purpose.REPLACE_TABLE_AS)
+    assert owner(world) == me
+
+
+def owner(world: World) -> str:
+    """Whose a table is."""
+    world.sql("REFRESH TABLE t")
+    return str(world.sql("DESCRIBE EXTENDED t").where("col_name = 'Owner'").first()[1])
+
+
+@HIVE
+@pytest.mark.parametrize(
+    ("provider", "recipe"), [("parquet", "pointer"), ("csv", "pointer"), ("parquet", "rename"), ("csv", "rename")]
+)
+def test_a_hive_metastore_has_the_sizes_of_what_was_published(world: World, provider: str, recipe: str) -> None:
+    it = world.with_options(recipe=recipe)
+    for files, purpose in ((1, Purpose.CREATE_TABLE_AS), (2, Purpose.CREATE_OR_REPLACE_TABLE_AS)):
+        it.run("t", it.sql(f"SELECT /*+ REPARTITION({files}) */ id FROM range(9)"), purpose, provider=provider)
+        assert sizes(world, "t").get("numFiles") == str(files)
+
+
+@HIVE
 @pytest.mark.parametrize("purpose", [Purpose.CREATE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS], ids=str)
 def test_the_publish_does_not_look_at_the_files(world: World, purpose: Purpose) -> None:
     if purpose is not Purpose.CREATE_TABLE_AS:
         world.run("t", world.sql("SELECT id FROM range(9)"))
     participant = world.stage("t", world.sql("SELECT id FROM range(3)"), purpose)
-    store = world.environment.session_metastore
-    assert isinstance(store, SessionMetastore)
-    staged = sizes(store, participant.hidden("table")) if world.is_hive else {}
+    staged = sizes(world, participant.hidden("table"))
     (Path(participant.version.removeprefix("file:")) / "more.parquet").write_bytes(bytes(1000))
     participant.commit()
     participant.finish()
-    assert sizes(store, "t") == staged
-    assert set(staged) == ({"numFiles", "totalSize"} if world.is_hive else set())
+    assert sizes(world, "t") == staged
+    assert set(staged) == {"numFiles", "totalSize"}
 
 
-def sizes(store: SessionMetastore, table: str) -> dict[str, str]:
-    """What a Hive metastore has noted of a table's files."""
-    if store._hive is None:
-        return {}
-    noted = texts(store._hive.client.getTable("default", table).ignoredProperties())
+def sizes(world: World, table: str) -> dict[str, str]:
+    """What the metastore has noted of a table's files."""
+    noted = texts(hive_of(world).client.getTable("default", table).ignoredProperties())
     return {key: value for key, value in noted.items() if key in ("numFiles", "totalSize")}
+
+
+def hive_of(world: World) -> jvm_hive.HiveTables:
+    """What is below the session's catalog."""
+    store = world.environment.session_metastore
+    assert isinstance(store, SessionMetastore)
+    assert store._hive is not None
+    return store._hive
 
 
 def test_foreign_managed_tables_are_written_at_level_3(world: World) -> None:

@@ -6,7 +6,9 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -53,9 +55,16 @@ def delete_equal(table: Table, column: str, values: list[Any]) -> None:
     _commit(table, _written(table, rows, DataFileContent.EQUALITY_DELETES, Record(), [field.field_id]))
 
 
-def append_file(table: Table, rows: pa.Table, partition: Record, row_group_size: int) -> None:
+def append_file(
+    table: Table,
+    rows: pa.Table,
+    partition: Record | None = None,
+    row_group_size: int | None = None,
+    file_format: FileFormat = FileFormat.PARQUET,
+) -> None:
     """Append a file as it is, as an engine does that leaves out the columns that a partition has one value of."""
-    file = _written(table, rows, DataFileContent.DATA, partition, row_group_size=row_group_size)
+    wanted = partition or Record()
+    file = _written(table, rows, DataFileContent.DATA, wanted, row_group_size=row_group_size, file_format=file_format)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(file)
 
@@ -67,14 +76,23 @@ def _written(
     partition: Record,
     equality_ids: list[int] | None = None,
     row_group_size: int | None = None,
+    file_format: FileFormat = FileFormat.PARQUET,
 ) -> DataFile:
-    location = f"{table.location()}/data/{uuid.uuid4()}-foreign.parquet"
-    with table.io.new_output(location).create() as stream:
-        pq.write_table(rows, stream, row_group_size)
+    location = f"{table.location()}/data/{uuid.uuid4()}-foreign.{file_format.value.lower()}"
+    output = table.io.new_output(location)
+    if file_format == FileFormat.AVRO:
+        with AvroOutputFile[Record](output, table.schema(), "rows") as blocks:
+            blocks.write_block([Record(*row.values()) for row in rows.to_pylist()])
+    else:
+        with output.create() as stream:
+            if file_format == FileFormat.ORC:
+                orc.write_table(rows, stream)
+            else:
+                pq.write_table(rows, stream, row_group_size)
     return DataFile.from_args(
         content=content,
         file_path=location,
-        file_format=FileFormat.PARQUET,
+        file_format=file_format,
         partition=partition,
         record_count=len(rows),
         file_size_in_bytes=len(table.io.new_input(location)),

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import FileFormat
+from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
 from pyspark.errors import PySparkException
 
@@ -254,6 +256,66 @@ def test_deleted_positions_go_by_the_whole_file_and_its_partitions_value_is_read
     assert shop.read("SELECT day, count(*), min(id), max(id), sum(id) FROM @t GROUP BY day") == [
         (date(2026, 5, 2), 199_996, 1, 199_998, sum(range(200_000)) - 89_999 - 90_000 - 199_999)
     ]
+
+
+@pytest.mark.not_read_by("iceberg-rust", "it reads Parquet only")
+@pytest.mark.not_read_by("PyIceberg", "it reads a NULL list of structs as an empty one (apache/iceberg-python#3833)")
+def test_a_file_in_orc_is_read_by_its_names_without_its_deleted_rows(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, name STRING, l ARRAY<STRUCT<e: BIGINT>>) USING iceberg")
+    names = ["a", None, "c", "d"]
+    rows = pa.table({"name": names, "l": [[{"e": 1}], None, [], [None]], "id": pa.array(range(4), pa.int64())})
+    append_by_names(shop, rows, FileFormat.ORC)
+    read = [(0, "a", ((1,),)), (1, None, None), (2, "c", ()), (3, "d", (None,))]
+    assert shop.rows("t", but={"iceberg-rust", "PyIceberg"}) == read
+    with shop.lake.iceberg() as other:
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [0, 2])
+    shop.sql("REFRESH TABLE @t")
+    assert shop.sql("SELECT id, name, l FROM @t ORDER BY id").collect() == [(1, None, None), (3, "d", [None])]
+
+
+@pytest.mark.not_read_by("iceberg-rust", "it finds nothing in the lists of a file without ids")
+def test_lists_that_another_engine_wrote_with_a_fixed_size_are_read(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, l ARRAY<BIGINT>) USING iceberg")
+    pairs = pa.array([[0, 1], None, [4, 5], [6, None], [8, 9]], pa.list_(pa.int64(), 2))
+    append_by_names(shop, pa.table({"id": pa.array(range(5), pa.int64()), "l": pairs}), FileFormat.PARQUET)
+    with shop.lake.iceberg() as other:
+        foreign.delete_positions(other.load_table((DATABASE, "t")), [0, 2])
+    shop.sql("REFRESH TABLE @t")
+    assert shop.rows("t", but={"iceberg-rust"}) == [(1, None), (3, (6, None)), (4, (8, 9))]
+
+
+def append_by_names(shop: Shop, rows: pa.Table, file_format: FileFormat) -> None:
+    """Append a file without ids, as an engine does that goes by a table's names."""
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        mapping = table.schema().name_mapping.model_dump_json()
+        with table.transaction() as change:
+            change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        foreign.append_file(table, rows, file_format=file_format)
+    shop.sql("REFRESH TABLE @t")
+
+
+@pytest.mark.not_read_by("any", "it has a file in a format that is refused with words")
+@pytest.mark.parametrize(
+    ("file_format", "deletes", "problem"),
+    [
+        (FileFormat.ORC, False, "files in ORC"),
+        (FileFormat.AVRO, False, "files in AVRO"),
+        (FileFormat.AVRO, True, "files in AVRO"),
+    ],
+)
+def test_files_in_a_format_that_cannot_be_read_are_refused_with_words(
+    shop: Shop, file_format: FileFormat, deletes: bool, problem: str
+) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        foreign.append_file(table, pa.table({"id": [2, 3]}), file_format=file_format)
+        if deletes:
+            foreign.delete_positions(other.load_table((DATABASE, "t")), [0])
+    shop.sql("REFRESH TABLE @t")
+    with pytest.raises(CatalogError, match=problem):
+        shop.read("SELECT * FROM @t")
 
 
 @pytest.mark.not_read_by("any", "rows were deleted by their values, which PyIceberg and Spark refuse with words")
