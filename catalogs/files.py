@@ -23,6 +23,9 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 #: Hadoop's schemes by the name that Arrow knows.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs"}
 
+#: Where Hadoop's ``FileOutputCommitter`` puts the tries of a job's tasks.
+_WORKING_DIRECTORIES = ("_temporary", "0", "_temporary")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -191,6 +194,15 @@ class Files:
     def make_directory(self, location: str) -> None:
         filesystem, path = self.resolve(location)
         filesystem.create_dir(path, recursive=True)
+
+    def make_ready(self, location: str) -> None:
+        """Make, on a local file system, the directory that Spark is to write to, and those in it that it works in.
+
+        Hadoop starts a process for each directory that it makes itself, to set its permissions: milliseconds each. It
+        removes its working directories with the end of the write, and takes them as they are where they exist.
+        """
+        if self.is_local(location):
+            self.make_directory(join(location, *_WORKING_DIRECTORIES))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or directory; on a local filesystem in one step, and never onto something that is there."""

@@ -195,7 +195,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         rows = aligned(df, self.definition.schema.names)
         with self.step("write"):
             if written_as_files(self.definition):
-                save(rows, self.definition, self.version)
+                self.files.make_ready(self.version)
+                # Whoever waits for Hadoop's mark knows the place; only that of a rename is known beforehand.
+                save(rows, self.definition, self.version, marked=self.recipe == "rename")
             else:
                 self._insert_hidden(rows)
 

@@ -7,15 +7,19 @@ from typing import Any
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS
 from twophase.model import TableDefinition
 
+#: Hadoop's option for ``_SUCCESS``.
+_MARK = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
 
 def written_as_files(definition: TableDefinition) -> bool:
     """Whether ``DataFrameWriter.save`` writes this; bucketed tables and SerDes need Spark's own insert."""
     return definition.provider in FILE_PROVIDERS and definition.bucketing is None
 
 
-def save(df: Any, definition: TableDefinition, location: str) -> None:
-    """Append the rows to a directory as files of the definition's format."""
-    writer = df.write.format(definition.provider).options(**definition.options).mode("append")
+def save(df: Any, definition: TableDefinition, location: str, *, marked: bool) -> None:
+    """Append the rows to a directory as files of the definition's format; marked: with Hadoop's ``_SUCCESS``."""
+    options = {**definition.options} if marked else {_MARK: "false", **definition.options}
+    writer = df.write.format(definition.provider).options(**options).mode("append")
     if definition.partition_columns:
         writer = writer.partitionBy(*definition.partition_columns)
     writer.save(location)

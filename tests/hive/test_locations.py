@@ -31,6 +31,15 @@ def test_create_with_a_location_is_external_and_its_files_are_there(
     assert sized == (1 if world.is_hive and not by else 0)
     assert world.spark.read.parquet(str(tmp_path / "here")).count() == 4
     assert not (tmp_path / ".twophase").exists()
+    # Whoever waits for Hadoop's mark finds it, and nothing that the job worked with.
+    assert {entry.name for entry in (tmp_path / "here").iterdir() if entry.name.startswith("_S")} == {"_SUCCESS"}
+    assert not (tmp_path / "here" / "_temporary").exists()
+
+
+def test_nothing_of_the_job_is_left_in_a_place_that_nobody_knows_beforehand(world: World) -> None:
+    participant = world.run("t", world.sql("SELECT id FROM range(4)"))
+    left = files_of(Path(participant.version.removeprefix("file:")))
+    assert {name for name in left if not name.lstrip(".").startswith("part-")} == {"_twophase.json"}
 
 
 def test_a_foreign_directory_at_a_location_is_refused_and_untouched(world: World, tmp_path: Path) -> None:
