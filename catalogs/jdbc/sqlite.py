@@ -6,7 +6,6 @@ import datetime
 import itertools
 import re
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from decimal import Context, Decimal
@@ -21,6 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from twophase.catalogs.jdbc import rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.spooling import own_directory
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -233,8 +233,8 @@ class SQLite(Database):
     @contextmanager
     def arranged(self, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Iterator[Path]:
         """In a database file of their own: many tasks fill theirs at once, and a copy from it is quick."""
-        with tempfile.TemporaryDirectory(prefix="twophase-") as directory:
-            file = Path(directory) / "rows.db"
+        with own_directory() as directory:
+            file = directory / "rows.db"
             with closing(sqlite3.connect(file, isolation_level=None)) as own:
                 for setting in _OF_A_SPOOL:
                     own.execute(f"PRAGMA {setting}")
