@@ -166,6 +166,11 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "WITH s AS (SELECT 1 AS a) DELETE FROM vendor.app.x WHERE a IN (SELECT a FROM s)",
         "UPDATE vendor.app.x SET a = 1",
         "MERGE INTO vendor.app.x USING old ON x.a = old.a WHEN MATCHED THEN DELETE",
+        "BEGIN DELETE FROM vendor.app.x WHERE a = 1; END",
+        "BEGIN SELECT 1; UPDATE vendor.app.x SET a = 1; END",
+        "BEGIN IF 1 = 1 THEN MERGE INTO vendor.app.x USING old ON x.a = old.a WHEN MATCHED THEN DELETE; END IF; END",
+        "EXECUTE IMMEDIATE 'DELETE FROM vendor.app.x WHERE a = 1'",
+        "BEGIN EXECUTE IMMEDIATE 'UPDATE vendor.app.x SET a = 1'; END",
     ],
 )
 @pytest.mark.usefixtures("staged")
