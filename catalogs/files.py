@@ -12,6 +12,7 @@ import posixpath
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,10 +200,12 @@ class Files:
         """Make, on a local file system, the directory that Spark is to write to, and those in it that it works in.
 
         Hadoop starts a process for each directory that it makes itself, to set its permissions: milliseconds each. It
-        removes its working directories with the end of the write, and takes them as they are where they exist.
+        removes its working directories with the end of the write, and takes them as they are where they exist. Where
+        they cannot be made, the write says so.
         """
         if self.is_local(location):
-            self.make_directory(join(location, *_WORKING_DIRECTORIES))
+            with suppress(OSError):
+                self.make_directory(join(location, *_WORKING_DIRECTORIES))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or directory; on a local filesystem in one step, and never onto something that is there."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hive.test_housekeeping import clean
 from tests.hive.world import World, files_of
-from twophase.catalogs.files import same
+from twophase.catalogs.files import Files, same
 from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 from twophase.spark.jvm_partitions import path_of, uri_of
@@ -40,6 +40,12 @@ def test_nothing_of_the_job_is_left_in_a_place_that_nobody_knows_beforehand(worl
     participant = world.run("t", world.sql("SELECT id FROM range(4)"))
     left = files_of(Path(participant.version.removeprefix("file:")))
     assert {name for name in left if not name.lstrip(".").startswith("part-")} == {"_twophase.json"}
+
+
+def test_a_place_that_cannot_be_made_ready_is_left_to_the_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    Files().make_ready(str(tmp_path / "file" / "version"))
+    assert files_of(tmp_path) == {"file"}
 
 
 def test_a_foreign_directory_at_a_location_is_refused_and_untouched(world: World, tmp_path: Path) -> None:
