@@ -20,6 +20,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.mark.slow
 def test_a_renamed_table_keeps_its_rows_attached_or_told_by_doctor(spark: SparkSession) -> None:
     handle = twophase.attach(spark)
     catalog = handle.catalog("hive")

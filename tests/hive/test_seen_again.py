@@ -18,7 +18,14 @@ PARQUET = "CREATE TABLE t (id BIGINT) USING parquet"
 CONVERTED = "CREATE TABLE t (id BIGINT) STORED AS PARQUET"
 PARTITIONED = "CREATE TABLE t (id BIGINT, d BIGINT) USING parquet PARTITIONED BY (d)"
 SERDE = "CREATE TABLE t (id BIGINT) STORED AS TEXTFILE"
-FILES = pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED], ids=["parquet", "converted", "partitioned"])
+FILES = pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(PARQUET, id="parquet"),
+        pytest.param(CONVERTED, id="converted", marks=pytest.mark.slow),
+        pytest.param(PARTITIONED, id="partitioned", marks=pytest.mark.slow),
+    ],
+)
 
 Run = Callable[[SparkSession, str], object]
 
@@ -91,6 +98,7 @@ def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession,
         assert spark.table("t").storageLevel == StorageLevel.MEMORY_ONLY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED, SERDE])
 def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str) -> None:
     insert = filled(spark, made)
