@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 
-if sys.platform != "win32":  # Which has no such locks, and removes no file that is open.
-    import fcntl
+from twophase.liveness import Owner, this_process
 
 _PREFIX = "twophase-rows-"
-#: Seconds in which a directory that was just made has its lock.
-_NEW = 60.0
+#: In each of these directories: whose it is.
+_STAMP = "twophase.json"
 
 
 @contextmanager
 def own_directory() -> Iterator[Path]:
-    """A directory of the task's own, which goes with its end. What killed tasks left on this machine goes before.
+    """A directory of the task's own, which goes with its end. What killed tasks left goes before.
 
-    A living task holds a lock on its directory, whatever container it runs in, and a dead one holds none.
+    That is removed where its process has certainly ended, which can be seen on its own machine and in its own
+    container only: whoever shares the directory for temporary files from elsewhere leaves it.
     """
-    _remove_what_the_dead_left()
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as made, _locked(made):
-        yield Path(made)
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if _is_left(left):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as made:
+        directory = Path(made)
+        (directory / _STAMP).write_text(json.dumps(asdict(this_process())))
+        yield directory
 
 
 @contextmanager
@@ -49,37 +52,10 @@ def spooled(batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBat
             yield pa.ipc.open_stream(source)
 
 
-@contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    held = os.open(directory, os.O_RDONLY)
+def _is_left(directory: Path) -> bool:
+    stamp = directory / _STAMP
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
-
-
-def _remove_what_the_dead_left() -> None:
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            is_dead = time.time() - left.stat().st_mtime > _NEW and not _is_locked(left)
-        except OSError:  # It goes at this moment, or belongs to another user.
-            continue
-        if is_dead:
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _is_locked(directory: Path) -> bool:
-    if sys.platform == "win32":
+        # Anybody may make files there; reading one that is none may wait for ever.
+        return stamp.is_file() and Owner(**json.loads(stamp.read_text())).is_gone()
+    except (OSError, TypeError, ValueError):  # It goes at this moment, belongs to another user, or is none of ours.
         return False
-    tried = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(tried, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(tried)
-    return False
