@@ -24,6 +24,7 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 #: Hadoop's schemes by the name that Arrow knows.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs"}
 
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
 #: Where Hadoop's ``FileOutputCommitter`` puts the tries of a job's tasks.
 _WORKING_DIRECTORIES = ("_temporary", "0", "_temporary")
 
@@ -196,14 +197,20 @@ class Files:
         filesystem, path = self.resolve(location)
         filesystem.create_dir(path, recursive=True)
 
-    def make_ready(self, location: str) -> None:
+    def make_ready(self, location: str, conf: Any) -> None:
         """Make, on a local file system, the directory that Spark is to write to, and those in it that it works in.
 
-        Hadoop starts a process for each directory that it makes itself, to set its permissions: milliseconds each. It
-        removes its working directories with the end of the write, and takes them as they are where they exist. Where
-        they cannot be made, the write says so.
+        Without its native library Hadoop starts a process for each directory that it makes itself, to set its
+        permissions: milliseconds each. It removes its working directories with the end of the write, and takes them as
+        they are where they exist. Where they cannot be made, the write says so.
+
+        Parameters
+        ----------
+        location : str
+        conf : pyspark.sql.conf.RuntimeConfig
+            Where it says which permissions Hadoop is to set, Hadoop is left to it.
         """
-        if self.is_local(location):
+        if self.is_local(location) and conf.get(_UMASK, "") == "":
             with suppress(OSError):
                 self.make_directory(join(location, *_WORKING_DIRECTORIES))
 

@@ -53,6 +53,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     #: Name of the recipe: part of the document and of every failpoint.
     recipe: ClassVar[str]
+    #: Whether the version comes with Hadoop's ``_SUCCESS`` to a place that somebody may look at for it.
+    keeps_mark: ClassVar[bool] = False
 
     _live: TableDefinition | None = None
     #: The hidden tables that this object has made; None where another process may have made more.
@@ -195,9 +197,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
         rows = aligned(df, self.definition.schema.names)
         with self.step("write"):
             if written_as_files(self.definition):
-                self.files.make_ready(self.version)
-                # Whoever waits for Hadoop's mark knows the place; only that of a rename is known beforehand.
-                save(rows, self.definition, self.version, marked=self.recipe == "rename")
+                self.files.make_ready(self.version, rows.sparkSession.conf)
+                save(rows, self.definition, self.version, marked=self.keeps_mark)
             else:
                 self._insert_hidden(rows)
 

@@ -31,6 +31,7 @@ class RenameCreate(HiveParticipant):
     """CREATE at a location: the directory is renamed, then the table made over it."""
 
     recipe: ClassVar[str] = "rename"
+    keeps_mark: ClassVar[bool] = True
 
     # -- facts ---------------------------------------------------------------------------------------------------
 

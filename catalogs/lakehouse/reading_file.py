@@ -18,10 +18,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor, pyarrow_to_schema
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import ListType, MapType
+
+from twophase.errors import CatalogError
 
 #: The formats of files that can be read.
 FORMATS = {FileFormat.PARQUET: ds.ParquetFileFormat, FileFormat.ORC: ds.OrcFileFormat}
@@ -39,16 +41,16 @@ def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: Fil
     schema : pyiceberg.schema.Schema
         In which the rows are shown.
     io : pyiceberg.io.FileIO
+
+    Raises
+    ------
+    CatalogError
+        It cannot be told which columns the file has.
     """
     deleted = _deleted(task, io)
     with io.new_input(task.file.file_path).open() as stream:
         fragment = _format_of(task.file).make_fragment(stream)
-        written = pyarrow_to_schema(
-            fragment.physical_schema,
-            metadata.name_mapping(),
-            downcast_ns_timestamp_to_us=True,
-            format_version=metadata.format_version,
-        )
+        written = _schema_of(task.file, fragment.physical_schema, metadata)
         kept = prune_columns(written, _leaves(schema), select_full_types=False)
         visitor = _Projection(
             kept,
@@ -61,6 +63,22 @@ def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: Fil
         for batch in _without(deleted, scanner.to_batches()):
             shown = visit_with_partner(schema, batch, visitor, ArrowAccessor(kept))
             yield pa.RecordBatch.from_struct_array(shown)
+
+
+def _schema_of(file: DataFile, physical: pa.Schema, metadata: TableMetadata) -> Schema:
+    try:
+        return pyarrow_to_schema(
+            physical,
+            metadata.name_mapping(),
+            downcast_ns_timestamp_to_us=True,
+            format_version=metadata.format_version,
+        )
+    except ValueError as error:
+        raise CatalogError(
+            f"{file.file_path} cannot be read: its columns have no field ids, and its table names none.",
+            hint=f"Set the table's property {TableProperties.DEFAULT_NAME_MAPPING}, or let the engine that wrote the "
+            "file rewrite it.",
+        ) from error
 
 
 def _format_of(file: DataFile) -> Any:

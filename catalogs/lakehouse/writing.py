@@ -56,7 +56,7 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
         rows = environment.parquet_writer.sorted(df, file_schema(registrar).names, sort) if sort else df
         found = environment.partition_runner.collect(rows, arrow)
         return [file for part in found for file in part]
-    member.lakehouse.files.make_ready(member.place.data)
+    member.lakehouse.files.make_ready(member.place.data, df.sparkSession.conf)
     environment.parquet_writer.write(
         df,
         file_schema(registrar),

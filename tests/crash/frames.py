@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +50,10 @@ class ArrowFrame:
         return self._table
 
     @property
+    def sparkSession(self) -> SimpleNamespace:  # noqa: N802 - Spark's name
+        return SimpleNamespace(conf={})
+
+    @property
     def write(self) -> ArrowWriter:
         return ArrowWriter(self._table)
 
@@ -59,12 +65,14 @@ class ArrowWriter:
         self._table = table
         self._keys: tuple[str, ...] = ()
         self._mode = "error"
+        self._options: dict[str, Any] = {}
 
     def format(self, provider: str) -> ArrowWriter:
         assert provider == "parquet", provider
         return self
 
-    def options(self, **_: Any) -> ArrowWriter:
+    def options(self, **options: Any) -> ArrowWriter:
+        self._options = options
         return self
 
     def mode(self, mode: str) -> ArrowWriter:
@@ -84,7 +92,9 @@ class ArrowWriter:
                 (root / directory).mkdir(parents=True, exist_ok=True)
                 pq.write_table(rows, root / directory / f"part-00000-{uuid.uuid4()}.snappy.parquet")
         with failpoints.step("rows.success"):
-            (root / "_SUCCESS").touch()
+            shutil.rmtree(root / "_temporary", ignore_errors=True)
+            if self._options.get("mapreduce.fileoutputcommitter.marksuccessfuljobs") != "false":
+                (root / "_SUCCESS").touch()
 
     def _parts(self) -> list[tuple[str, pa.Table]]:
         if not self._keys:

@@ -103,7 +103,7 @@ class Drivers:
         with self._driver(facts) as (driver, told):
             _wait(told.exists, driver)  # What came before is done.
             if death.moment == "job":
-                _wait(lambda: list((self._directory / "warehouse").rglob("_temporary")), driver)
+                _wait(lambda: list((self._directory / "warehouse").rglob("_temporary/0/**/*.parquet")), driver)
             else:
                 reached = self._directory / "failpoints" / f"{death.moment}.reached"
                 _wait(reached.exists, driver)
@@ -117,8 +117,9 @@ class Drivers:
             return json.loads(told.read_text())
 
     def _replace(self, generation: int, *, slow: bool = False) -> str:
-        nap = "+ length(java_method('java.lang.Thread', 'sleep', 600000L))" if slow else ""
-        rows = f"SELECT {generation} * 10 + id {nap} AS id, concat('p', id % 3) AS p FROM range(0, 6, 1, 1)"
+        # One task sleeps before its first row; the other has its files by then.
+        nap = "+ if(id < 3, 0, length(java_method('java.lang.Thread', 'sleep', 600000L)))" if slow else ""
+        rows = f"SELECT {generation} * 10 + id {nap} AS id, concat('p', id % 3) AS p FROM range(0, 6, 1, 2)"
         return f"CREATE OR REPLACE TABLE {self._table} USING parquet PARTITIONED BY (p) AS {rows}"
 
     def _driver(self, facts: dict[str, Any]) -> _Driver:

@@ -38,14 +38,21 @@ def test_create_with_a_location_is_external_and_its_files_are_there(
 
 def test_nothing_of_the_job_is_left_in_a_place_that_nobody_knows_beforehand(world: World) -> None:
     participant = world.run("t", world.sql("SELECT id FROM range(4)"))
-    left = files_of(Path(participant.version.removeprefix("file:")))
+    left = {entry.name for entry in Path(participant.version.removeprefix("file:")).rglob("*")}
     assert {name for name in left if not name.lstrip(".").startswith("part-")} == {"_twophase.json"}
 
 
 def test_a_place_that_cannot_be_made_ready_is_left_to_the_write(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    Files().make_ready(str(tmp_path / "file" / "version"))
+    Files().make_ready(str(tmp_path / "file" / "version"), {})
     assert files_of(tmp_path) == {"file"}
+
+
+def test_the_permissions_of_hadoops_directories_are_left_to_it_where_they_are_set(tmp_path: Path) -> None:
+    Files().make_ready(str(tmp_path / "one"), {"spark.hadoop.fs.permissions.umask-mode": "000"})
+    assert list(tmp_path.iterdir()) == []
+    Files().make_ready(str(tmp_path / "one"), {})
+    assert (tmp_path / "one" / "_temporary" / "0" / "_temporary").is_dir()
 
 
 def test_a_foreign_directory_at_a_location_is_refused_and_untouched(world: World, tmp_path: Path) -> None:
