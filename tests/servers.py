@@ -26,7 +26,14 @@ HOST = "127.0.0.1"
 DEADLINE = 150.0
 #: A JVM of the tests lives for seconds to minutes: its optimising compiler would take a third of the cores' time and
 #: give little back. The processes are killed, the machine is not: an embedded metastore need not wait for its disk.
-JAVA_FOR_SHORT_RUNS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dderby.system.durability=test")
+JAVA_FOR_SHORT_RUNS = (
+    "-XX:TieredStopAtLevel=1",
+    # With one compiler Java has room for a fifth of the usual code: a session of some minutes compiled all of it again
+    # and again.
+    "-XX:ReservedCodeCacheSize=240m",
+    "-XX:+UseSerialGC",
+    "-Dderby.system.durability=test",
+)
 #: The environment variable that names the ``mysqld`` of a MySQL to test instead of MariaDB.
 MYSQL = "TWOPHASE_MYSQLD"
 _ATTEMPTS = 3
