@@ -25,6 +25,8 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs"}
 
 _UMASK = "spark.hadoop.fs.permissions.umask-mode"
+#: The option of a write by Spark after which Hadoop leaves no ``_SUCCESS``.
+UNMARKED = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 #: Where Hadoop's ``FileOutputCommitter`` puts the tries of a job's tasks.
 _WORKING_DIRECTORIES = ("_temporary", "0", "_temporary")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from twophase.catalogs.files import UNMARKED
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS
 from twophase.model import TableDefinition
-
-#: Hadoop's option for ``_SUCCESS``.
-_MARK = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 def written_as_files(definition: TableDefinition) -> bool:
@@ -18,7 +16,7 @@ def written_as_files(definition: TableDefinition) -> bool:
 
 def save(df: Any, definition: TableDefinition, location: str, *, marked: bool) -> None:
     """Append the rows to a directory as files of the definition's format; marked: with Hadoop's ``_SUCCESS``."""
-    options = {**definition.options} if marked else {_MARK: "false", **definition.options}
+    options = {**({} if marked else UNMARKED), **definition.options}
     writer = df.write.format(definition.provider).options(**options).mode("append")
     if definition.partition_columns:
         writer = writer.partitionBy(*definition.partition_columns)

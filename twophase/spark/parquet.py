@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.catalogs.files import UNMARKED
 from twophase.catalogs.rows import aligned
 from twophase.model import quote
 from twophase.spark import types
@@ -89,11 +90,7 @@ class SparkParquet:
             # The partition first, as Spark's writer goes through the partitions one after the other.
             keys = [] if partition_key is None else [col(_KEY)]
             rows = rows.sortWithinPartitions(*keys, *_sort_columns(sort))
-        writer = (
-            rows.write.format("parquet")
-            .mode("append")
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        )
+        writer = rows.write.format("parquet").mode("append").options(**UNMARKED)
         if codec is not None:
             writer = writer.option("compression", codec)
         if most_rows is not None:
