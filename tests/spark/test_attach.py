@@ -233,6 +233,29 @@ def test_an_unknown_catalog_is_named_with_the_nearest(spark: SparkSession) -> No
         twophase.attach(spark).catalog("lkae")
 
 
+#: A job that ends as many do, without stopping Spark.
+UNSTOPPED = """
+import sys
+from pyspark.sql import SparkSession
+import twophase
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
+    .config("spark.ui.enabled", "false").getOrCreate()
+)
+twophase.attach(spark)
+spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+"""
+
+
+def test_a_job_that_does_not_stop_spark_ends_without_errors(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNSTOPPED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    assert "WARN" in done.stderr  # Spark's own: its log is there to be read
+    assert "ERROR" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
 def test_importing_twophase_imports_no_pyspark() -> None:
     code = "import sys, twophase, twophase.errors; twophase.Catalog; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ new Java proxy, so the one that was registered is kept on the Java side to be re
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -107,6 +108,8 @@ class JobTracker:
         self._parked.add(_Listener(self.feed))
         self._bus = sc._jsc.sc().listenerBus()
         self._bus.addToQueue(self._parked.get(0), _QUEUE)
+        # Spark outlives a job that does not stop it, and would log an error for each event that nobody hears.
+        atexit.register(self.close)
 
     @contextmanager
     def scope(self, statement: Statement) -> Iterator[None]:
@@ -141,9 +144,14 @@ class JobTracker:
 
     def close(self) -> None:
         """Remove the listener, from a helper thread and with a limit: ``spark.stop()`` must never wait for us."""
+        atexit.unregister(self.close)
         self.feed.close()
         remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
-        remover.start()
+        try:
+            remover.start()
+        except RuntimeError:  # At exit Python 3.12 and later start no thread.
+            self._remove()
+            return
         remover.join(_REMOVE_TIMEOUT)
 
     def _remove(self) -> None:
