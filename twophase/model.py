@@ -276,12 +276,16 @@ class WriteContext:
     base : mapping, optional
         Document of the participant of the same transaction that wrote the same table before, so that a second
         statement builds on what the first one staged.
+    autocommit : bool
+        Whether the statement is a transaction of its own: its publish is then the decision, and what the store refuses
+        there is simply rolled back.
     """
 
     transaction_id: str
     ordinal: int = 0
     overwrite: OverwriteScope | None = None
     base: Mapping[str, Any] | None = None
+    autocommit: bool = False
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:

@@ -106,6 +106,7 @@ class Transaction:
         ignore_if_exists: bool = False,
         is_streaming_mode: bool = False,
         overwrite: OverwriteScope | None = None,
+        autocommit: bool = False,
     ) -> TwoPhaseCatalogTable | None:
         """Ask a catalog for a participant, and record it before anything is staged.
 
@@ -116,6 +117,8 @@ class Transaction:
             As in :meth:`twophase.Catalog.two_phase_create_table`.
         overwrite : OverwriteScope, optional
             For INSERT_OVERWRITE.
+        autocommit : bool
+            Whether this will be the transaction's only statement.
 
         Returns
         -------
@@ -142,6 +145,7 @@ class Transaction:
                 ordinal=len(self._enlisted),
                 overwrite=overwrite,
                 base=earlier.participant.document if earlier else None,
+                autocommit=autocommit,
             )
             participant = catalog.two_phase_create_table(
                 path,

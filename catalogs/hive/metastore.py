@@ -136,6 +136,13 @@ class Metastore(ABC):
         """Whether :meth:`create_table` makes a managed table of a provider in one call."""
         return True
 
+    def creates_at_once(self, table: HiveTable) -> bool:
+        """Whether :meth:`create_table` makes this managed table in one call, though perhaps not each of its provider.
+
+        The metastore then looks at the files that are there, however many.
+        """
+        return self.creates_in_one_step(str(table.provider))
+
     @property
     def replaces_tables(self) -> bool:
         """Whether :meth:`replace_table` can change the columns; otherwise a new table takes the name of the old one."""

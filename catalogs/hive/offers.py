@@ -149,6 +149,7 @@ class _Offer:
             "inherit": self._inherit(),
             "overwrite": self._scope(),
             "base": None if self.base is None else self.base["version"],
+            "alone": self.context.autocommit,
         }
         if kind.recipe == RENAME:
             document |= self._places(kind)

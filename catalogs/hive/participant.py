@@ -12,6 +12,7 @@ A recipe is a subclass. Its document holds::
     inherit                                              a directory whose files belong to the new version too
     overwrite                                            scope of an INSERT OVERWRITE
     base                                                 version of the earlier participant that this one builds on
+    alone                                                whether this publish is all that its transaction does
 """
 
 from __future__ import annotations

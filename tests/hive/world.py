@@ -55,6 +55,7 @@ class World:
         base: HiveParticipant | None = None,
         transaction: str | None = None,
         database: str = "default",
+        autocommit: bool = False,
         **facts: Any,
     ) -> HiveParticipant:
         """The participant of a statement; its document must be plain JSON."""
@@ -66,6 +67,7 @@ class World:
             0 if base is None else int(base.document["ordinal"]) + 1,
             overwrite,
             None if base is None else base.document,
+            autocommit,
         )
         found = self.catalog.two_phase_create_table(
             ObjectPath.of(database, table), definition, purpose=purpose, context=context

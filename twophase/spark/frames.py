@@ -101,7 +101,7 @@ def create_table_as(
         definition = _insert_definition(host.catalog, target, definition)
     joined = transaction or host.current_transaction()
     own = joined or host.coordinator.begin()
-    participant = _stage(own, host.catalog, target, definition, purpose, overwrite)
+    participant = _stage(own, host.catalog, target, definition, purpose, overwrite, autocommit=joined is None)
     statement = Statement(
         own, participant, hooks=(*host.hooks, *hooks), autocommit=joined is None, job_scope=host.job_scope
     )
@@ -118,6 +118,8 @@ def _stage(
     definition: TableDefinition,
     purpose: Purpose,
     overwrite: OverwriteScope | None,
+    *,
+    autocommit: bool,
 ) -> TwoPhaseCatalogTable:
     participant = transaction.stage(
         catalog,
@@ -126,6 +128,7 @@ def _stage(
         purpose=purpose,
         ignore_if_exists=purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS,
         overwrite=overwrite,
+        autocommit=autocommit,
     )
     if participant is None:
         raise AtomicityNotSupportedError(

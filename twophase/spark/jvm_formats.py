@@ -20,6 +20,11 @@ _LAZY_SIMPLE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
 def hive_format(jvm: Jvm, word: str) -> dict[str, str]:
     """``serde``, ``input_format`` and ``output_format`` of a word of ``STORED AS``; empty for an unknown one."""
+    fields: dict[str, str] = jvm.once(("HiveSerDe", word), lambda: _of_word(jvm, word))
+    return fields
+
+
+def _of_word(jvm: Jvm, word: str) -> dict[str, str]:
     with private_name("HiveSerDe.sourceToSerDe", jvm.spark):
         found = jvm.kind("org.apache.spark.sql.internal.HiveSerDe").sourceToSerDe(word)
         return {} if found.isEmpty() else _fields(found.get())

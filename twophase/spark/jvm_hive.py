@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
 from twophase.spark import private
-from twophase.spark.jvm import Jvm, private_name
+from twophase.spark.jvm import Jvm, private_name, texts
 from twophase.spark.jvm_metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
 #: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
 #: Spark's for one whose partitions are the metastore's.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
+#: Spark's for the format of a data source table.
+_PROVIDER = "spark.sql.sources.provider"
 #: Hive's for the size of its files.
 _SIZE = "totalSize"
 
@@ -30,7 +32,7 @@ def hive_tables(jvm: Jvm) -> HiveTables | None:
         if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
             return None
     with private_name("HiveExternalCatalog.client", jvm.spark):
-        return HiveTables(jvm, unwrapped.client())
+        return HiveTables(jvm, unwrapped)
 
 
 def hive_settings(spark: Any, client: Any) -> dict[str, str]:
@@ -50,13 +52,31 @@ class HiveTables:
     Parameters
     ----------
     jvm : Jvm
+    catalog : py4j.java_gateway.JavaObject
+        Spark's ``HiveExternalCatalog``.
+
+    Attributes
+    ----------
     client : py4j.java_gateway.JavaObject
         The ``HiveClient`` of the session.
     """
 
-    def __init__(self, jvm: Jvm, client: Any) -> None:
+    def __init__(self, jvm: Jvm, catalog: Any) -> None:
         self._jvm = jvm
-        self.client = client
+        self._catalog = catalog
+        self.client = catalog.client()
+
+    def create(self, table: Any) -> None:
+        """Make a table of what is to be kept of it (a ``CatalogTable``), in one call."""
+        with private_name("HiveClient.createTable", self._jvm.spark):
+            self.client.createTable(table, False)
+
+    def properties_of(self, table: Any) -> dict[str, str]:
+        """What Spark keeps of a data source table (a ``CatalogTable``) in the properties of Hive's."""
+        with private_name("HiveExternalCatalog.tableMetaToTableProps", self._jvm.spark):
+            method = self._jvm.once(("properties",), lambda: _method(self._catalog, "tableMetaToTableProps", 1))
+            arguments = self._jvm.array("java.lang.Object", [table])
+            return {**texts(method.invoke(self._catalog, arguments)), _PROVIDER: str(table.provider().get())}
 
     def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""

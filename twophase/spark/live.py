@@ -148,7 +148,9 @@ def open_statement(
     """
     live = current(handle)
     transaction = live.transaction if live else handle.coordinator.begin()
-    participant = transaction.stage(catalog, path, definition, purpose=purpose, overwrite=overwrite)
+    participant = transaction.stage(
+        catalog, path, definition, purpose=purpose, overwrite=overwrite, autocommit=live is None
+    )
     if participant is None:
         raise AtomicityNotSupportedError(
             f"Catalog {catalog.name} has no two-phase write for {purpose.value} of {path}; nothing was started.",

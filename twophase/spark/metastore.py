@@ -8,8 +8,6 @@ Hive metastore below it.
 from __future__ import annotations
 
 import functools
-import time
-from dataclasses import replace
 from typing import Any
 
 from twophase.catalogs.files import same
@@ -20,22 +18,19 @@ from twophase.catalogs.hive.metastore import (
     HiveTable,
 )
 from twophase.errors import (
-    DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
 from twophase.model import BucketSpec
 from twophase.spark import jvm_hive, types
 from twophase.spark.jvm import texts
-from twophase.spark.metastore_base import spark_errors, strings, tells
+from twophase.spark.metastore_base import SERDE_FIELDS, spark_errors, strings, tells
+from twophase.spark.metastore_create import SessionCreation
 from twophase.spark.metastore_databases import SessionDatabases
 from twophase.spark.metastore_partitions import SessionPartitions
 
-_CATALOG = "org.apache.spark.sql.catalyst.catalog."
-_SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
-
-class SessionMetastore(SessionDatabases, SessionPartitions):
+class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     """Databases, tables and partitions of the session catalog, in memory or in a Hive metastore.
 
     Parameters
@@ -61,10 +56,6 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
     def longest_name(self) -> int:
         return 128 if self.is_hive else 200
 
-    def creates_in_one_step(self, provider: str) -> bool:
-        # Spark would keep the location of a managed data source table from Hive, which then has the default one.
-        return self._hive is None or provider == "hive"
-
     @property
     def changes_partition_columns(self) -> bool:
         return not self.is_hive
@@ -89,23 +80,6 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
             if tells(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
                 return None
             raise
-
-    def create_table(self, table: HiveTable) -> None:
-        later = table.kind == MANAGED and not self.creates_in_one_step(str(table.provider))
-        try:
-            self._catalog.createTable(self._to_spark(replace(table, kind=EXTERNAL) if later else table), False)
-        except spark_errors() as error:
-            self._refuse(error, table)
-            raise
-        if later:
-            self.make_managed(table.database, table.name)
-
-    def make_managed(self, database: str, name: str) -> None:
-        if self._hive is None:
-            found = self._catalog.getTable(database, name)
-            self._catalog.alterTable(self._case.copy(found, tableType=self._kind(MANAGED)))
-        else:
-            self._hive.make_managed(database, name)
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -218,7 +192,7 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
         return bool(provider.isDefined()) and str(provider.get()).lower() == "hive"
 
     def _serde(self, storage: Any) -> dict[str, str]:
-        found = {key: getattr(storage, name)() for key, name in _SERDE_FIELDS.items()}
+        found = {key: getattr(storage, name)() for key, name in SERDE_FIELDS.items()}
         return {key: str(value.get()) for key, value in found.items() if value.isDefined()}
 
     def _changed(self, table: HiveTable) -> Any:
@@ -235,44 +209,6 @@ class SessionMetastore(SessionDatabases, SessionPartitions):
             stats=self._none(),
             ignoredProperties=self._map({}),
         )
-
-    def _to_spark(self, table: HiveTable) -> Any:
-        serde = {name: self._option(table.serde.get(key)) for key, name in _SERDE_FIELDS.items()}
-        storage = self._case.copy(
-            self._jvm.static(_CATALOG + "CatalogStorageFormat", "empty")(),
-            locationUri=self._option(self._uri(table.location)),
-            properties=self._map(table.options),
-            **serde,
-        )
-        return self._case.new(
-            _CATALOG + "CatalogTable",
-            self._identifier(table.database, table.name),
-            self._kind(table.kind),
-            storage,
-            self._struct(table.schema),
-            provider=self._option(table.provider),
-            partitionColumnNames=self._seq(table.partition_columns),
-            bucketSpec=self._option(self._bucket_spec(table.bucketing)),
-            createTime=time.time_ns() // 1_000_000,
-            createVersion=self._version,
-            properties=self._map(table.properties),
-            comment=self._option(table.comment),
-            tracksPartitionsInCatalog=table.tracked and bool(table.partition_columns),
-        )
-
-    def _bucket_spec(self, bucketing: BucketSpec | None) -> Any | None:
-        if bucketing is None:
-            return None
-        return self._jvm.kind(_CATALOG + "BucketSpec")(
-            bucketing.count, self._seq(bucketing.columns), self._seq(bucketing.sort_columns)
-        )
-
-    def _refuse(self, error: Exception, table: HiveTable) -> None:
-        path = f"{table.database}.{table.name}"
-        if tells(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
-            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
-        if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
-            raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
 
 
 def _first(schema: Any, width: int) -> Any:

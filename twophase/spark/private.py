@@ -146,8 +146,8 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
 
 #: Below a session with Hive support; the wheel of PySpark always holds it.
 _HIVE: Mapping[str, tuple[str, ...]] = {
-    _SQL + "hive.HiveExternalCatalog": ("client",),
-    _SQL + "hive.client.HiveClient": ("getTable", "getConf"),
+    _SQL + "hive.HiveExternalCatalog": ("client", "tableMetaToTableProps"),
+    _SQL + "hive.client.HiveClient": ("createTable", "getTable", "getConf"),
     _SQL + "hive.client.HiveClientImpl": ("msClient", "withHiveState"),
     _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "alter_table"),
     _HIVE_METASTORE + "api.EnvironmentContext": ("putToProperties",),

@@ -1,0 +1,122 @@
+"""One new table, alone in its transaction: the publish makes it in one call, and it is kept as stock Spark keeps it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.hive.test_statements import HIVE, hive_of
+from tests.hive.world import World, files_of
+from twophase.catalogs.hive import recipe_pointer
+from twophase.errors import TableAlreadyExistsError
+from twophase.model import Outcome
+from twophase.spark.metastore_base import spark_errors
+
+pytestmark = [pytest.mark.spark40, HIVE]
+
+ROW = "SELECT 1 AS a, 'x' AS s, cast(2 AS decimal(10, 2)) AS d, current_timestamp() AS ts, true AS b, X'00' AS bi"
+
+
+def kept(world: World, table: str) -> str:
+    """A table as the metastore has it, without what differs from table to table: name, time, place, stamp and size."""
+    found: list[str] = []
+    hive_of(world)._run(lambda store: found.append(str(store.getTable("default", table).toString())))
+    text = re.sub(r"\[[^\]]*warehouse[^\]]*\]", "", found[0])
+    for fact in ("tableName", "createTime", "location"):
+        text = re.sub(rf"\b{fact}:[^,]*,", "", text, count=1)
+    for fact in ("path", "twophase.transaction", "transient_lastDdlTime", "totalSize", "numFiles"):
+        text = re.sub(rf"{re.escape(fact)}=[^,}}]*(, )?", "", text)
+    return text.replace(", }", "}")
+
+
+@pytest.mark.parametrize("provider", ["parquet", "orc"])
+def test_a_table_made_at_once_is_kept_as_stock_spark_keeps_it(world: World, provider: str) -> None:
+    facts: dict[str, Any] = {
+        "provider": provider,
+        "comment": "it's",
+        "properties": {"p": "1"},
+        "options": {"compression": "zlib" if provider == "orc" else "gzip"},
+    }
+    world.sql(
+        f"CREATE TABLE stock USING {provider} OPTIONS (compression '{facts['options']['compression']}') "
+        f"COMMENT 'it\\'s' TBLPROPERTIES ('p' = '1') AS {ROW}"
+    )
+    participant = world.run("t", world.sql(ROW), autocommit=True, **facts)
+    assert participant.document["at_once"]
+    assert kept(world, "t") == kept(world, "stock")
+    assert "MANAGED_TABLE" in kept(world, "t")
+    assert world.rows("t")[0][:3] == world.rows("stock")[0][:3]
+
+
+def test_hive_itself_knows_where_a_table_made_at_once_is(world: World) -> None:
+    participant = world.run("t", world.sql("SELECT 1 AS a"), autocommit=True)
+    found = hive_of(world).client.getTable("default", "t")
+    assert str(found.location()).rstrip("/") == participant.version.rstrip("/")
+    world.sql("DROP TABLE t")
+    assert not any(path.endswith(".parquet") for path in files_of(world.warehouse))
+
+
+def test_a_wide_schema_is_kept_in_parts_as_spark_does(world: World) -> None:
+    columns = ", ".join(f"{n} AS a_rather_long_column_name_{n}" for n in range(80))
+    world.sql(f"CREATE TABLE stock USING parquet AS SELECT {columns}")
+    assert world.run("t", world.sql(f"SELECT {columns}"), autocommit=True).document["at_once"]
+    assert kept(world, "t") == kept(world, "stock")
+
+
+@pytest.mark.parametrize(
+    ("query", "facts"),
+    [
+        ("SELECT 1 AS a", {"provider": "csv"}),
+        ("SELECT array(1) AS a", {}),
+        ("SELECT timestamp_ntz'2026-01-01' AS a", {}),
+        ("SELECT 1 AS a, 2 AS k", {"by": ["k"]}),
+        ("SELECT 1 AS a", {"autocommit": False}),
+    ],
+    ids=["format", "nested", "type", "partitioned", "in a transaction"],
+)
+def test_what_spark_keeps_in_its_own_way_or_is_not_alone_gets_a_hidden_table_first(
+    world: World, query: str, facts: dict[str, Any]
+) -> None:
+    participant = world.run("t", world.sql(query), **{"autocommit": True, **facts})
+    assert not participant.document["at_once"]
+    assert len(world.rows("t")) == 1
+
+
+def test_many_files_are_looked_at_before_the_publish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe_pointer, "FEW_FILES", 1)
+    participant = world.run("t", world.sql("SELECT id FROM range(4)").repartition(2), autocommit=True)
+    assert not participant.document["at_once"]
+    assert world.rows("t") == [(0,), (1,), (2,), (3,)]
+
+
+def test_what_hive_does_not_take_is_kept_in_sparks_own_way_as_in_stock_spark(world: World) -> None:
+    world.sql(f"CREATE TABLE wide (a INT COMMENT '{'c' * 5000}') USING parquet")
+    df = world.spark.table("wide")
+    participant = world.run("t", df, autocommit=True)
+    assert participant.document["at_once"]
+    assert world.rows("t") == []
+    assert world.spark.table("t").schema == df.schema
+
+
+def test_what_the_metastore_refuses_at_the_publish_is_rolled_back(world: World) -> None:
+    before = files_of(world.warehouse)
+    participant = world.stage("t", world.sql("SELECT 1 AS a"), autocommit=True, properties={"k" * 300: "v"})
+    with pytest.raises(spark_errors()):
+        participant.commit()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    participant.abort()
+    assert files_of(world.warehouse) == before
+    world.run("t", world.sql("SELECT 1 AS a"), autocommit=True)
+    assert world.rows("t") == [(1,)]
+
+
+def test_of_two_that_make_one_table_at_once_the_second_is_refused_and_takes_nothing(world: World) -> None:
+    first, second = (world.stage("t", world.sql(f"SELECT {n} AS a"), autocommit=True) for n in (1, 2))
+    first.commit()
+    with pytest.raises(TableAlreadyExistsError):
+        second.commit()
+    second.abort()
+    first.finish()
+    assert world.rows("t") == [(1,)]
