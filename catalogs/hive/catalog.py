@@ -294,13 +294,13 @@ class HiveCatalog(Catalog):
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
         names.check_definition(path, definition, case_sensitive=sensitive)
 
-    def check_free(self, path: ObjectPath, transaction_id: str) -> None:
-        """Refuse to create a table that came into being meanwhile, or whose default location is taken."""
+    def check_free(self, path: ObjectPath, home: str, transaction_id: str) -> None:
+        """Refuse to create a table that came into being meanwhile, or whose default location ``home`` is taken."""
         found = self.find(path)
         if found is not None and found.stamp != transaction_id:
             raise TableAlreadyExistsError(f"Table {path} exists already.", path=path, transaction_id=transaction_id)
         if found is None:
-            self.check_location(path, self.default_location(path), transaction_id)
+            self.check_location(path, home, transaction_id)
 
     def check_location(self, path: ObjectPath, location: str, transaction_id: str) -> None:
         """Refuse a directory that holds files of somebody else."""
@@ -331,11 +331,6 @@ class HiveCatalog(Catalog):
     def default_location(self, path: ObjectPath) -> str:
         """Where stock Spark would put the table."""
         return join(self.database_location(path.database), path.name)
-
-    def version_location(self, path: ObjectPath, context: WriteContext) -> str:
-        """Where a participant stages: beside the other versions of the table."""
-        root = layout.tables_root(self.database_location(path.database))
-        return join(root, path.name, layout.version_name(context.transaction_id, context.ordinal))
 
     def places(self, path: ObjectPath) -> Places:
         """Tells a table's own directories from those that the user chose with a LOCATION."""

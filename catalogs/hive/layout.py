@@ -54,6 +54,11 @@ def version_name(transaction_id: str, ordinal: int) -> str:
     return f"{transaction_id}-{ordinal}"
 
 
+def version_of(home: str, transaction_id: str, ordinal: int) -> str:
+    """Where a participant stages: beside the other versions of the table whose default location is ``home``."""
+    return join(tables_root(parent(home)), base_name(home), version_name(transaction_id, ordinal))
+
+
 def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
     """Staging for a table whose files must end at ``location``: beside it, on the same filesystem."""
     return join(parent(location), ROOT, base_name(location), version_name(transaction_id, ordinal))

@@ -27,7 +27,6 @@ from twophase.catalogs.hive.recipe_rename import RenameCreate, RenameReplace
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
-    DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
@@ -69,8 +68,7 @@ def offer(
     catalog: HiveCatalog, path: ObjectPath, definition: TableDefinition, purpose: Purpose, context: WriteContext
 ) -> HiveParticipant | None:
     """A participant for a statement, or None where its format is not ours."""
-    if len(path.namespace) == 1 and not catalog.metastore.database_exists(path.database):
-        raise DatabaseNotExistError(f"Database {path.database} does not exist in catalog {catalog.name}.", path=path)
+    home = catalog.default_location(path) if len(path.namespace) == 1 else ""
     names.check_path(path, catalog.metastore.longest_name)
     found = catalog.find(path)
     base = context.base
@@ -82,7 +80,7 @@ def offer(
         wanted = complete(definition, catalog.conf)
     if wanted.provider not in catalog.capabilities.providers or wanted.provider not in PROVIDERS:
         return None
-    return _Offer(catalog, path, wanted, purpose, context, found).make()
+    return _Offer(catalog, path, wanted, purpose, context, found, home).make()
 
 
 def _check_target(path: ObjectPath, found: HiveTable | None, purpose: Purpose, base: Mapping[str, Any] | None) -> None:
@@ -121,6 +119,7 @@ class _Offer:
         purpose: Purpose,
         context: WriteContext,
         found: HiveTable | None,
+        home: str,
     ) -> None:
         self.catalog = catalog
         self.path = path
@@ -128,6 +127,7 @@ class _Offer:
         self.purpose = purpose
         self.context = context
         self.found = found
+        self.home = home
         self.base = context.base
         self.places = catalog.places(path)
 
@@ -143,6 +143,7 @@ class _Offer:
             "ordinal": self.context.ordinal,
             "recipe": kind.recipe,
             "definition": redacted(self.wanted, self.catalog.conf).to_document(),
+            "home": self.home,
             "version": self._version(),
             "before": self._before(),
             "effect": self._effect(),
@@ -158,7 +159,7 @@ class _Offer:
     # -- the document --------------------------------------------------------------------------------------------
 
     def _version(self) -> str:
-        return self.catalog.version_location(self.path, self.context)
+        return layout.version_of(self.home, self.context.transaction_id, self.context.ordinal)
 
     def _before(self) -> dict[str, Any] | None:
         if self.base is not None:
@@ -228,7 +229,7 @@ class _Offer:
             return normal(str(self._fixed_location()))
         if self.found is not None and (kind is MoveInsert or self.found.kind == MANAGED):
             return str(self.found.location)
-        return self.catalog.default_location(self.path)
+        return self.home
 
     def _keeps_external(self, kind: type[HiveParticipant]) -> bool:
         return kind is MoveInsert and self.found is not None and self.found.kind == EXTERNAL

@@ -6,6 +6,7 @@ A recipe is a subclass. Its document holds::
     metastore                                            over which one: it is judged nowhere else
     recipe                                               which subclass
     definition                                           of the table after the publish, secrets taken out
+    home                                                 where stock Spark would have put the files
     version                                              where the files are staged
     before                                               the table as it was at the offer; None: there was none
     effect                                               create, replace or insert, as the metastore will see it
@@ -90,6 +91,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
     @property
     def database(self) -> str:
         return self.path.database
+
+    @property
+    def home(self) -> str:
+        """Where stock Spark would have put the files."""
+        return str(self.document["home"])
 
     @property
     def version(self) -> str:

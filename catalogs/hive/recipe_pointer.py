@@ -28,6 +28,8 @@ class PointerParticipant(HiveParticipant):
 
     recipe: ClassVar[str] = "pointer"
     _published_here = False
+    #: Whether what was prepared here has not been published yet, by anybody.
+    _untried = False
 
 
 class PointerCreate(PointerParticipant):
@@ -35,22 +37,25 @@ class PointerCreate(PointerParticipant):
 
     def begin(self) -> None:
         # The catalog has just seen that there is no such table.
-        self.hive.check_location(self.path, self.hive.default_location(self.path), self.transaction_id)
+        self.hive.check_location(self.path, self.home, self.transaction_id)
         super().begin()
 
     def prepare(self) -> None:
-        self.hive.check_free(self.path, self.transaction_id)
+        self.hive.check_free(self.path, self.home, self.transaction_id)
         self.inherit()
         self.set_level(Level.ATOMIC)
 
     def commit(self) -> None:
-        if self._published_here or self.is_ours(self.current()):
+        if self._published_here or (not self._first_try() and self.is_ours(self.current())):
             return
         self.check_staged()
         with self.step("publish"):
             self.metastore.create_table(self.target())
-        self._published_here = True
-        self.tell()
+        self._published_here = True  # The session knows nothing of a table that was not there: finish() tells it.
+
+    def _first_try(self) -> bool:
+        first, self._untried = self._untried, False
+        return first
 
     def finish(self) -> None:
         if not self._published_here:
@@ -83,10 +88,10 @@ class PointerCreateHidden(PointerCreate):
     """
 
     def prepare(self) -> None:
-        self.hive.check_free(self.path, self.transaction_id)
-        self.inherit()
-        self.document["at_once"] = self._at_once()
+        self.document["at_once"] = self._untried = self._at_once()
         if not self.document["at_once"]:
+            self.hive.check_free(self.path, self.home, self.transaction_id)
+            self.inherit()
             with self.step("register"):
                 self.register()
         self.set_level(Level.ATOMIC)

@@ -33,6 +33,7 @@ USERS = {
     "jvm_partitions.py",
     "metastore.py",
     "metastore_base.py",
+    "metastore_create.py",
     "metastore_databases.py",
     "metastore_partitions.py",
     "listener.py",

@@ -11,8 +11,7 @@ from twophase.spark.jvm import Jvm
 from twophase.spark.jvm_caches import TableCaches
 from twophase.spark.jvm_partitions import PartitionTexts
 
-#: Where Spark's own classes of tables and databases are.
-CATALOG = "org.apache.spark.sql.catalyst.catalog."
+_CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: The parts of a Hive format, and Spark's fields for them.
 SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 
@@ -54,10 +53,10 @@ class SessionStore(Metastore):
         return self._spark._jsparkSession.sessionState().catalog()
 
     def _uri(self, location: str | None) -> Any | None:
-        return None if location is None else self._jvm.static(CATALOG + "CatalogUtils", "stringToURI")(location)
+        return None if location is None else self._jvm.static(_CATALOG + "CatalogUtils", "stringToURI")(location)
 
     def _location(self, uri: Any) -> str:
-        return str(self._jvm.static(CATALOG + "CatalogUtils", "URIToString")(uri))
+        return str(self._jvm.static(_CATALOG + "CatalogUtils", "URIToString")(uri))
 
     def _option(self, value: Any | None) -> Any:
         return self._jvm.option(value)

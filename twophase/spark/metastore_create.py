@@ -12,8 +12,9 @@ from twophase.errors import DatabaseNotExistError, TableAlreadyExistsError
 from twophase.model import BucketSpec
 from twophase.spark import types
 from twophase.spark.jvm_formats import hive_format
-from twophase.spark.metastore_base import CATALOG, SERDE_FIELDS, SessionStore, spark_errors, tells
+from twophase.spark.metastore_base import SERDE_FIELDS, SessionStore, spark_errors, tells
 
+_CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: Types that Hive has as Spark has them: a table of these has its columns in the metastore, too.
 _HIVE_TYPES = frozenset("boolean byte short integer long float double string binary date timestamp".split())
 _HIVE_FORMATS = ("parquet", "orc")
@@ -67,16 +68,9 @@ class SessionCreation(SessionStore):
     def _as_kept(self, table: HiveTable) -> Any:
         """The table as Spark keeps one of a data source in Hive, but for the location, which is Hive's as well."""
         assert self._hive is not None
-        made = self._to_spark(table)
-        serde = hive_format(self._jvm, str(table.provider))
-        storage = self._case.copy(
-            made.storage(),
-            properties=self._map({**table.options, "path": str(table.location)}),
-            **{name: self._option(serde[key]) for key, name in SERDE_FIELDS.items()},
-        )
-        return self._case.copy(
-            made, storage=storage, properties=self._map({**table.properties, **self._hive.properties_of(made)})
-        )
+        options = {**table.options, "path": str(table.location)}
+        made = self._to_spark(replace(table, options=options, serde=hive_format(self._jvm, str(table.provider))))
+        return self._case.copy(made, properties=self._map({**table.properties, **self._hive.properties_of(made)}))
 
     def make_managed(self, database: str, name: str) -> None:
         if self._hive is None:
@@ -97,13 +91,13 @@ class SessionCreation(SessionStore):
     def _to_spark(self, table: HiveTable) -> Any:
         serde = {name: self._option(table.serde.get(key)) for key, name in SERDE_FIELDS.items()}
         storage = self._case.copy(
-            self._jvm.static(CATALOG + "CatalogStorageFormat", "empty")(),
+            self._jvm.static(_CATALOG + "CatalogStorageFormat", "empty")(),
             locationUri=self._option(self._uri(table.location)),
             properties=self._map(table.options),
             **serde,
         )
         return self._case.new(
-            CATALOG + "CatalogTable",
+            _CATALOG + "CatalogTable",
             self._identifier(table.database, table.name),
             self._kind(table.kind),
             storage,
@@ -121,6 +115,6 @@ class SessionCreation(SessionStore):
     def _bucket_spec(self, bucketing: BucketSpec | None) -> Any | None:
         if bucketing is None:
             return None
-        return self._jvm.kind(CATALOG + "BucketSpec")(
+        return self._jvm.kind(_CATALOG + "BucketSpec")(
             bucketing.count, self._seq(bucketing.columns), self._seq(bucketing.sort_columns)
         )

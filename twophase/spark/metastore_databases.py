@@ -7,7 +7,9 @@ from typing import Any
 
 from twophase.errors import CatalogError, DatabaseAlreadyExistsError, DatabaseNotExistError
 from twophase.spark.jvm import texts
-from twophase.spark.metastore_base import CATALOG, SessionStore, spark_errors, strings, tells, words
+from twophase.spark.metastore_base import SessionStore, spark_errors, strings, tells, words
+
+_CATALOG = "org.apache.spark.sql.catalyst.catalog."
 
 
 class SessionDatabases(SessionStore):
@@ -45,7 +47,7 @@ class SessionDatabases(SessionStore):
         location = facts.pop("location", None)
         default = self._session_catalog().getDefaultDBPath(database)
         uri = self._uri(location) if location else default
-        definition = self._jvm.kind(CATALOG + "CatalogDatabase")(
+        definition = self._jvm.kind(_CATALOG + "CatalogDatabase")(
             database, facts.pop("comment", ""), uri, self._map(facts)
         )
         # The session's catalog: it puts a relative location below the warehouse.
@@ -65,7 +67,7 @@ class SessionDatabases(SessionStore):
             if value is None:
                 del facts[key]
         facts.pop("location", None)
-        make, comment = self._jvm.kind(CATALOG + "CatalogDatabase"), facts.pop("comment", "")
+        make, comment = self._jvm.kind(_CATALOG + "CatalogDatabase"), facts.pop("comment", "")
         self._catalog.alterDatabase(make(database, comment, uri, self._map(facts)))
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
