@@ -25,6 +25,8 @@ def start_session(root: Path, *, hive: bool, conf: dict[str, str] | None = None)
         "spark.sql.catalogImplementation": "hive" if hive else "in-memory",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={root / 'metastore'};create=true",
         "spark.hadoop.hive.exec.scratchdir": str(root / "scratch"),
+        # What a metastore refuses it tries ten times, with two seconds in between.
+        "spark.hadoop.hive.hmshandler.retry.interval": "1ms",
     }
     for key, value in {**facts, **(conf or {})}.items():
         builder = builder.config(key, value)
