@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo import data
-from demo.worker import attempt
+from demo.scenes import attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,34 +33,13 @@ class Step:
     expected: bool
 
 
-def session(directory: Path) -> SparkSession:
-    """A session with a lakehouse catalog; the Iceberg catalog is a SQLite file beside the tables."""
-    from pyspark.sql import SparkSession
-
-    # What runs in Python on the executors runs with this Python.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.catalog.lake": "twophase.lakehouse",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("lakehouse")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+#: The session's settings: the Iceberg catalog is a SQLite file in the warehouse.
+SETTINGS = {"spark.sql.catalog.lake": "twophase.lakehouse"}
 
 
-def tell(spark: SparkSession) -> list[Step]:
-    """The story, step by step."""
+def tell(spark: SparkSession) -> Iterator[Step]:
+    """The story in an attached session, step by step."""
     import twophase
-
-    twophase.attach(spark)
-    steps: list[Step] = []
 
     def rows(sql: str) -> list[Any]:
         return [tuple(row) for row in spark.sql(sql).collect()]
@@ -74,13 +47,13 @@ def tell(spark: SparkSession) -> list[Step]:
     def count() -> int:
         return int(rows("SELECT count(*) FROM lake.nyc.flights")[0][0])
 
-    def step(ran: str, do: Callable[[], Any], look: Callable[[], str], expected: str) -> None:
+    def step(ran: str, do: Callable[[], Any], look: Callable[[], str], expected: str) -> Step:
         error = attempt(do)
         seen = look()
-        steps.append(Step(ran, f"{error}: {seen}" if error else seen, seen == expected))
+        return Step(ran, f"{error}: {seen}" if error else seen, seen == expected)
 
     spark.sql("CREATE DATABASE lake.nyc")
-    step(
+    yield step(
         "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS SELECT ... WHERE month = 1",
         lambda: spark.sql(
             "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS"
@@ -91,7 +64,7 @@ def tell(spark: SparkSession) -> list[Step]:
     )
     (first,) = (row[0] for row in rows("SELECT snapshot_id FROM lake.nyc.flights.snapshots"))
     rest = "SELECT carrier, flight, origin, dest, {} AS dep_delay, time_hour FROM flights WHERE month > 1"
-    step(
+    yield step(
         "INSERT INTO lake.nyc.flights SELECT ... WHERE month > 1, and a task fails",
         lambda: spark.sql(
             "INSERT INTO lake.nyc.flights " + rest.format("IF(month = 12, raise_error('a broken row'), dep_delay)")
@@ -108,7 +81,7 @@ def tell(spark: SparkSession) -> list[Step]:
                 " SELECT carrier, avg(dep_delay) AS delay FROM lake.nyc.flights GROUP BY carrier"
             )
 
-    step(
+    yield step(
         "the same without the fault, and CREATE TABLE lake.nyc.delays AS ...: one transaction",
         both,
         lambda: f"{count():,} rows; {rows('SELECT count(*) FROM lake.nyc.delays')[0][0]} carriers",
@@ -123,13 +96,13 @@ def tell(spark: SparkSession) -> list[Step]:
         spark.sql(f"INSERT INTO lake.nyc.flights VALUES ({row})")
 
     look = "SELECT max(delay), count(dep_delay), max(dep_delay) FROM lake.nyc.flights"
-    step(
+    yield step(
         "RENAME dep_delay TO delay; delay TYPE BIGINT; ADD COLUMN dep_delay STRING; INSERT INTO ...",
         evolve,
         lambda: "max(delay) = {}, {} dep_delay: {}".format(*rows(look)[0]),
         "max(delay) = 3000000000, 1 dep_delay: late",
     )
-    step(
+    yield step(
         "SELECT max(dep_delay) FROM lake.nyc.flights VERSION AS OF the first snapshot",
         lambda: None,
         lambda: "{:,} rows, max(dep_delay) = {}".format(
@@ -137,20 +110,3 @@ def tell(spark: SparkSession) -> list[Step]:
         ),
         f"{JANUARY:,} rows, max(dep_delay) = 1301",
     )
-    return steps
-
-
-def main() -> None:
-    """Run it in this process; one JSON document a step."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory", type=Path)
-    directory = parser.parse_args().directory
-    spark = session(directory / "lakehouse")
-    data.register(spark, directory / "data")
-    for step in tell(spark):
-        print(json.dumps(step.__dict__), flush=True)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main()

@@ -194,3 +194,13 @@ SCENES = (
         fault="killed",
     ),
 )
+
+
+def attempt(action: Callable[[], None]) -> str | None:
+    """Run it; the error's condition where Spark names one, else the name of its class."""
+    try:
+        action()
+    except Exception as error:
+        condition = getattr(error, "getCondition", lambda: None)() or getattr(error, "getErrorClass", lambda: None)()
+        return str(condition or type(error).__name__)
+    return None

@@ -1,7 +1,7 @@
 """One side of the demo in a process of its own: a driver that can be killed.
 
 It prints one JSON document a line: ``scene`` when it begins one, ``tasks`` while tasks run, ``armed`` when it may now
-be killed, ``result`` when it is through.
+be killed, ``result`` when it is through, and ``lakehouse`` for each step of the story at the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo import data
-from demo.scenes import SCENES, SERVER_URL, Job, Scene
+from demo import data, lakehouse
+from demo.scenes import SCENES, SERVER_URL, Job, Scene, attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +30,8 @@ def say(kind: str, **facts: Any) -> None:
     print(json.dumps({"kind": kind, **facts}), flush=True)
 
 
-def databases(side: str, directory: Path) -> dict[str, str]:
-    """The SQL databases by catalog: on our side SQLite, on Spark's own the one that it brings along, Derby."""
+def stores(side: str, directory: Path) -> dict[str, str]:
+    """The other catalogs: on our side SQLite and a lakehouse, on Spark's own the one that it brings along, Derby."""
     if side == "stock":
         facts = {
             "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
@@ -44,7 +44,7 @@ def databases(side: str, directory: Path) -> dict[str, str]:
     for name, url in catalogs.items():
         if url:
             found |= {f"spark.sql.catalog.{name}": "twophase.jdbc", f"spark.sql.catalog.{name}.url": url}
-    return found
+    return found | lakehouse.SETTINGS
 
 
 def session(side: str, directory: Path) -> SparkSession:
@@ -62,7 +62,7 @@ def session(side: str, directory: Path) -> SparkSession:
         "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
         "spark.ui.showConsoleProgress": "false",
-        **databases(side, directory),
+        **stores(side, directory),
     }
     builder = SparkSession.builder.master("local[2]").appName("flights")
     for key, value in settings.items():
@@ -106,16 +106,6 @@ def finish(
         retry=retry,
         end=look(spark, scene),
     )
-
-
-def attempt(action: Callable[[], None]) -> str | None:
-    """Run it; the error's condition where Spark names one, else the name of its class."""
-    try:
-        action()
-    except Exception as error:
-        condition = getattr(error, "getCondition", lambda: None)() or getattr(error, "getErrorClass", lambda: None)()
-        return str(condition or type(error).__name__)
-    return None
 
 
 def look(spark: SparkSession, scene: Scene) -> dict[str, Any]:
@@ -187,6 +177,8 @@ def main(arguments: list[str]) -> None:
         if options.after_kill:
             say("scene", number=len(SCENES) - 1)
             finish(spark, SCENES[-1], transaction, json.loads(options.after_kill), "killed")
+            for step in lakehouse.tell(spark) if options.side == "twophase" else ():
+                say("lakehouse", **step.__dict__)
         else:
             for number, scene in enumerate(SCENES):
                 say("scene", number=number)
