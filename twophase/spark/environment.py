@@ -16,20 +16,20 @@ from twophase.spark.partitions import SparkPartitions
 class SessionConfiguration(Mapping[str, str]):
     """The session's configuration as it is at each look, read only."""
 
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
 
     def __getitem__(self, key: str) -> str:
-        value = self._spark.conf.get(key, None)
+        value = self._jvm.spark.conf.get(key, None)
         if value is None:
             raise KeyError(key)
         return str(value)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._spark.conf.getAll)
+        return iter(self._jvm.settings())
 
     def __len__(self) -> int:
-        return len(self._spark.conf.getAll)
+        return len(self._jvm.settings())
 
     def __repr__(self) -> str:
         # Values may be secrets.
@@ -50,7 +50,7 @@ class SessionEnvironment(Environment):
         self._spark = jvm.spark
         self.retention = retention
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
-        self.conf = SessionConfiguration(jvm.spark)
+        self.conf = SessionConfiguration(jvm)
         self.partition_runner = SparkPartitions()
         self.parquet_writer = SparkParquet()
 

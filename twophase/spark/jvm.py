@@ -79,6 +79,10 @@ class Jvm:
             self._kept[key] = make()
         return self._kept[key]
 
+    def settings(self) -> dict[str, str]:
+        """The session's configuration (PySpark's own way takes two calls for each setting, and an exception)."""
+        return self.entries(self.session.conf().getAllAsJava())
+
     def kind(self, class_name: str) -> Any:
         """A class named from the root (each dot of its name would cost a call at each use)."""
         return self.once((class_name,), lambda: functools.reduce(getattr, class_name.split("."), self.jvm))

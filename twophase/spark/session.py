@@ -62,7 +62,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
         handle = _attached.get(key)
         if handle is None:
             private.check(spark)
-            handle = Handle(jvm, options.read(dict(spark.conf.getAll)), hooks)
+            handle = Handle(jvm, options.read(jvm.settings()), hooks)
             handle.start()
             _attached[key] = handle
         else:
