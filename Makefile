@@ -15,7 +15,7 @@ export PYTHON
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (two minutes)
+demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (under two minutes)
 	@.venv/bin/python -m demo
 
 test: .venv/.installed java servers ## Run all tests (forty minutes)
