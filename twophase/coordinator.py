@@ -13,6 +13,7 @@ from twophase.errors import ConfigurationError, TransactionAborted
 from twophase.heartbeat import Heartbeat
 from twophase.identifiers import coordinator_name, new_transaction_id
 from twophase.liveness import Lease, this_process
+from twophase.records import ParticipantRecord
 from twophase.recovery import Recovered, Recovery
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
@@ -132,12 +133,13 @@ class Coordinator:
 
     # -- for transactions ---------------------------------------------------------------------------------------------
 
-    def request(self, transaction_id: str) -> Lease:
-        """Record a transaction and keep its lease alive."""
+    def record(self, transaction_id: str, first: ParticipantRecord) -> Lease:
+        """Record a transaction with its first participant, and keep its lease alive."""
         liveness.hold(transaction_id)
         try:
-            lease = self.timeline.request(
+            lease = self.timeline.begin(
                 transaction_id,
+                first,
                 coordinator=self.name,
                 owner=this_process(),
                 user=self._user,

@@ -79,6 +79,7 @@ class Enlisted:
             path=self.target,
             purpose=participant.purpose,
             state=self.state,
+            level=participant.level if self.state is ParticipantState.PREPARED else None,
             document=participant.document,
         )
 
@@ -178,10 +179,10 @@ class Driver:
 
     @perform.register
     def _(self, action: actions.Record) -> None:
-        level = self.level() if action.state is TransactionState.COMMITTING else None
-        self._timeline.record(
-            self._lease, action.state, level=level, error=action.error, left_behind=action.left_behind
-        )
+        if action.state is TransactionState.COMMITTING:
+            self._decide()
+        else:
+            self._timeline.record(self._lease, action.state, error=action.error, left_behind=action.left_behind)
 
     @perform.register
     def _(self, action: actions.Close) -> None:
@@ -216,15 +217,7 @@ class Driver:
         member = self._enlisted[action.ordinal]
         with step("core.prepare"):
             member.participant.prepare()
-        member.changed()
-        participant = member.participant
-        self._timeline.save_participant(
-            self._lease,
-            member.ordinal,
-            document=participant.document,
-            state=ParticipantState.PREPARED,
-            level=participant.level,
-        )
+        # Recorded with the decision: until then a recovery undoes it as one whose preparing was cut off at its end.
         member.state = ParticipantState.PREPARED
 
     @perform.register
@@ -275,6 +268,13 @@ class Driver:
     @perform.register
     def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
+
+    def _decide(self) -> None:
+        members = self._enlisted.values()
+        prepared = [member.to_record() for member in members]
+        self._timeline.record(self._lease, TransactionState.COMMITTING, level=self.level(), prepared=prepared)
+        for member in members:
+            member.changed()
 
     def _publish(self, members: list[Enlisted]) -> None:
         catalog, participants = members[0].catalog, [member.participant for member in members]

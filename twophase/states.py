@@ -8,6 +8,7 @@ from enum import Enum
 class TransactionState(Enum):
     """States on the timeline."""
 
+    #: Nothing is recorded yet: it has no participant.
     REQUESTED = "REQUESTED"
     INFLIGHT = "INFLIGHT"
     COMMITTING = "COMMITTING"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -31,7 +31,6 @@ __all__ = ["Timeline"]
 _T = TypeVar("_T")
 
 declare(
-    "core.record_requested",
     "core.record_inflight",
     "core.save_participant",
     "core.reserve",
@@ -53,9 +52,7 @@ _RECORD_STEPS = {
 
 #: Steps that need not wait for the disk: when a power failure takes them, recovery does the same without them. What
 #: follows waits for them, too: ``INFLIGHT`` before anything is staged, ``COMMITTING`` before anything is published.
-_NOT_WAITING = frozenset(
-    {"core.record_requested", "core.save_participant", "core.reserve", "core.record_finished", "core.heartbeat"}
-)
+_NOT_WAITING = frozenset({"core.save_participant", "core.reserve", "core.record_finished", "core.heartbeat"})
 
 #: What a participant that was to be published has become.
 _PARTICIPANT_END = {
@@ -107,10 +104,19 @@ class Timeline:
 
     # -- the owner's writes -------------------------------------------------------------------------------------------
 
-    def request(
-        self, transaction_id: str, *, coordinator: str, owner: Owner, user: str, application: str, seconds: float
+    def begin(
+        self,
+        transaction_id: str,
+        first: ParticipantRecord,
+        *,
+        coordinator: str,
+        owner: Owner,
+        user: str,
+        application: str,
+        seconds: float,
     ) -> Lease:
-        """Record a new transaction as ``REQUESTED``, and get its lease."""
+        """Record a new transaction with its first participant, ``INFLIGHT`` at once, and get its lease."""
+        lease = Lease(transaction_id, 1, seconds)
 
         def insert(connection: sa.Connection) -> None:
             now = engines.now(connection)
@@ -121,35 +127,24 @@ class Timeline:
                     coordinator=coordinator,
                     user=user[:255],
                     application=application[:255],
-                    state=TransactionState.REQUESTED.value,
-                    fencing=1,
+                    state=TransactionState.INFLIGHT.value,
+                    fencing=lease.fencing,
                     created=now,
                     lease_until=now + seconds,
                     **owner_columns(owner),
                 )
             )
+            self._insert_participant(connection, lease, first)
 
-        lease = Lease(transaction_id, 1, seconds)
-        self._write("core.record_requested", insert)
+        self._write("core.record_inflight", insert)
         return lease
 
     def enlist(self, lease: Lease, record: ParticipantRecord, *, supersedes: int | None = None) -> None:
-        """Record a participant with its document, and the transaction as ``INFLIGHT``."""
+        """Record one more participant with its document."""
 
         def insert(connection: sa.Connection) -> None:
-            self._own(connection, lease, state=TransactionState.INFLIGHT.value)
-            connection.execute(participants.delete().where(_participant(lease, record.ordinal)))
-            connection.execute(
-                participants.insert().values(
-                    transaction_id=lease.transaction_id,
-                    ordinal=record.ordinal,
-                    catalog=record.catalog,
-                    path=path_text(record.path),
-                    purpose=record.purpose.value,
-                    document=_json(record.document),
-                    state=record.state.value,
-                )
-            )
+            self._own(connection, lease)
+            self._insert_participant(connection, lease, record)
             if supersedes is not None:
                 self._set_participant(connection, lease, supersedes, state=ParticipantState.SUPERSEDED.value)
 
@@ -162,7 +157,6 @@ class Timeline:
         *,
         document: Mapping[str, Any] | None = None,
         state: ParticipantState | None = None,
-        level: Level | None = None,
     ) -> None:
         """Record what changed of a participant."""
         values: dict[str, Any] = {}
@@ -170,8 +164,6 @@ class Timeline:
             values["document"] = _json(document)
         if state is not None:
             values["state"] = state.value
-        if level is not None:
-            values["level"] = int(level)
 
         def update(connection: sa.Connection) -> None:
             self._own(connection, lease)
@@ -214,8 +206,22 @@ class Timeline:
         level: Level | None = None,
         error: BaseException | str | None = None,
         left_behind: tuple[str, ...] = (),
+        prepared: Iterable[ParticipantRecord] = (),
     ) -> None:
         """Make a state durable.
+
+        Parameters
+        ----------
+        lease : Lease
+        state : TransactionState
+        level : Level, optional
+            What the transaction guarantees.
+        error : BaseException or str, optional
+            Why it is rolled back or in doubt.
+        left_behind : tuple of str
+        prepared : iterable of ParticipantRecord
+            With the decision: the participants as their ``prepare()`` has left them, so that what a recovery needs to
+            know of them is durable together with it.
 
         Raises
         ------
@@ -225,7 +231,7 @@ class Timeline:
             It is not known whether the state is durable.
         """
 
-        update = self._recording(lease, state, level=level, error=error, left_behind=left_behind)
+        update = self._recording(lease, state, level=level, error=error, left_behind=left_behind, prepared=prepared)
         self._owned_write(_RECORD_STEPS[state], lease, update)
 
     def is_in(self, database: sa.URL | None) -> bool:
@@ -247,7 +253,10 @@ class Timeline:
         level: Level | None = None,
         error: BaseException | str | None = None,
         left_behind: tuple[str, ...] = (),
+        prepared: Iterable[ParticipantRecord] = (),
     ) -> Callable[[sa.Connection], None]:
+        ready = list(prepared)
+
         def update(connection: sa.Connection) -> None:
             now = engines.now(connection)
             values: dict[str, Any] = {"state": state.value}
@@ -259,6 +268,10 @@ class Timeline:
                 values["error"] = describe_error(error)
             values["left_behind"] = json.dumps(left_behind)
             self._own(connection, lease, **values)
+            for record in ready:
+                level_of_it = None if record.level is None else int(record.level)
+                known = {"document": _json(record.document), "state": record.state.value, "level": level_of_it}
+                self._set_participant(connection, lease, record.ordinal, **known)
             if state in _PARTICIPANT_END:
                 self._end_participants(connection, lease, _PARTICIPANT_END[state])
 
@@ -402,6 +415,22 @@ class Timeline:
                 transaction_id=lease.transaction_id,
                 hint=f"See what became of it: twophase show {lease.transaction_id}",
             )
+
+    @staticmethod
+    def _insert_participant(connection: sa.Connection, lease: Lease, record: ParticipantRecord) -> None:
+        """Replaces what an attempt whose reply was lost has written."""
+        connection.execute(participants.delete().where(_participant(lease, record.ordinal)))
+        connection.execute(
+            participants.insert().values(
+                transaction_id=lease.transaction_id,
+                ordinal=record.ordinal,
+                catalog=record.catalog,
+                path=path_text(record.path),
+                purpose=record.purpose.value,
+                document=_json(record.document),
+                state=record.state.value,
+            )
+        )
 
     @staticmethod
     def _set_participant(connection: sa.Connection, lease: Lease, ordinal: int, **values: Any) -> None:

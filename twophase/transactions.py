@@ -325,10 +325,6 @@ class Transaction:
             raise conflict(f"{catalog.name}.{path}", holder, self._id)
 
     def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable) -> None:
-        if self._lease is None:
-            self._lease = self._coordinator.request(self._id)
-            # A transaction that nobody holds any more is not kept alive: recovery may have it.
-            weakref.finalize(self, self._coordinator.ended, self._id).atexit = False
         earlier = self._find(catalog.name, participant.path)
         member = Enlisted(
             ordinal=len(self._enlisted),
@@ -336,17 +332,29 @@ class Transaction:
             participant=participant,
             supersedes=earlier,
         )
-        self._enlisted[member.ordinal] = member
         member.changed()
+        if self._lease is None:
+            self._record(member)
+        else:
+            self._record_one_more(self._lease, member)
+        if earlier is not None:
+            earlier.was, earlier.state = earlier.state, ParticipantState.SUPERSEDED
+
+    def _record(self, first: Enlisted) -> None:
+        self._lease = self._coordinator.record(self._id, first.to_record())
+        # A transaction that nobody holds any more is not kept alive: recovery may have it.
+        weakref.finalize(self, self._coordinator.ended, self._id).atexit = False
+        self._enlisted[first.ordinal] = first
+        self._state = TransactionState.INFLIGHT
+
+    def _record_one_more(self, lease: Lease, member: Enlisted) -> None:
+        self._enlisted[member.ordinal] = member
+        superseded = member.supersedes.ordinal if member.supersedes else None
         try:
-            superseded = earlier.ordinal if earlier else None
-            self._coordinator.timeline.enlist(self._lease, member.to_record(), supersedes=superseded)
+            self._coordinator.timeline.enlist(lease, member.to_record(), supersedes=superseded)
         except BaseException as error:
             self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
             raise
-        self._state = TransactionState.INFLIGHT
-        if earlier is not None:
-            earlier.was, earlier.state = earlier.state, ParticipantState.SUPERSEDED
 
     def _prepare_all(self) -> None:
         try:

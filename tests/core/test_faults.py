@@ -12,7 +12,6 @@ from twophase.states import TransactionState
 
 #: Steps of a live transaction; those of a recovery stand below.
 LIVE = [
-    "core.record_requested",
     "core.record_inflight",
     "core.begin",
     "core.write",

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.core.bench import SHAPES, Bench, child, path, run_shape, run_shape_in, write
-from tests.core.test_timeline import request
+from tests.core.test_timeline import begin
 from tests.servers import Server
 from twophase.errors import WriteConflictError
 from twophase.failpoints import EXIT_CODE
@@ -73,7 +73,7 @@ def test_many_make_its_tables_at_once(schema: str) -> None:
 
 def test_of_many_writers_of_one_name_one_gets_the_reservation(schema: str) -> None:
     timelines = [Timeline(schema) for _ in range(6)]
-    leases = [request(timeline, f"app-{number}") for number, timeline in enumerate(timelines)]
+    leases = [begin(timeline, f"app-{number}") for number, timeline in enumerate(timelines)]
     barrier, holders = threading.Barrier(6), []
 
     def reserve(timeline: Timeline, lease: Any) -> None:

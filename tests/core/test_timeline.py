@@ -32,28 +32,23 @@ def timeline(file: Path) -> Iterator[Timeline]:
         yield timeline
 
 
-def request(timeline: Timeline, transaction_id: str, seconds: float = 60.0) -> Any:
-    return timeline.request(
-        transaction_id, coordinator="app", owner=this_process(), user="ann", application="etl", seconds=seconds
-    )
+def participant(ordinal: int = 0, **values: Any) -> ParticipantRecord:
+    given = {"state": ParticipantState.STAGED, "document": {"key": "wört"}} | values
+    return ParticipantRecord(ordinal, "hive", path("t"), Purpose.CREATE_TABLE_AS, **given)
 
 
-def enlist(timeline: Timeline, lease: Any, ordinal: int = 0) -> ParticipantRecord:
-    record = ParticipantRecord(
-        ordinal, "hive", path("t"), Purpose.CREATE_TABLE_AS, ParticipantState.STAGED, document={"key": "wört"}
-    )
-    timeline.enlist(lease, record)
-    return record
+def begin(timeline: Timeline, transaction_id: str, seconds: float = 60.0) -> Any:
+    who = {"owner": this_process(), "user": "ann", "application": "etl"}
+    return timeline.begin(transaction_id, participant(), coordinator="app", seconds=seconds, **who)
 
 
 # -- what it keeps ----------------------------------------------------------------------------------------------------
 
 
 def test_it_keeps_who_what_when_and_the_level(timeline: Timeline) -> None:
-    lease = request(timeline, "app-1")
-    enlist(timeline, lease)
-    timeline.save_participant(lease, 0, state=ParticipantState.PREPARED, level=Level.ATOMIC)
-    timeline.record(lease, TransactionState.COMMITTING, level=Level.ATOMIC)
+    lease = begin(timeline, "app-1")
+    prepared = participant(state=ParticipantState.PREPARED, level=Level.ATOMIC, document={"key": "wörter"})
+    timeline.record(lease, TransactionState.COMMITTING, level=Level.ATOMIC, prepared=[prepared])
     timeline.record(lease, TransactionState.COMPLETED)
     timeline.finish(lease, ("/old/version",))
     record = timeline.transaction("app-1")
@@ -64,16 +59,15 @@ def test_it_keeps_who_what_when_and_the_level(timeline: Timeline) -> None:
     assert record.level is Level.ATOMIC
     assert record.created <= (record.decided or 0) <= (record.finished or 0)
     assert record.left_behind == ("/old/version",)
-    (participant,) = record.participants
-    assert participant.name == "hive.default.t"
-    assert participant.state is ParticipantState.PUBLISHED
-    assert participant.level is Level.ATOMIC
-    assert participant.document == {"key": "wört"}  # Kept: it left something behind.
+    (found,) = record.participants
+    assert found.name == "hive.default.t"
+    assert found.state is ParticipantState.PUBLISHED
+    assert found.level is Level.ATOMIC
+    assert found.document == {"key": "wörter"}  # Kept: it left something behind.
 
 
 def test_documents_are_dropped_when_nothing_is_left_to_do(timeline: Timeline) -> None:
-    lease = request(timeline, "app-1")
-    enlist(timeline, lease)
+    lease = begin(timeline, "app-1")
     timeline.record(lease, TransactionState.ROLLED_BACK)
     timeline.finish(lease)
     record = timeline.transaction("app-1")
@@ -83,7 +77,7 @@ def test_documents_are_dropped_when_nothing_is_left_to_do(timeline: Timeline) ->
 
 def test_the_newest_transactions_come_first(timeline: Timeline) -> None:
     for number in range(5):
-        lease = request(timeline, f"app-{number}")
+        lease = begin(timeline, f"app-{number}")
         if number % 2:
             timeline.record(lease, TransactionState.ROLLED_BACK)
             timeline.finish(lease)
@@ -94,7 +88,7 @@ def test_the_newest_transactions_come_first(timeline: Timeline) -> None:
 
 
 def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None:
-    lease = request(timeline, "app-1")
+    lease = begin(timeline, "app-1")
     timeline.record(lease, TransactionState.COMPLETED)
     timeline.record(lease, TransactionState.COMPLETED)
     with pytest.raises(LeaseLostError):
@@ -102,7 +96,7 @@ def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None
 
 
 def test_a_table_is_reserved_by_one_transaction_at_a_time(timeline: Timeline) -> None:
-    first, second = request(timeline, "app-1"), request(timeline, "app-2")
+    first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
     assert timeline.reserve(first, "hive", path("t")) is None
     assert timeline.reserve(first, "hive", path("t")) is None
     assert timeline.reserve(second, "hive", path("t")) == "app-1"
@@ -115,7 +109,7 @@ def test_a_table_is_reserved_by_one_transaction_at_a_time(timeline: Timeline) ->
 
 
 def test_the_names_of_reserved_tables_may_be_long_and_strange(timeline: Timeline) -> None:
-    first, second = request(timeline, "app-1"), request(timeline, "app-2")
+    first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
     names = ["ü" * 200, 'a"b', "a.b", "a`b", "a b", "A", "a"]
     for name in names:
         assert timeline.reserve(first, "hive", path(name)) is None
@@ -128,8 +122,7 @@ def test_the_names_of_reserved_tables_may_be_long_and_strange(timeline: Timeline
 def write_many(url: str, name: str, count: int) -> None:
     timeline = Timeline(url)
     for number in range(count):
-        lease = request(timeline, f"{name}-{number}")
-        enlist(timeline, lease)
+        lease = begin(timeline, f"{name}-{number}")
         holder = timeline.reserve(lease, "hive", path("contended"))
         state = TransactionState.ROLLED_BACK if holder else TransactionState.COMPLETED
         timeline.record(lease, state)
@@ -150,13 +143,13 @@ def test_many_processes_make_and_write_one_sqlite_file_together(file: Path) -> N
 
 def test_what_is_recorded_survives_a_power_failure(timeline: Timeline) -> None:
     settings = []
-    lease = request(timeline, "app-1")
+    lease = begin(timeline, "app-1")
 
     @sa.event.listens_for(timeline._engine, "commit")
     def _(connection: sa.Connection) -> None:
         settings.append(connection.exec_driver_sql("PRAGMA synchronous").scalar())
 
-    enlist(timeline, lease)
+    timeline.enlist(lease, participant(1))
     timeline.record(lease, TransactionState.COMMITTING)
     timeline.record(lease, TransactionState.ROLLED_BACK)
     assert settings == [2, 2, 2]  # FULL
@@ -183,7 +176,7 @@ def test_a_file_that_is_no_database_is_refused_and_untouched(tmp_path: Path) -> 
 
 def test_a_truncated_timeline_is_refused_with_words(file: Path, timeline: Timeline) -> None:
     for number in range(50):
-        request(timeline, f"app-{number}")
+        begin(timeline, f"app-{number}")
     timeline.close()
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])
@@ -212,7 +205,7 @@ def test_a_timeline_too_old_is_refused_with_words(file: Path, timeline: Timeline
 def test_an_old_timeline_is_upgraded_and_keeps_its_rows(
     file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request(timeline, "app-1")
+    begin(timeline, "app-1")
     timeline.close()
 
     def add_column(connection: sa.Connection) -> None:
@@ -293,7 +286,7 @@ def test_a_server_that_does_not_answer_is_told_without_its_password() -> None:
 )
 def test_an_error_on_the_timeline_holds_no_secret(timeline: Timeline, file: Path, text: str) -> None:
     assert "hunter2" not in (describe_error(RuntimeError(text)) or "")
-    lease = request(timeline, "app-1")
+    lease = begin(timeline, "app-1")
     timeline.record(lease, TransactionState.ROLLED_BACK, error=RuntimeError(text))
     timeline.finish(lease)
     timeline.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.core.bench import DEFINITION, ROWS, Bench, child, path, report_in, run_shape, stage, write
+from tests.core.bench import DEFINITION, ROWS, Bench, child, path, report_in, run_shape, run_shape_in, stage, write
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.coordinator import Coordinator
@@ -54,6 +54,19 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(bench: Bench, sha
     tx.commit()
     assert len(bench.tables()) == (1 if shape == "single" else 2)
     assert tx.state is recorded(coordinator, tx).state is TransactionState.COMPLETED
+
+
+@pytest.mark.parametrize("shape", ["single", "several"])
+def test_what_preparing_found_is_durable_with_the_decision(bench: Bench, shape: str) -> None:
+    """A recovery publishes by it."""
+    process = child(run_shape_in, bench.url, bench.directory, shape, failpoint="core.record_committing=exit_after")
+    process.join(60)
+    (record,) = bench.coordinator().timeline.transactions()
+    assert record.state is TransactionState.COMMITTING
+    for participant in record.participants:
+        assert participant.state is ParticipantState.PREPARED
+        assert participant.level is Level.ATOMIC
+        assert (participant.document or {}).get("prepared")
 
 
 def test_the_id_names_the_coordinator(bench: Bench) -> None:

@@ -41,7 +41,7 @@ COORDINATOR_ONLY = {
     f"core.{step}"
     for step in (
         *("begin", "prepare", "reserve", "save_participant"),
-        *("record_requested", "record_inflight", "record_finished"),
+        *("record_inflight", "record_finished"),
     )
 }
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class ChaosTable(Participant):
     """One participant of a chaos catalog.
 
-    ``document["key"]`` names its entry under ``staged`` and, once published, under ``published``: the owner stamp.
+    ``document["key"]`` names its entry under ``staged`` and, once published, under ``published``: the owner stamp. As a
+    real store's does, the document grows on the way: ``rows`` when they are written, ``prepared`` when they are.
     """
 
     #: OPTIONS may hold secrets: they go from the statement into the store, never into the document.
@@ -100,17 +101,19 @@ class ChaosTable(Participant):
             }
 
     def write(self, df: Any) -> None:
-        rows = _rows.encode(_rows.to_arrow(df, self.definition.schema))
+        table = _rows.to_arrow(df, self.definition.schema)
         with self._home.step("write"), self._home.store.change() as store:
             if self.key not in store["staged"]:
                 raise CatalogError("Nothing was begun to write to.", path=self.path, transaction_id=self.transaction_id)
-            store["staged"][self.key]["rows"] = rows
+            store["staged"][self.key]["rows"] = _rows.encode(table)
+        self.document["rows"] = table.num_rows
 
     def prepare(self) -> None:
         with self._home.step("prepare"):
             store = self._home.store.read()
             if not self._is_published(store):
                 self._result(store)
+        self.document["prepared"] = True
 
     def abort(self) -> None:
         with self._home.step("abort"), self._home.store.change() as store:
