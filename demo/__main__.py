@@ -251,6 +251,7 @@ def show(directory: Path, console: Console) -> int:
 
 
 def lakehouse(steps: list[dict[str, Any]]) -> Table:
+    """What the lakehouse part showed, step by step."""
     table = Table(title="Apache Iceberg tables, no jar", show_lines=True, title_style="bold")
     table.add_column("what the job ran", ratio=2, overflow="fold")
     table.add_column("with twophase", ratio=1, overflow="fold")

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,17 @@ def task_reports(spark: SparkSession) -> Iterator[None]:
         thread.join()
 
 
+def tell(spark: SparkSession) -> None:
+    """The story at the end; a step that cannot be told is one that failed, and the scenes before it are shown."""
+
+    def steps() -> None:
+        for step in lakehouse.tell(spark):
+            say("lakehouse", **asdict(step))
+
+    if error := attempt(steps):
+        say("lakehouse", **asdict(lakehouse.Step("the next step", error, False)))
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("side", choices=("stock", "twophase"))
@@ -177,8 +189,8 @@ def main(arguments: list[str]) -> None:
         if options.after_kill:
             say("scene", number=len(SCENES) - 1)
             finish(spark, SCENES[-1], transaction, json.loads(options.after_kill), "killed")
-            for step in lakehouse.tell(spark) if options.side == "twophase" else ():
-                say("lakehouse", **step.__dict__)
+            if options.side == "twophase":
+                tell(spark)
         else:
             for number, scene in enumerate(SCENES):
                 say("scene", number=number)

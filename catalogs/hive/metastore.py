@@ -132,6 +132,11 @@ class Metastore(ABC):
         """Characters that the name of a database or table may have."""
         return 128
 
+    @property
+    def ends_with_driver(self) -> bool:
+        """Whether it runs inside the driver: then no call of a dead driver takes effect any more."""
+        return False
+
     def creates_in_one_step(self, provider: str) -> bool:
         """Whether :meth:`create_table` makes a managed table of a provider in one call."""
         return True

@@ -250,7 +250,8 @@ class _Offer:
             if renamed:
                 return RenameCreate
             hidden = self.wanted.partition_columns or has_secrets(self.wanted, self.catalog.conf)
-            at_once = self.catalog.metastore.creates_in_one_step(str(self.wanted.provider))
+            metastore = self.catalog.metastore
+            at_once = metastore.ends_with_driver and metastore.creates_in_one_step(str(self.wanted.provider))
             return PointerCreate if at_once and not hidden else PointerCreateHidden
         return self._class_over_existing(effect)
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from tests.hive.test_statements import HIVE, hive_of
 from tests.hive.world import World, files_of
 from twophase.catalogs.hive import recipe_pointer
-from twophase.errors import TableAlreadyExistsError
+from twophase.errors import CatalogError, TableAlreadyExistsError
 from twophase.model import Outcome
+from twophase.spark.metastore import SessionMetastore
 from twophase.spark.metastore_base import spark_errors
 
 pytestmark = [pytest.mark.spark40, HIVE]
 
+TEXT = {
+    "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
+    "input_format": "org.apache.hadoop.mapred.TextInputFormat",
+    "output_format": "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat",
+}
 ROW = "SELECT 1 AS a, 'x' AS s, cast(2 AS decimal(10, 2)) AS d, current_timestamp() AS ts, true AS b, X'00' AS bi"
 
 
@@ -82,6 +90,74 @@ def test_what_spark_keeps_in_its_own_way_or_is_not_alone_gets_a_hidden_table_fir
     participant = world.run("t", world.sql(query), **{"autocommit": True, **facts})
     assert not participant.document["at_once"]
     assert len(world.rows("t")) == 1
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"EXTERNAL": "TRUE"}, {"spark.sql.statistics.numRows": "7"}, {"spark.sql.foo": "1"}],
+    ids=lambda properties: next(iter(properties)),
+)
+def test_properties_that_are_sparks_own_are_refused_as_by_stock_spark(world: World, properties: dict[str, str]) -> None:
+    ((key, value),) = properties.items()
+    with pytest.raises(AnalysisException) as stock:
+        world.sql(f"CREATE TABLE stock USING parquet TBLPROPERTIES ('{key}' '{value}') AS SELECT 1 AS a")
+    shutil.rmtree(world.warehouse / "stock")  # Which Spark leaves.
+    participant = world.offer("t", world.sql("SELECT 1 AS a"), autocommit=True, properties=properties)
+    participant.begin()
+    participant.write(world.sql("SELECT 1 AS a"))
+    with pytest.raises(spark_errors()) as ours:
+        participant.prepare()
+    participant.abort()
+    assert str(stock.value).split(":")[-1].strip().rstrip(".") in str(ours.value)
+    assert world.catalog.find(participant.path) is None
+
+
+def test_a_table_that_hive_shall_not_read_is_kept_as_stock_spark_keeps_it(world: World) -> None:
+    facts: dict[str, Any] = {"provider": "parquet", "options": {"skipHiveMetadata": "true"}}
+    world.sql("CREATE TABLE stock USING parquet OPTIONS (skipHiveMetadata 'true') AS SELECT 1 AS a")
+    assert not world.run("t", world.sql("SELECT 1 AS a"), autocommit=True, **facts).document["at_once"]
+    assert "LazySimpleSerDe" in kept(world, "stock")
+    assert "LazySimpleSerDe" in kept(world, "t")
+
+
+@pytest.mark.parametrize("taken", ["name", "place"])
+def test_what_came_while_the_job_ran_is_found_before_the_decision(world: World, taken: str) -> None:
+    df = world.sql("SELECT 1 AS a")
+    participant = world.offer("t", df, autocommit=True)
+    participant.begin()
+    participant.write(df)
+    if taken == "name":
+        world.sql("CREATE TABLE t (theirs INT) USING parquet")
+    else:
+        (world.warehouse / "t").mkdir()
+        (world.warehouse / "t" / "theirs").touch()
+    with pytest.raises(CatalogError, match="exists already" if taken == "name" else "not empty"):
+        participant.prepare()
+    participant.abort()
+    if taken == "place":
+        shutil.rmtree(world.warehouse / "t")
+
+
+@pytest.mark.parametrize(
+    "stored", [{"provider": "parquet"}, {"provider": "hive", "serde": TEXT}], ids=["files", "serde"]
+)
+def test_a_dead_drivers_call_that_a_server_carries_out_late_makes_no_table(
+    world: World, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose files a recovery has removed would be an empty one."""
+    monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
+    participant = world.stage("t", world.sql("SELECT 1 AS a"), autocommit=True, **stored)
+    seen = participant.check_staged
+
+    def recovered_meanwhile() -> None:
+        seen()
+        world.reborn(participant).abort()
+
+    monkeypatch.setattr(participant, "check_staged", recovered_meanwhile)
+    with pytest.raises(CatalogError):
+        participant.commit()
+    assert participant.outcome() is Outcome.NOT_PUBLISHED
+    assert world.catalog.find(participant.path) is None
 
 
 def test_many_files_are_looked_at_before_the_publish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,29 @@ def test_a_job_that_does_not_stop_spark_ends_without_errors(tmp_path: Path) -> N
     assert "Exception" not in done.stderr
 
 
+FORKING = """
+import os, sys
+import twophase
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.sql.warehouse.dir", sys.argv[1] + "/warehouse").getOrCreate()
+twophase.attach(spark)
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitpid(child, 0) == (child, 0)
+print(spark._jsc.sc().listenerBus().activeQueues().contains("twophase"))
+spark.stop()
+"""
+
+
+def test_a_forked_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    assert done.stdout.strip() == "True"
+
+
 def test_importing_twophase_imports_no_pyspark() -> None:
     code = "import sys, twophase, twophase.errors; twophase.Catalog; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

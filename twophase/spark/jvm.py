@@ -34,12 +34,12 @@ INTENT_PROPERTY = "twophase.intent"
 @contextmanager
 def private_name(name: str, spark: Any) -> Iterator[None]:
     """Turn the failure to find a private name of Spark into a :class:`ConfigurationError`."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
     try:
         yield
-    except Py4JJavaError:
-        raise  # the name is there; Spark itself refused
+    except (Py4JJavaError, Py4JNetworkError):
+        raise  # the name is there: Spark itself refused, or its JVM is gone
     except (Py4JError, AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"Spark {spark.version} has no usable {name}, which twophase needs.",

@@ -44,7 +44,7 @@ def hive_settings(spark: Any, client: Any) -> dict[str, str]:
 
 
 class HiveTables:
-    """Tables as the metastore itself has them, changed without a look at their files.
+    """Tables as the metastore itself has them, made and changed in its own calls.
 
     Each method runs under the lock of Spark's Hive client, whose connection serves one thread at a time, and its errors
     are those of the metastore.

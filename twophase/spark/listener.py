@@ -108,6 +108,10 @@ class JobTracker:
         self._parked.add(_Listener(self.feed))
         self._bus = sc._jsc.sc().listenerBus()
         self._bus.addToQueue(self._parked.get(0), _QUEUE)
+        self._over = threading.Event()
+        # Started now: at exit Python 3.12 and later start no thread. A forked child has none, and removes nothing.
+        self._remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
+        self._remover.start()
         # Spark outlives a job that does not stop it, and would log an error for each event that nobody hears.
         atexit.register(self.close)
 
@@ -146,15 +150,11 @@ class JobTracker:
         """Remove the listener, from a helper thread and with a limit: ``spark.stop()`` must never wait for us."""
         atexit.unregister(self.close)
         self.feed.close()
-        remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
-        try:
-            remover.start()
-        except RuntimeError:  # At exit Python 3.12 and later start no thread.
-            self._remove()
-            return
-        remover.join(_REMOVE_TIMEOUT)
+        self._over.set()
+        self._remover.join(_REMOVE_TIMEOUT)
 
     def _remove(self) -> None:
+        self._over.wait()
         try:
             self._bus.removeListener(self._parked.get(0))
         except Exception:

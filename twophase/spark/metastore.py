@@ -47,10 +47,19 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def identity(self) -> str:
         if self._hive is None:
             return identities.of_memory()
-        facts = jvm_hive.hive_settings(self._spark, self._hive.client)
+        facts = self._settings
         if facts["hive.metastore.uris"]:
             return identities.of_services(facts["hive.metastore.uris"])
         return identities.of_database(facts["javax.jdo.option.ConnectionURL"], facts["derby.system.home"])
+
+    @property
+    def ends_with_driver(self) -> bool:
+        return self._hive is None or not self._settings["hive.metastore.uris"]
+
+    @functools.cached_property
+    def _settings(self) -> dict[str, str]:
+        assert self._hive is not None
+        return jvm_hive.hive_settings(self._spark, self._hive.client)
 
     @property
     def longest_name(self) -> int:

@@ -18,6 +18,8 @@ _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: Types that Hive has as Spark has them: a table of these has its columns in the metastore, too.
 _HIVE_TYPES = frozenset("boolean byte short integer long float double string binary date timestamp".split())
 _HIVE_FORMATS = ("parquet", "orc")
+#: Spark's option for a table that Hive shall not read.
+_NOT_FOR_HIVE = "skiphivemetadata"
 
 
 class SessionCreation(SessionStore):
@@ -32,8 +34,12 @@ class SessionCreation(SessionStore):
 
     @staticmethod
     def _is_plain(table: HiveTable) -> bool:
-        """Whether Spark would keep a table in Hive's own way; what it may keep in its own is left to it."""
+        """Whether Spark would keep a table in Hive's own way; what it may keep in its own, or refuse, is left to it."""
         if table.provider not in _HIVE_FORMATS or table.partition_columns or table.bucketing is not None:
+            return False
+        if any(key == "EXTERNAL" or key.startswith("spark.sql.") for key in table.properties):
+            return False
+        if any(key.lower() == _NOT_FOR_HIVE for key in table.options):
             return False
         fields = json.loads(types.from_arrow(table.schema))["fields"]
         return all(
