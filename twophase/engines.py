@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -103,6 +104,11 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     read_only = options.get("twophase_read_only")
     # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def release(engine: sa.Engine, pid: int) -> None:
+    """Close the connections of an engine, if they are this process's: in a forked child they are its parent's."""
+    engine.dispose(close=os.getpid() == pid)
 
 
 def same_database(one: URL, other: URL) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -88,6 +89,8 @@ class Timeline:
         #: What a command that we suggest needs to find it again; empty where the URL holds a password.
         self.option: str = "" if self._engine.url.password else f" --timeline {shlex.quote(self.display_url)}"
         self._pid = os.getpid()
+        # Python 3.13 warns of connections that nobody closed.
+        weakref.finalize(self, engines.release, self._engine, self._pid)
         try:
             with self._translated("open"):
                 self._retrying(lambda: self._transact(lambda connection: ensure_tables(connection, create=create)))
@@ -100,7 +103,7 @@ class Timeline:
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
-        self._engine.dispose()
+        engines.release(self._engine, self._pid)
 
     # -- the owner's writes -------------------------------------------------------------------------------------------
 
