@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     else:
         # A query of few rows takes longer to compile than to run; the subset for PySpark 4.0 compiles.
-        java += ["-Dspark.sql.codegen.wholeStage=false"]
+        java += ["-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"]
     config.stash[NUMBERS] = []
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(java))
     _keep_configurations_apart()

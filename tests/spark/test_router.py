@@ -47,6 +47,11 @@ def in_hive(spark: SparkSession) -> Iterator[None]:
     spark.sql("USE spark_catalog.default")
 
 
+def temporary_views(spark: SparkSession) -> list[str]:
+    shown = spark.sql("SHOW VIEWS IN spark_catalog.default").collect()
+    return [row.viewName for row in shown if row.isTemporary]
+
+
 @pytest.fixture(autouse=True)
 def clean(spark: SparkSession) -> Iterator[None]:
     """Each test has the default database for itself."""
@@ -107,7 +112,7 @@ def test_python_values_are_formatted_into_the_text(spark: SparkSession) -> None:
     )
     assert rows(spark, "SELECT * FROM t") == [(2,)]
     assert is_ours(spark, "t")
-    assert not [view for view in spark.catalog.listTables() if view.isTemporary]
+    assert not temporary_views(spark)
 
 
 def test_a_failing_insert_leaves_the_table_as_it_was(spark: SparkSession) -> None:
@@ -210,7 +215,7 @@ def test_after_use_the_staging_of_a_serde_table_finds_its_place(spark: SparkSess
     spark.sql("CREATE TABLE t (a INT, b STRING) USING parquet")
     SessionTableWriter(spark).insert(spark.sql("SELECT 1 AS x, 'y' AS x"), "default", "t")
     assert rows(spark, "SELECT * FROM t") == [(1, "y")]
-    assert not [view for view in spark.catalog.listTables() if view.isTemporary]
+    assert not temporary_views(spark)
 
 
 @pytest.mark.usefixtures("in_hive")
