@@ -68,6 +68,10 @@ class FileMetastore(Metastore):
         self._store = FileStore(str(directory / name))
         self._warehouse = directory / "warehouse"
 
+    @property
+    def ends_with_driver(self) -> bool:
+        return True
+
     def canonical(self, name: str) -> str:
         return name.lower()
 
