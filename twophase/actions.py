@@ -116,7 +116,7 @@ class Reserve(Action):
 
 @dataclass(frozen=True)
 class Prepare(Action):
-    """Prepare the participant and save its document."""
+    """Prepare the participant; what its document has become is recorded with the decision."""
 
     ordinal: int
 

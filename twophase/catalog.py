@@ -133,8 +133,10 @@ class TwoPhaseCatalogTable(ABC):
 
     The whole state is :attr:`document`, a plain JSON document that names no connection and no secret. It is
     written to the timeline before :meth:`begin`, and whenever a method changed it, so that a fresh process can
-    carry on: ``catalog.restore(document)`` gives an equal participant. Pickling keeps the document only;
-    :meth:`bind` gives an unpickled participant its catalog back.
+    carry on: ``catalog.restore(document)`` gives an equal participant. What :meth:`prepare` changes is written
+    together with the decision: an :meth:`abort` before it has the document as it was before :meth:`prepare`, as
+    after a death in the middle of it. Pickling keeps the document only; :meth:`bind` gives an unpickled
+    participant its catalog back.
 
     Order of calls: ``begin`` → ``write`` → ``prepare`` → ``commit`` → ``finish``, or ``abort`` at any moment
     before something was published. Each method but ``write`` is idempotent: recovery may repeat it, may itself be

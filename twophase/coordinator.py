@@ -146,10 +146,10 @@ class Coordinator:
                 application=self._application,
                 seconds=self._lease_seconds,
             )
+            self._heartbeat.add(lease)
         except BaseException:
-            liveness.release(transaction_id)
+            self.ended(transaction_id)
             raise
-        self._heartbeat.add(lease)
         return lease
 
     def ended(self, transaction_id: str) -> None:

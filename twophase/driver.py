@@ -196,8 +196,7 @@ class Driver:
 
     @perform.register
     def _(self, action: actions.Fence) -> None:
-        if not self._lease.surely_held():
-            self._timeline.renew(self._lease)
+        self._fence()
 
     @perform.register
     def _(self, action: actions.Reserve) -> None:
@@ -217,6 +216,9 @@ class Driver:
         member = self._enlisted[action.ordinal]
         with step("core.prepare"):
             member.participant.prepare()
+        json.dumps(member.participant.document)  # What is no JSON is the participant's error, not the timeline's.
+        # A recovery may have been through before the last of what was just made; then it is ours to remove.
+        self._fence()
         # Recorded with the decision: until then a recovery undoes it as one whose preparing was cut off at its end.
         member.state = ParticipantState.PREPARED
 
@@ -268,6 +270,10 @@ class Driver:
     @perform.register
     def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
+
+    def _fence(self) -> None:
+        if not self._lease.surely_held():
+            self._timeline.renew(self._lease)
 
     def _decide(self) -> None:
         members = self._enlisted.values()

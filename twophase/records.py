@@ -55,7 +55,7 @@ class ParticipantRecord:
     purpose : Purpose
     state : ParticipantState
     level : Level or None
-        Known once it is prepared.
+        Known once it is decided.
     document : mapping or None
         What :meth:`twophase.Catalog.restore` needs; dropped when the transaction is finished and left nothing.
     """
@@ -100,7 +100,7 @@ class TransactionRecord:
     lease_until : float
         Seconds since the epoch; 0 when the owner gave the transaction up.
     created, decided, finished : float or None
-        When it was requested, when its outcome was decided, when nothing was left to do.
+        When it was begun, when its outcome was decided, when nothing was left to do.
     silent_since : float or None
         When it was taken over from an owner that was silent, but not seen to be gone.
     level : Level or None

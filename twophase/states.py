@@ -8,7 +8,7 @@ from enum import Enum
 class TransactionState(Enum):
     """States on the timeline."""
 
-    #: Nothing is recorded yet: it has no participant.
+    #: It has no participant yet, and does not stand there.
     REQUESTED = "REQUESTED"
     INFLIGHT = "INFLIGHT"
     COMMITTING = "COMMITTING"

@@ -89,8 +89,7 @@ class Timeline:
         #: What a command that we suggest needs to find it again; empty where the URL holds a password.
         self.option: str = "" if self._engine.url.password else f" --timeline {shlex.quote(self.display_url)}"
         self._pid = os.getpid()
-        # Python 3.13 warns of connections that nobody closed.
-        weakref.finalize(self, engines.release, self._engine, self._pid)
+        self._finalizer = self._release_at_the_end()
         try:
             with self._translated("open"):
                 self._retrying(lambda: self._transact(lambda connection: ensure_tables(connection, create=create)))
@@ -100,6 +99,10 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"<Timeline {self.display_url}>"
+
+    def _release_at_the_end(self) -> weakref.finalize[..., Timeline]:
+        """Python 3.13 warns of connections that nobody closed."""
+        return weakref.finalize(self, engines.release, self._engine, self._pid)
 
     def close(self) -> None:
         """Release the connections. Idempotent."""
@@ -223,7 +226,7 @@ class Timeline:
             Why it is rolled back or in doubt.
         left_behind : tuple of str
         prepared : iterable of ParticipantRecord
-            With the decision: the participants as their ``prepare()`` has left them, so that what a recovery needs to
+            With the decision: all participants as their ``prepare()`` has left them, so that what a recovery needs to
             know of them is durable together with it.
 
         Raises
@@ -474,6 +477,8 @@ class Timeline:
             # Connections do not survive a fork; they stay the parent's.
             self._engine.dispose(close=False)
             self._pid = os.getpid()
+            self._finalizer.detach()
+            self._finalizer = self._release_at_the_end()
         with self._engine.connect().execution_options(**options) as connection, connection.begin():
             return operation(connection)
 

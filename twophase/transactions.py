@@ -333,10 +333,17 @@ class Transaction:
             supersedes=earlier,
         )
         member.changed()
-        if self._lease is None:
-            self._record(member)
-        else:
-            self._record_one_more(self._lease, member)
+        try:
+            if self._lease is None:
+                self._record(member)
+                self._enlisted[member.ordinal] = member
+            else:
+                self._enlisted[member.ordinal] = member
+                self._record_one_more(self._lease, member)
+        except BaseException as error:
+            if self._lease is not None:
+                self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
+            raise
         if earlier is not None:
             earlier.was, earlier.state = earlier.state, ParticipantState.SUPERSEDED
 
@@ -344,17 +351,11 @@ class Transaction:
         self._lease = self._coordinator.record(self._id, first.to_record())
         # A transaction that nobody holds any more is not kept alive: recovery may have it.
         weakref.finalize(self, self._coordinator.ended, self._id).atexit = False
-        self._enlisted[first.ordinal] = first
         self._state = TransactionState.INFLIGHT
 
     def _record_one_more(self, lease: Lease, member: Enlisted) -> None:
-        self._enlisted[member.ordinal] = member
         superseded = member.supersedes.ordinal if member.supersedes else None
-        try:
-            self._coordinator.timeline.enlist(lease, member.to_record(), supersedes=superseded)
-        except BaseException as error:
-            self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
-            raise
+        self._coordinator.timeline.enlist(lease, member.to_record(), supersedes=superseded)
 
     def _prepare_all(self) -> None:
         try:

@@ -52,6 +52,11 @@ def of_database(url: str, directory: str) -> str:
     return "database:" + re.split(r"[;?]", re.sub(r"//[^/@]*@", "//", url.strip()), maxsplit=1)[0]
 
 
+def is_embedded(identity: str) -> bool:
+    """Whether all of the metastore, its database too, lives in one process at a time, and ends with it."""
+    return identity.startswith((_MEMORY, "derby:"))
+
+
 def in_words(identity: str) -> str:
     """For people."""
     kind, _, rest = identity.partition(":")

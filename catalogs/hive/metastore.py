@@ -134,7 +134,7 @@ class Metastore(ABC):
 
     @property
     def ends_with_driver(self) -> bool:
-        """Whether it runs inside the driver: then no call of a dead driver takes effect any more."""
+        """Whether all of it runs inside the driver: no call of a dead driver takes effect any more then."""
         return False
 
     def creates_in_one_step(self, provider: str) -> bool:

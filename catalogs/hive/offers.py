@@ -206,10 +206,11 @@ class _Offer:
         target = self._target_location(kind)
         old = () if self.found is None else self.found.partition_columns
         secret = has_secrets(self.wanted, self.catalog.conf)
+        late = not self.catalog.metastore.ends_with_driver
         return {
             "target": target,
             "kind": EXTERNAL if self._fixed_location() or self._keeps_external(kind) else MANAGED,
-            "hidden": bool(self.wanted.partition_columns or old or (secret and self.found is None)),
+            "hidden": bool(self.wanted.partition_columns or old or (self.found is None and (secret or late))),
             "version": self._version_for_renames(target),
         }
 

@@ -358,9 +358,24 @@ class HiveParticipant(TwoPhaseCatalogTable):
         return any(self.files.exists(join(self.version, mark)) for mark in marks)
 
     def abort(self) -> None:
-        outcome = self.outcome()
-        if outcome is Outcome.PUBLISHED:
+        if self.was_published():
             return
+        self.undo()
+        # A dead driver's call may have arrived just before its hidden table went.
+        if not self.metastore.ends_with_driver and self.was_published():
+            return
+        with self.step("remove_staging"):
+            self.remove_staging()
+
+    def was_published(self) -> bool:
+        """Whether the files belong to the table.
+
+        Raises
+        ------
+        CatalogError
+            It cannot be learned.
+        """
+        outcome = self.outcome()
         if outcome is Outcome.UNKNOWN:
             raise CatalogError(
                 f"The metastore of {self.hive.name} does not say if {self.path} was published: nothing was removed.",
@@ -368,9 +383,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
                 transaction_id=self.transaction_id,
                 left_behind=[self.version],
             )
-        self.undo()
-        with self.step("remove_staging"):
-            self.remove_staging()
+        return outcome is Outcome.PUBLISHED
 
     def undo(self) -> None:
         """Take back what the recipe did beside staging files; before the files go. Idempotent."""

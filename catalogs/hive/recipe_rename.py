@@ -101,9 +101,9 @@ class RenameCreate(HiveParticipant):
         with self.step("register"):
             table = self.final(name=name, kind=EXTERNAL)
             self.make_hidden(name, table)
-            names: dict[tuple[str, ...], str] = {}
-            if table.partitioned:
-                names = layout.partition_directories(self.files.list(self.location), table.partition_columns)
+            if not table.partitioned:
+                return
+            names = layout.partition_directories(self.files.list(self.location), table.partition_columns)
             found = {key: join(self.location, directory) for key, directory in names.items()}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, found))
 

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.core.bench import Bench, child, path, report_in, run_shape, stage, write
-from twophase import failpoints
+from tests.core.bench import ROWS, Bench, child, path, report_in, run_shape, stage, write
+from twophase import failpoints, transactions
 from twophase.coordinator import Coordinator
 from twophase.errors import LeaseLostError
 from twophase.liveness import Owner, this_process
@@ -142,6 +143,60 @@ def test_a_live_transaction_is_never_recovered_however_long_it_takes(bench: Benc
     assert "alive" in (left_alone.note or "")
     tx.commit()
     assert bench.tables() == ["one.t"]
+
+
+def test_a_writer_that_was_silent_while_it_prepared_removes_what_it_made_after_the_recovery(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator, catalog = bench.coordinator(lease_seconds=0.2), bench.catalogs["one"]
+    tx = coordinator.begin()
+    participant = stage(tx, catalog, "t")
+    tx.begin_participant(participant)
+    tx.write(participant, ROWS)
+    prepare = participant.prepare
+
+    def slowly() -> None:
+        prepare()
+        coordinator._heartbeat.stop()
+        other = bench.coordinator()
+        monkeypatch.setattr(TransactionRecord, "is_dead", lambda *_: True)
+        wait_until(lambda: other.timeline.now() > only(other).lease_until)
+        (recovered,) = other.recover()
+        assert recovered.state is TransactionState.ROLLED_BACK
+        assert bench.staged() == []
+        participant.begin()  # As a store that makes one more thing to publish with.
+
+    monkeypatch.setattr(participant, "prepare", slowly)
+    with pytest.raises(LeaseLostError):
+        tx.commit()
+    assert bench.staged() == []
+    assert bench.tables() == []
+
+
+@pytest.mark.parametrize("where", ["heartbeat", "finalizer"])
+def test_an_interrupt_while_a_transaction_is_recorded_leaves_it_to_be_rolled_back(
+    bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    if where == "heartbeat":
+        monkeypatch.setattr(coordinator._heartbeat, "add", interrupt)
+    else:
+        monkeypatch.setattr(transactions, "weakref", SimpleNamespace(finalize=interrupt))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        stage(tx, bench.catalogs["one"], "t")
+    monkeypatch.undo()
+    if where == "heartbeat":
+        tx.abort(caught.value)
+        assert [found.state for found in coordinator.recover()] == [TransactionState.ROLLED_BACK]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            tx.commit()
+    assert only(coordinator).state is TransactionState.ROLLED_BACK
+    assert bench.tables() == []
 
 
 def test_a_transaction_that_nobody_refers_to_any_more_is_recovered(bench: Bench) -> None:

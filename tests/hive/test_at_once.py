@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +159,36 @@ def test_a_dead_drivers_call_that_a_server_carries_out_late_makes_no_table(
         participant.commit()
     assert participant.outcome() is Outcome.NOT_PUBLISHED
     assert world.catalog.find(participant.path) is None
+
+
+def test_on_a_server_a_table_at_its_own_place_gets_a_hidden_table_first(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts: dict[str, Any] = {"location": f"file:{tmp_path}/place", "external": True, "autocommit": True}
+    assert not world.run("own", world.sql("SELECT 1 AS a"), **facts).document["hidden"]
+    world.drop("own")
+    shutil.rmtree(tmp_path / "place")
+    monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
+    assert world.run("t", world.sql("SELECT 1 AS a"), **facts).document["hidden"]
+    assert world.rows("t") == [(1,)]
+    assert world.hidden_tables() == []
+
+
+def test_what_a_server_published_while_it_was_undone_keeps_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
+    participant = world.stage("t", world.sql("SELECT 1 AS a"), autocommit=True)
+    late, survivor = participant.commit, world.reborn(participant)
+    undo = survivor.undo
+
+    def just_before() -> None:
+        late()
+        undo()
+
+    monkeypatch.setattr(survivor, "undo", just_before)
+    survivor.abort()
+    assert world.rows("t") == [(1,)]
 
 
 def test_many_files_are_looked_at_before_the_publish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

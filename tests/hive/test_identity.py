@@ -147,11 +147,14 @@ def test_what_was_committed_has_its_retention_even_where_no_table_refers_to_it(t
 )
 def test_a_database_is_named_without_options_and_secrets(url: str, expected: str) -> None:
     assert identity.of_database(url, "/home") == expected
+    # A database that is a server may carry a dead driver's call out.
+    assert identity.is_embedded(expected) is not expected.startswith("database:")
     assert "secret" not in identity.in_words(expected)
 
 
 def test_services_and_memories_are_told_apart() -> None:
     assert identity.of_services("thrift://b:1, thrift://a:1") == identity.of_services("thrift://a:1,thrift://b:1")
+    assert not identity.is_embedded(identity.of_services("thrift://b:1"))
     mine = identity.of_memory()
     assert "memory of process" in identity.in_words(mine)
     assert identity.is_other(mine, "derby:/x")  # this process lives

@@ -35,11 +35,14 @@ def hive_tables(jvm: Jvm) -> HiveTables | None:
         return HiveTables(jvm, unwrapped)
 
 
+_PLACES = ("hive.metastore.uris", "hive.metastore.client.factory.class", "javax.jdo.option.ConnectionURL")
+
+
 def hive_settings(spark: Any, client: Any) -> dict[str, str]:
     """Where the metastore of a Hive client is: its services, its database, and Derby's home directory."""
     system = spark.sparkContext._jvm.java.lang.System.getProperty
     with private_name("HiveClient.getConf", spark):
-        found = {key: str(client.getConf(key, "")) for key in ("hive.metastore.uris", "javax.jdo.option.ConnectionURL")}
+        found = {key: str(client.getConf(key, "")) for key in _PLACES}
     return {**found, "derby.system.home": str(system("derby.system.home") or system("user.dir"))}
 
 

@@ -107,11 +107,11 @@ class JobTracker:
         self._parked = sc._jvm.java.util.ArrayList()  # type: ignore[union-attr]
         self._parked.add(_Listener(self.feed))
         self._bus = sc._jsc.sc().listenerBus()
-        self._bus.addToQueue(self._parked.get(0), _QUEUE)
         self._over = threading.Event()
         # Started now: at exit Python 3.12 and later start no thread. A forked child has none, and removes nothing.
         self._remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
         self._remover.start()
+        self._bus.addToQueue(self._parked.get(0), _QUEUE)
         # Spark outlives a job that does not stop it, and would log an error for each event that nobody hears.
         atexit.register(self.close)
 

@@ -54,7 +54,9 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
 
     @property
     def ends_with_driver(self) -> bool:
-        return self._hive is None or not self._settings["hive.metastore.uris"]
+        # A database that is a server, or a service that a client of its own stands for, may go on with a call.
+        foreign = self._hive is not None and self._settings["hive.metastore.client.factory.class"]
+        return not foreign and identities.is_embedded(self.identity)
 
     @functools.cached_property
     def _settings(self) -> dict[str, str]:

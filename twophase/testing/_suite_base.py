@@ -85,13 +85,18 @@ class Driver:
         definition = definition or TableDefinition(SCHEMA)
         return self.catalog.two_phase_create_table(path, definition, purpose=purpose, context=context, **facts)
 
-    def staged(self, path: ObjectPath, purpose: Purpose, rows: Rows = NEW, **facts: Any) -> Participant:
-        """A participant that is begun, written and prepared."""
+    def written(self, path: ObjectPath, purpose: Purpose, rows: Rows = NEW, **facts: Any) -> Participant:
+        """A participant that is begun and written."""
         definition = facts.get("definition") or TableDefinition(SCHEMA)
         participant = self.offer(path, purpose, **facts)
         assert participant is not None, f"{purpose} is declared, but the catalog answered None."
         participant.begin()
         participant.write(self.make_frame(rows, definition.schema))
+        return participant
+
+    def staged(self, path: ObjectPath, purpose: Purpose, rows: Rows = NEW, **facts: Any) -> Participant:
+        """A participant that is begun, written and prepared."""
+        participant = self.written(path, purpose, rows, **facts)
         participant.prepare()
         return participant
 

@@ -309,13 +309,19 @@ class DocumentChapter(SuiteBase):
         assert participant.outcome() is Outcome.PUBLISHED
 
     @each_purpose
-    def test_a_survivor_can_abort(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+    @pytest.mark.parametrize("known", ["before preparing", "after preparing"])
+    def test_a_survivor_can_abort(self, driver: Driver, path: ObjectPath, purpose: Purpose, known: str) -> None:
+        """What ``prepare()`` notes is recorded with the decision: an abort may have to do without."""
         if not self.declares(driver, path, purpose):
             return
         driver.ready(path, purpose)
         before = driver.state(path)
-        participant = driver.staged(path, purpose)
-        survivor = driver.fresh().restore(json.loads(json.dumps(participant.document)))
+        participant = driver.written(path, purpose)
+        document = json.dumps(participant.document)
+        participant.prepare()
+        if known == "after preparing":
+            document = json.dumps(participant.document)
+        survivor = driver.fresh().restore(json.loads(document))
         assert (survivor.path, survivor.purpose, survivor.transaction_id) == (
             path,
             purpose,
