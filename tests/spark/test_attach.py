@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def test_attaching_twice_gives_the_same_handle(spark: SparkSession) -> None:
     assert twophase.attach() is handle
     assert sorted(handle.catalogs) == ["hive", "lake"]
     assert handle.session_catalog == "hive"
+
+
+def test_a_thread_without_a_session_of_its_own_attaches_the_applications(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(twophase.attach()))
+    thread.start()
+    thread.join()
+    assert found == [handle]
 
 
 def test_attaching_runs_no_job_and_writes_nothing(spark: SparkSession) -> None:

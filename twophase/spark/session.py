@@ -39,7 +39,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
     Parameters
     ----------
     spark : pyspark.sql.SparkSession, optional
-        A classic session; the active one when None.
+        A classic session; when None the active one, else the application's.
     hooks : iterable of JobStatusHook
         Told of every statement of this session; added to earlier ones when it is attached already.
 
@@ -380,12 +380,16 @@ def cli_session(conf: Mapping[str, str]) -> Handle:
 
 
 def _active_session() -> Any:
+    """The thread's active session, else the application's."""
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise ConfigurationError("There is no active Spark session.", hint="Pass one: twophase.attach(spark).")
-    return spark
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        raise ConfigurationError(
+            "There is no active Spark session.", hint="Pass one: twophase.attach(spark)."
+        ) from None
 
 
 def _forget_stopped() -> None:
