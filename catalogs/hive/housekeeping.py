@@ -127,6 +127,9 @@ class Housekeeping:
             if published + self._catalog.environment.retention > time.time():
                 return None
             return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
+        withdrawn = layout.withdrawn_since(self._catalog.files, directory)
+        if withdrawn is not None and withdrawn + self._catalog.environment.retention > time.time():
+            return None
         # Whether a create was published, only the metastore tells.
         since = float(stamp.get("created", 0))
         return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True)

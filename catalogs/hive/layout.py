@@ -6,6 +6,7 @@
                                               _twophase.json                 owner stamp
                                               part-00000-...                 Spark's own files
                                               _twophase_manifest.json        what the publish does, for recovery
+                                              _twophase_withdrawn.json       rolled back; a server may still point at it
     any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
 
 Names that begin with an underscore are no data to Spark, Hive and Trino.
@@ -28,7 +29,8 @@ STAMP_FILE = "_twophase.json"
 RETIRED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
-_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE})
+WITHDRAWN_FILE = "_twophase_withdrawn.json"
+_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE})
 #: Tables with this prefix are staging: never listed, never a user's.
 HIDDEN_PREFIX = "__twophase_"
 #: Role of a hidden table that holds what is being replaced.
@@ -104,6 +106,19 @@ def retire(files: Files, directory: str, transaction_id: str) -> None:
         return
     held = [entry.name for entry in files.list(directory) if entry.is_file]
     files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
+
+
+def withdraw(files: Files, version: str, transaction_id: str) -> None:
+    """Mark a version that was rolled back and is kept for a while; the first mark stays."""
+    mark = join(version, WITHDRAWN_FILE)
+    if files.exists(version) and files.read_json(mark) is None:
+        files.write_json(mark, {"transaction_id": transaction_id, "since": time.time()})
+
+
+def withdrawn_since(files: Files, version: str) -> float | None:
+    """When a version was rolled back and kept, in seconds since the epoch; None where it was not."""
+    mark = files.read_json(join(version, WITHDRAWN_FILE))
+    return float(mark["since"]) if isinstance(mark, dict) and "since" in mark else None
 
 
 def read_retired(files: Files, directory: str) -> Retired | None:

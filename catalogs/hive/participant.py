@@ -58,10 +58,16 @@ class HiveParticipant(TwoPhaseCatalogTable):
     #: Whether the version comes with Hadoop's ``_SUCCESS`` to a place that somebody may look at for it.
     keeps_mark: ClassVar[bool] = False
 
+    #: Whether the publish changes a table that is there. A server that carries it out late, after a recovery has rolled
+    #: a dead driver's statement back, would make the table one without files.
+    changes_table: ClassVar[bool] = False
+
     _live: TableDefinition | None = None
     #: The hidden tables that this object has made; None where another process may have made more.
     _made: set[str] | None = None
     _told = False
+    #: Whether the publish was called for; None where another process may have called.
+    _called: bool | None = None
 
     def __init__(
         self, catalog: HiveCatalog, document: Mapping[str, Any], definition: TableDefinition | None = None
@@ -186,6 +192,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
             try:
                 if not self.files.exists(self.version):
                     self._made = set()
+                    self._called = False
                 layout.write_stamp(self.files, self.version, self.stamp_facts())
             except OSError as error:
                 raise CatalogError(
@@ -365,7 +372,23 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if not self.metastore.ends_with_driver and self.was_published():
             return
         with self.step("remove_staging"):
-            self.remove_staging()
+            if self.may_be_published_late():
+                self.withdraw()
+            else:
+                self.remove_staging()
+
+    def may_be_published_late(self) -> bool:
+        """Whether a metastore server may still be about to publish this, for a driver that no longer waits for it."""
+        if self.metastore.ends_with_driver or not self.changes_table:
+            return False
+        # What prepare() found is on the timeline since the decision, and nothing is published before that.
+        return "level" in self.document if self._called is None else self._called
+
+    def withdraw(self) -> None:
+        """Keep the files for as long as those of a replaced version: whatever the server does, the table has rows."""
+        for directory in (self.version, self.empty):
+            if layout.owned_by(self.files, directory, self.transaction_id):
+                layout.withdraw(self.files, directory, self.transaction_id)
 
     def was_published(self) -> bool:
         """Whether the files belong to the table.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from twophase.catalogs.files import join, same
 from twophase.catalogs.hive import layout, linking
@@ -26,6 +27,8 @@ class PointerPartitions(PointerParticipant):
     Partitions that are missing are added before the publish, without rows, so that the publish is a single
     ``alter_partitions``; where all are new it is a single ``add_partitions``.
     """
+
+    changes_table: ClassVar[bool] = True
 
     @property
     def defines(self) -> bool:
@@ -212,6 +215,7 @@ class PointerPartitions(PointerParticipant):
         if not published(plan, now):
             self.check_unchanged()
             self._check_partitions(plan, now)
+            self._called = True
             with self.step("publish"):
                 self._switch(table, plan, listed)
         if not plan.changes:

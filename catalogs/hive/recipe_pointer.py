@@ -146,6 +146,8 @@ class PointerCreateHidden(PointerCreate):
 class PointerSwitch(PointerParticipant):
     """REPLACE of, and INSERT into, an unpartitioned table: one call moves its pointer to the new version."""
 
+    changes_table: ClassVar[bool] = True
+
     def prepare(self) -> None:
         now = self.check_unchanged()
         self.inherit()
@@ -180,6 +182,7 @@ class PointerSwitch(PointerParticipant):
         self.check_staged()
         now = self.check_unchanged()
         self.check_inherited()
+        self._called = True
         with self.step("publish"):
             self.switch(now)
         self.tell()
