@@ -302,6 +302,11 @@ def data_entries(entries: list[Entry]) -> Iterator[Entry]:
             yield entry
 
 
+def data_files(entries: list[Entry]) -> list[Entry]:
+    """Files that hold rows, without their checksums: what a metastore counts."""
+    return [entry for entry in data_entries(entries) if not entry.name.endswith(".crc")]
+
+
 def is_hidden(part: str) -> bool:
     """Whether a name is bookkeeping of ours, Spark's or Hive's. A checksum ``.x.crc`` goes with its data file."""
     if part.endswith(".crc"):

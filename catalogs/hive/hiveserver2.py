@@ -170,7 +170,9 @@ class HiveServer2Metastore(Metastore):
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return False
 
-    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
+    def replace_table(
+        self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
+    ) -> None:
         now = self.get_table(table.database, table.name)
         if now is None:
             raise TableNotExistError(f"Table {table.database}.{table.name} does not exist.")

@@ -7,6 +7,7 @@ percent-encoded. Calls that take lists make a bounded number of metastore calls,
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from twophase.model import BucketSpec
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 #: Table property with the transaction that published the present state: the owner stamp in the metastore.
 STAMP = "twophase.transaction"
+#: Behind a stamp: a mark that only makes it another one, for the call of a dead driver that expects it as it was.
+_FENCE = "#"
 
 MANAGED = "MANAGED"
 EXTERNAL = "EXTERNAL"
@@ -79,6 +82,12 @@ class HiveTable:
     @property
     def stamp(self) -> str | None:
         """The transaction that published this state; None for a table that twophase never wrote."""
+        stored = self.stored_stamp
+        return None if stored is None else unfenced(stored)
+
+    @property
+    def stored_stamp(self) -> str | None:
+        """The stamp as the metastore has it, with its fence: what a conditional call expects."""
         return self.properties.get(STAMP)
 
     @property
@@ -89,6 +98,20 @@ class HiveTable:
     def with_stamp(self, transaction_id: str) -> HiveTable:
         """The same table, published by this transaction."""
         return replace(self, properties={**self.properties, STAMP: transaction_id})
+
+
+def unfenced(stored_stamp: str) -> str:
+    """A stamp without its fence."""
+    return stored_stamp.partition(_FENCE)[0]
+
+
+def fenced(stored_stamp: str) -> str:
+    """The same stamp for every reader, and another one for a call that expects it as it was."""
+    return f"{unfenced(stored_stamp)}{_FENCE}{secrets.token_hex(4)}"
+
+
+class StampChangedError(Exception):
+    """A conditional call found another stamp than it expects: the table was published or fenced meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +267,28 @@ class Metastore(ABC):
         ``table`` must come from :meth:`get_table`, changed by :func:`dataclasses.replace`.
         """
 
+    def point_table(self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None) -> None:
+        """Give a table another location, with its new stamp, in one step: the publish of an INSERT.
+
+        Parameters
+        ----------
+        table : HiveTable
+            As for :meth:`alter_table`; nothing else of it is taken where that can be.
+        files : int
+            How many lie at the new location.
+        size : int
+            Of all of them, in bytes: the metastore that is told needs not look at each.
+        instead_of : str, optional
+            The stored stamp that the table must still have, where the metastore outlives its callers and can tell
+            (Hive 2.3.10 and 4.0, HIVE-26882); the caller looked just before.
+
+        Raises
+        ------
+        StampChangedError
+            It has another one; nothing was changed.
+        """
+        self.alter_table(table)
+
     @abstractmethod
     def alter_columns(self, table: HiveTable) -> None:
         """Set the data columns of a table, and nothing else."""
@@ -253,7 +298,9 @@ class Metastore(ABC):
         """Whether :meth:`replace_table` would be one step for every reader of the metastore."""
 
     @abstractmethod
-    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
+    def replace_table(
+        self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
+    ) -> None:
         """Give a table the whole definition (columns, location, properties) of another one of its database.
 
         Spark readers see one step. The template stays.
@@ -267,6 +314,19 @@ class Metastore(ABC):
         same_files : bool
             Whether the files that the table then has were there when the template was made: what the metastore then
             noted of their sizes, if it did, holds.
+        instead_of : str, optional
+            As for :meth:`point_table`.
+
+        Raises
+        ------
+        StampChangedError
+            As for :meth:`point_table`.
+        """
+
+    def fence_table(self, database: str, name: str, stamp: str) -> None:
+        """Refuse what a dead driver's call may still do to a table that carries this stamp, where that can be.
+
+        Such a call expects the stamp as it was: from now on it finds another one, which is the same to all others.
         """
 
     @abstractmethod

@@ -58,8 +58,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
     #: Whether the version comes with Hadoop's ``_SUCCESS`` to a place that somebody may look at for it.
     keeps_mark: ClassVar[bool] = False
 
-    #: Whether the publish changes a table that is there. A server that carries it out late, after a recovery has rolled
-    #: a dead driver's statement back, would make the table one without files.
+    #: Whether the publish points a table that is there at the version. A server that carries it out late, after a
+    #: recovery has rolled a dead driver's statement back, would make the table one without files; not every server
+    #: knows the fence, and none has one for partitions.
     changes_table: ClassVar[bool] = False
 
     _live: TableDefinition | None = None
@@ -368,18 +369,22 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if self.was_published():
             return
         self.undo()
-        # A dead driver's call may have arrived just before its hidden table went.
+        late = self.may_be_published_late()
+        if late and self.before is not None and self.before["stamp"] is not None:
+            with self.step("fence"):
+                self.metastore.fence_table(self.database, self.path.name, self.before["stamp"])
+        # A dead driver's call may have arrived just before its hidden table went, or the fence came.
         if not self.metastore.ends_with_driver and self.was_published():
             return
         with self.step("remove_staging"):
-            if self.may_be_published_late():
+            if late and self.changes_table:
                 self.withdraw()
             else:
                 self.remove_staging()
 
     def may_be_published_late(self) -> bool:
         """Whether a metastore server may still be about to publish this, for a driver that no longer waits for it."""
-        if self.metastore.ends_with_driver or not self.changes_table:
+        if self.metastore.ends_with_driver:
             return False
         # What prepare() found is on the timeline since the decision, and nothing is published before that.
         return "level" in self.document if self._called is None else self._called

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from twophase.catalogs.files import data_entries
+from twophase.catalogs.files import data_files
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.definitions import is_redacted, to_table
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, StampChangedError
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.failpoints import declare
 from twophase.model import Level, TableDefinition
@@ -16,7 +16,7 @@ from twophase.reading import ReadSource
 
 STEPS = (
     *("stage", "write", "hidden_table", "link", "register", "publish", "own", "restore", "retire", "drop_hidden"),
-    *("undo", "remove_staging"),
+    *("undo", "fence", "remove_staging"),
 )
 declare(*(f"hive.pointer.{name}" for name in STEPS))
 
@@ -109,8 +109,7 @@ class PointerCreateHidden(PointerCreate):
             return False
         if stored.partition_columns or is_redacted(stored):
             return False
-        rows = [entry for entry in data_entries(self.files.list(self.version)) if not entry.name.endswith(".crc")]
-        return len(rows) <= FEW_FILES
+        return len(data_files(self.files.list(self.version))) <= FEW_FILES
 
     def register(self) -> None:
         """Make the hidden table, and then every partition of it in one more call."""
@@ -153,6 +152,9 @@ class PointerSwitch(PointerParticipant):
         self.inherit()
         if self.needs_template(now):
             self.make_template()
+        else:
+            rows = data_files(self.files.list(self.version))
+            self.document["holds"] = [len(rows), sum(entry.size for entry in rows)]
         self.set_level(*self.reached(now))
 
     def needs_template(self, now: HiveTable) -> bool:
@@ -184,15 +186,20 @@ class PointerSwitch(PointerParticipant):
         self.check_inherited()
         self._called = True
         with self.step("publish"):
-            self.switch(now)
+            try:
+                self.switch(now)
+            except StampChangedError as error:
+                raise self.conflict("another writer published it meanwhile") from error
         self.tell()
 
     def switch(self, now: HiveTable) -> None:
         """The publish."""
         if self.effect == INSERT:
-            self.metastore.alter_table(replace(now, location=self.version).with_stamp(self.transaction_id))
+            wanted = replace(now, location=self.version).with_stamp(self.transaction_id)
+            self.metastore.point_table(wanted, *self.document["holds"], instead_of=now.stored_stamp)
         else:
-            self.metastore.replace_table(self.replacement(), self.hidden("table"))
+            name = self.hidden("table")
+            self.metastore.replace_table(self.replacement(), name, instead_of=now.stored_stamp)
 
     def finish(self) -> None:
         self.complete()

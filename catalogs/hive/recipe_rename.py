@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from twophase.catalogs.files import join, parent, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable, StampChangedError
 from twophase.catalogs.hive.name_swap import NameSwap
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.failpoints import declare
@@ -21,7 +21,7 @@ declare(
         f"hive.rename.{name}"
         for name in (
             *("stage", "write", "hidden_table", "link", "register", "set_aside", "move_in", "name_aside", "publish"),
-            *("retire", "drop_hidden", "undo", "put_back", "remove_staging", "restore"),
+            *("retire", "drop_hidden", "undo", "put_back", "fence", "remove_staging", "restore"),
         )
     )
 )
@@ -207,7 +207,7 @@ class RenameReplace(NameSwap, RenameCreate):
         if self.is_ours(now):
             return
         self.check_staged()
-        self.check_unchanged()
+        stored_stamp = self.check_unchanged().stored_stamp
         self._set_aside()
         self.move_in()
         if self.uses_hidden:
@@ -215,8 +215,14 @@ class RenameReplace(NameSwap, RenameCreate):
                 self.register()
             self.swap_names(now, self.kind)
         else:
+            self._called = True
             with self.step("publish"):
-                self.metastore.replace_table(self.final(), self.hidden("table"), same_files=False)
+                try:
+                    self.metastore.replace_table(
+                        self.final(), self.hidden("table"), same_files=False, instead_of=stored_stamp
+                    )
+                except StampChangedError as error:
+                    raise self.conflict("another writer published it meanwhile") from error
         self.tell()
 
     def _set_aside(self) -> None:

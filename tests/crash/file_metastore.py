@@ -158,7 +158,9 @@ class FileMetastore(Metastore):
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return True
 
-    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
+    def replace_table(
+        self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
+    ) -> None:
         with self._change("replace_table") as document:
             entry = self._entry(document, table.database, table.name)
             new = _table(table.database, table.name, self._entry(document, table.database, template)["table"])

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.hive.world import World
 from tests.servers import Server
+from twophase.errors import WriteConflictError
+from twophase.model import Purpose
 
 ROUNDS = 6
 ROWS = "SELECT {writer} AS writer, id FROM range(0, 1000, 1, 2)"
@@ -125,3 +128,29 @@ def test_of_two_inserts_each_row_that_was_acknowledged_is_there_once(spark: Spar
         for writer, end in enumerate(ends):
             expected[writer] += 1000 if end == "done" else 0
         assert rows_by_writer(spark, "inserted") == {w: n for w, n in expected.items() if n}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.REPLACE_TABLE_AS], ids=str)
+def test_the_server_refuses_the_late_call_of_a_driver_that_was_rolled_back(
+    spark: SparkSession, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(spark, Path(spark.conf.get("spark.sql.warehouse.dir")))
+    table = f"late_{purpose.value}"
+    rows = spark.range(3).selectExpr("id")
+    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers")
+    participant = world.stage(table, rows, purpose, database="writers")
+    below = world.environment.session_metastore._hive
+    alter = below._alter
+
+    def late(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(below, "_alter", alter)
+        world.reborn(participant).abort()
+        alter(*arguments, **named)
+
+    monkeypatch.setattr(below, "_alter", late)
+    with pytest.raises(WriteConflictError):
+        participant.commit()
+    assert sorted(row.id for row in spark.table(table).collect()) == [0, 1, 2]
+    world.run(table, rows, Purpose.INSERT_INTO, database="writers")
+    assert spark.table(table).count() == 6

@@ -7,22 +7,32 @@ the connection below it, under its lock.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from py4j.protocol import Py4JJavaError
+
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
 from twophase.spark import private
 from twophase.spark.jvm import Jvm, private_name, texts
 from twophase.spark.jvm_metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
+#: What it may say: not to list files, and (HIVE-26882) which value a parameter of the table must still have; and what
+#: the metastore answers when it has another one.
+_NOT_LOOKING, _KEY, _VALUE = "DO_NOT_UPDATE_STATS", "expected_parameter_key", "expected_parameter_value"
+_OTHER_VALUE = "The table has been modified"
 #: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
 #: Spark's for one whose partitions are the metastore's.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
 #: Spark's for the format of a data source table.
 _PROVIDER = "spark.sql.sources.provider"
-#: Hive's for the size of its files.
-_SIZE = "totalSize"
+#: Hive's for its files: how many, how large, and what it has counted in them.
+_FILES, _SIZE = "numFiles", "totalSize"
+_COUNTED = ("numRows", "rawDataSize", "COLUMN_STATS_ACCURATE")
+#: Spark's for the location of a data source table, in the settings of its SerDe.
+_PATH = "path"
 
 
 def hive_tables(jvm: Jvm) -> HiveTables | None:
@@ -107,7 +117,52 @@ class HiveTables:
 
         self._run(call)
 
-    def replace(self, wanted: HiveTable, template: str, *, at_once: bool, look: bool) -> None:
+    def point(self, wanted: HiveTable, files: int, size: int, *, expected: str | None) -> None:
+        """Give a table another location and stamp; what the metastore has noted of its files is told, not looked up.
+
+        Parameters
+        ----------
+        wanted : HiveTable
+        files, size : int
+            How many lie there, and their bytes; not for partitioned tables, of which the metastore notes neither.
+        expected : str, optional
+            The stamp that it must still have.
+        """
+
+        def call(store: Any) -> None:
+            table = store.getTable(wanted.database, wanted.name)
+            storage, noted = table.getSd(), table.getParameters()
+            storage.setLocation(wanted.location)
+            settings = storage.getSerdeInfo().getParameters()
+            if settings.get(_PATH) is not None:
+                settings.put(_PATH, wanted.location)
+            for key in _COUNTED:
+                noted.remove(key)
+            noted.put(STAMP, wanted.stamp)
+            if not wanted.partition_columns:
+                noted.put(_FILES, str(files))
+                noted.put(_SIZE, str(size))
+            self._alter(store, wanted.database, wanted.name, table, expected=expected)
+
+        self._run(call)
+
+    def fence(self, database: str, name: str, stamp: str) -> None:
+        """Make the stamp of a table another one for whoever expects it as it is stored."""
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            noted = table.getParameters()
+            stored = noted.get(STAMP)
+            if stored is not None and unfenced(stored) == stamp:
+                noted.put(STAMP, fenced(stored))
+                self._alter(store, database, name, table, expected=stored)
+
+        with contextlib.suppress(StampChangedError):  # Somebody has published meanwhile: that is as good.
+            self._run(call)
+
+    def replace(
+        self, wanted: HiveTable, template: str, *, at_once: bool, look: bool, expected: str | None = None
+    ) -> None:
         """Give a table the columns, storage and properties of a template.
 
         Parameters
@@ -121,6 +176,8 @@ class HiveTables:
             position, but it takes a table without columns; and against none, everything fits.
         look : bool
             Whether the metastore is to look at the files: the template's statistics are of others.
+        expected : str, optional
+            The stamp that the table must still have.
         """
 
         def call(store: Any) -> None:
@@ -129,25 +186,38 @@ class HiveTables:
                 storage = table.getSd()
                 columns = storage.getCols()
                 storage.setCols(self._jvm.kind("java.util.ArrayList")())
-                self._alter(store, wanted.database, wanted.name, table)
+                self._alter(store, wanted.database, wanted.name, table, expected=expected)
                 storage.setCols(columns)
-            self._alter(store, wanted.database, wanted.name, table, look=look)
+            now = expected if at_once or expected is None else wanted.stamp
+            self._alter(store, wanted.database, wanted.name, table, look=look, expected=now)
 
         self._run(call)
 
-    def _alter(self, store: Any, database: str, name: str, table: Any, *, look: bool = False) -> None:
+    def _alter(
+        self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None
+    ) -> None:
         noted = table.getParameters()
         noted.remove(_CHANGED_AT)  # The metastore sets it where it is missing.
         # In formats that Hive does not know, it was made over a place without files: these are sized now.
-        context = None if look or _SIZE not in noted else self._not_looking(store)
-        if context is None:
-            store.alter_table(database, name, table)
-        else:
-            store.alter_table_with_environmentContext(database, name, table, context)
+        facts = {} if look or _SIZE not in noted else {_NOT_LOOKING: "true"}
+        if expected is not None:
+            facts |= {_KEY: STAMP, _VALUE: expected}
+        context = self._context(store, facts) if facts else None
+        try:
+            if context is None:
+                store.alter_table(database, name, table)
+            else:
+                store.alter_table_with_environmentContext(database, name, table, context)
+        except Py4JJavaError as error:
+            if expected is not None and _OTHER_VALUE in str(error.java_exception.getMessage()):
+                raise StampChangedError(f"{database}.{name}") from error
+            raise
 
-    def _not_looking(self, store: Any) -> Any | None:
-        """What tells the metastore not to list files; None for the client of a Hive 2.0, which cannot pass it on."""
-        return self._jvm.once(("EnvironmentContext",), lambda: _context(self._jvm, store))
+    def _context(self, store: Any, facts: dict[str, str]) -> Any | None:
+        """What is said to the metastore beside the table; None for the client of a Hive 2.0, which cannot say it."""
+        if _NOT_LOOKING in facts and len(facts) == 1:
+            return self._jvm.once(("EnvironmentContext",), lambda: _context(self._jvm, store, facts))
+        return _context(self._jvm, store, facts)
 
     def _run(self, call: Callable[[Any], None]) -> None:
         _Locked(lambda: call(self._connection())).run(self.client)
@@ -159,13 +229,14 @@ class HiveTables:
         return method.invoke(self.client, self._jvm.array("java.lang.Object"))
 
 
-def _context(jvm: Jvm, store: Any) -> Any | None:
+def _context(jvm: Jvm, store: Any, facts: dict[str, str]) -> Any | None:
     if "alter_table_with_environmentContext" not in private.members_of(jvm.jvm, store.getClass()):
         return None
     loader = store.getClass().getClassLoader()  # The metastore's client may be of another version than Spark's.
     with private_name("EnvironmentContext", jvm.spark):
         context = loader.loadClass(_CONTEXT).newInstance()
-        context.putToProperties("DO_NOT_UPDATE_STATS", "true")
+        for key, value in facts.items():
+            context.putToProperties(key, value)
     return context
 
 
@@ -177,7 +248,7 @@ def _become(table: Any, kind: str) -> None:
         return
     table.getParameters().remove(_IS_EXTERNAL)
     storage = table.getSd()
-    path = storage.getSerdeInfo().getParameters().get("path")
+    path = storage.getSerdeInfo().getParameters().get(_PATH)
     if path is not None:
         storage.setLocation(path)
 

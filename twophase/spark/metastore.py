@@ -95,6 +95,20 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
 
+    def point_table(self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None) -> None:
+        if self._hive is None:
+            self.alter_table(table)
+        else:
+            self._hive.point(table, files, size, expected=self._expected(instead_of))
+
+    def fence_table(self, database: str, name: str, stamp: str) -> None:
+        if self._hive is not None and self._catalog.tableExists(database, name):
+            self._hive.fence(database, name, stamp)
+
+    def _expected(self, stamp: str | None) -> str | None:
+        """Nobody but this process changes a metastore that ends with it, and every condition costs a query."""
+        return None if self.ends_with_driver else stamp
+
     def alter_columns(self, table: HiveTable) -> None:
         width = len(table.schema) - len(table.partition_columns)
         self._catalog.alterTableDataSchema(table.database, table.name, self._struct(_first(table.schema, width)))
@@ -105,13 +119,16 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         old = self._hive.client.getTable(table.database, table.name)
         return self._columns_fit(old, self._hive.client.getTable(table.database, template))
 
-    def replace_table(self, table: HiveTable, template: str, *, same_files: bool = True) -> None:
+    def replace_table(
+        self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
+    ) -> None:
         if self._hive is None:
             self._replace_in_memory(table, template)
             return
         # Where the columns do not fit, Spark still sees one step: it reads a data source table's from the properties.
         at_once = self.replace_in_one_step(table, template)
-        self._hive.replace(table, template, at_once=at_once, look=not same_files)
+        expected = self._expected(instead_of)
+        self._hive.replace(table, template, at_once=at_once, look=not same_files, expected=expected)
 
     def _replace_in_memory(self, table: HiveTable, template: str) -> None:
         old = self._catalog.getTable(table.database, table.name)
