@@ -8,11 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from twophase import timeline_sql as sql
 from twophase.liveness import Owner
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.records import ParticipantRecord, TransactionRecord
 from twophase.states import ParticipantState, TransactionState
-from twophase.tables import participants, reservations, transactions
+from twophase.tables import participants, transactions
 
 
 def owner_columns(owner: Owner) -> dict[str, Any]:
@@ -22,10 +23,7 @@ def owner_columns(owner: Owner) -> dict[str, Any]:
 
 def holder_of(connection: sa.Connection, key: str) -> str | None:
     """The open transaction that holds a reservation."""
-    r, t = reservations.c, transactions.c
-    joined = reservations.join(transactions, t.id == r.transaction_id)
-    open_holder = sa.select(r.transaction_id).select_from(joined).where(r.target == key, t.finished.is_(None))
-    return connection.scalar(open_holder)
+    return connection.scalar(sql.SELECT_HOLDER, {"of_target": key})
 
 
 def load(

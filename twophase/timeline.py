@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from twophase import engines
+from twophase import timeline_sql as sql
 from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, Owner, clock
@@ -25,7 +26,7 @@ from twophase.model import Level, ObjectPath
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
 from twophase.rows import holder_of, load, owner_columns
 from twophase.states import ParticipantState, TransactionState
-from twophase.tables import ensure_tables, participants, path_text, reservations, target_key, transactions
+from twophase.tables import ensure_tables, path_text, target_key, transactions
 
 __all__ = ["Timeline"]
 
@@ -126,20 +127,19 @@ class Timeline:
 
         def insert(connection: sa.Connection) -> None:
             now = engines.now(connection)
-            connection.execute(transactions.delete().where(transactions.c.id == transaction_id))
-            connection.execute(
-                transactions.insert().values(
-                    id=transaction_id,
-                    coordinator=coordinator,
-                    user=user[:255],
-                    application=application[:255],
-                    state=TransactionState.INFLIGHT.value,
-                    fencing=lease.fencing,
-                    created=now,
-                    lease_until=now + seconds,
-                    **owner_columns(owner),
-                )
-            )
+            connection.execute(sql.DELETE_TRANSACTION, {"of_id": transaction_id})
+            row = {
+                "id": transaction_id,
+                "coordinator": coordinator,
+                "user": user[:255],
+                "application": application[:255],
+                "state": TransactionState.INFLIGHT.value,
+                "fencing": lease.fencing,
+                "created": now,
+                "lease_until": now + seconds,
+                **owner_columns(owner),
+            }
+            connection.execute(sql.INSERT_TRANSACTION, row)
             self._insert_participant(connection, lease, first)
 
         self._write("core.record_inflight", insert)
@@ -195,12 +195,8 @@ class Timeline:
                 ordinal, state = restores
                 self._set_participant(connection, lease, ordinal, state=state.value)
             else:
-                connection.execute(
-                    reservations.delete().where(
-                        reservations.c.target == target_key(record.catalog, record.path),
-                        reservations.c.transaction_id == lease.transaction_id,
-                    )
-                )
+                target = target_key(record.catalog, record.path)
+                connection.execute(sql.DELETE_RESERVATION, {"of_target": target, "of_id": lease.transaction_id})
 
         self._owned_write("core.save_participant", lease, update)
 
@@ -288,11 +284,10 @@ class Timeline:
 
         def update(connection: sa.Connection) -> None:
             self._own(connection, lease, finished=engines.now(connection), left_behind=json.dumps(left_behind))
-            mine = reservations.c.transaction_id == lease.transaction_id
-            connection.execute(reservations.delete().where(mine))
+            mine = {"of_id": lease.transaction_id}
+            connection.execute(sql.DELETE_RESERVATIONS, mine)
             if not left_behind:
-                done = participants.c.transaction_id == lease.transaction_id
-                connection.execute(participants.update().where(done).values(document=None))
+                connection.execute(sql.UPDATE_PARTICIPANTS, {**mine, "document": None})
 
         self._owned_write("core.record_finished", lease, update)
 
@@ -311,14 +306,9 @@ class Timeline:
             holder = holder_of(connection, key)
             if holder is None:
                 # Of a finished one; the condition is asked again, as another may have reserved it just now.
-                living = sa.select(transactions.c.id).where(transactions.c.finished.is_(None))
-                stale = (reservations.c.target == key) & reservations.c.transaction_id.not_in(living)
-                connection.execute(reservations.delete().where(stale))
-                connection.execute(
-                    reservations.insert().values(
-                        target=key, catalog=catalog, path=path_text(path), transaction_id=lease.transaction_id
-                    )
-                )
+                connection.execute(sql.DELETE_STALE_RESERVATION, {"of_target": key})
+                row = {"target": key, "catalog": catalog, "path": path_text(path)}
+                connection.execute(sql.INSERT_RESERVATION, {**row, "transaction_id": lease.transaction_id})
                 return None
             return None if holder == lease.transaction_id else holder
 
@@ -408,14 +398,13 @@ class Timeline:
     @staticmethod
     def _own(connection: sa.Connection, lease: Lease, **values: Any) -> None:
         """Write to our row and prolong the lease, if the transaction is still ours; a finished one is nobody's."""
-        c = transactions.c
         values.setdefault("lease_until", engines.now(connection) + lease.seconds)
         if values.get("state") == TransactionState.IN_DOUBT.value:
             values["lease_until"] = 0.0  # Nobody works on it until somebody asks again.
-        ours = (c.id == lease.transaction_id) & (c.fencing == lease.fencing) & c.finished.is_(None)
-        if state := values.get("state"):
-            ours &= c.state.not_in([final.value for final in _PARTICIPANT_END if final.value != state])
-        if connection.execute(transactions.update().where(ours).values(values)).rowcount != 1:
+        state = values.get("state")
+        final = frozenset(end.value for end in _PARTICIPANT_END if end.value != state) if state else frozenset()
+        of_us = {"of_id": lease.transaction_id, "of_fencing": lease.fencing}
+        if connection.execute(sql.update_own(final), {**values, **of_us}).rowcount != 1:
             raise LeaseLostError(
                 f"Transaction {lease.transaction_id} was taken over by another process.",
                 transaction_id=lease.transaction_id,
@@ -425,29 +414,26 @@ class Timeline:
     @staticmethod
     def _insert_participant(connection: sa.Connection, lease: Lease, record: ParticipantRecord) -> None:
         """Replaces what an attempt whose reply was lost has written."""
-        connection.execute(participants.delete().where(_participant(lease, record.ordinal)))
-        connection.execute(
-            participants.insert().values(
-                transaction_id=lease.transaction_id,
-                ordinal=record.ordinal,
-                catalog=record.catalog,
-                path=path_text(record.path),
-                purpose=record.purpose.value,
-                document=_json(record.document),
-                state=record.state.value,
-            )
-        )
+        connection.execute(sql.DELETE_PARTICIPANT, {"of_id": lease.transaction_id, "of_ordinal": record.ordinal})
+        row = {
+            "transaction_id": lease.transaction_id,
+            "ordinal": record.ordinal,
+            "catalog": record.catalog,
+            "path": path_text(record.path),
+            "purpose": record.purpose.value,
+            "document": _json(record.document),
+            "state": record.state.value,
+        }
+        connection.execute(sql.INSERT_PARTICIPANT, row)
 
     @staticmethod
     def _set_participant(connection: sa.Connection, lease: Lease, ordinal: int, **values: Any) -> None:
-        connection.execute(participants.update().where(_participant(lease, ordinal)).values(values))
+        of_it = {"of_id": lease.transaction_id, "of_ordinal": ordinal}
+        connection.execute(sql.UPDATE_PARTICIPANT, {**values, **of_it})
 
     @staticmethod
     def _end_participants(connection: sa.Connection, lease: Lease, end: ParticipantState) -> None:
-        c = participants.c
-        going = [ParticipantState.STAGED.value, ParticipantState.PREPARED.value, ParticipantState.REFUSED.value]
-        of_it = (c.transaction_id == lease.transaction_id) & c.state.in_(going)
-        connection.execute(participants.update().where(of_it).values(state=end.value))
+        connection.execute(sql.END_PARTICIPANTS, {"of_id": lease.transaction_id, "state": end.value})
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -506,10 +492,6 @@ class Timeline:
                 f"Cannot {verb} the timeline {self.display_url}: {engines.reason(error)}.",
                 hint="Check spark.twophase.timeline, and that its place can be written.",
             ) from error
-
-
-def _participant(lease: Lease, ordinal: int) -> sa.ColumnElement[bool]:
-    return (participants.c.transaction_id == lease.transaction_id) & (participants.c.ordinal == ordinal)
 
 
 def _json(document: Mapping[str, Any] | None) -> str | None:
