@@ -84,12 +84,12 @@ class HiveTables:
         with private_name("HiveClient.createTable", self._jvm.spark):
             self.client.createTable(table, False)
 
-    def properties_of(self, table: Any) -> dict[str, str]:
+    def properties_of(self, table: Any, provider: str) -> dict[str, str]:
         """What Spark keeps of a data source table (a ``CatalogTable``) in the properties of Hive's."""
         with private_name("HiveExternalCatalog.tableMetaToTableProps", self._jvm.spark):
             method = self._jvm.once(("properties",), lambda: _method(self._catalog, "tableMetaToTableProps", 1))
             arguments = self._jvm.array("java.lang.Object", [table])
-            return {**texts(method.invoke(self._catalog, arguments)), _PROVIDER: str(table.provider().get())}
+            return {**texts(method.invoke(self._catalog, arguments)), _PROVIDER: provider}
 
     def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""

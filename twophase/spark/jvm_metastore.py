@@ -12,6 +12,29 @@ from twophase.model import quote
 from twophase.spark.jvm import Jvm, private_name
 
 
+class Draft:
+    """All values of a case class, to make one instance or several of them.
+
+    Parameters
+    ----------
+    kind : py4j.java_gateway.JavaClass
+    names : list of str
+    values : list of object
+    """
+
+    def __init__(self, kind: Any, names: list[str], values: list[Any]) -> None:
+        self._kind = kind
+        self._names = names
+        self._values = values
+
+    def make(self, **changes: Any) -> Any:
+        """An instance, with some fields changed."""
+        values = list(self._values)
+        for name, value in changes.items():
+            values[self._names.index(name)] = value
+        return self._kind(*values)
+
+
 class CaseClasses:
     """Makes and copies Scala case classes by the names of their fields, whatever the version added to them."""
 
@@ -31,8 +54,8 @@ class CaseClasses:
                 values[place] = value
             return self._constructor(kind, instance).newInstance(values)
 
-    def new(self, class_name: str, *first: Any, **changes: Any) -> Any:
-        """An instance of a case class from its first fields; the others get the changes, or Scala's own defaults.
+    def draft(self, class_name: str, *first: Any, **changes: Any) -> Draft:
+        """A case class from its first fields; the others get the changes, or Scala's own defaults.
 
         The defaults are asked for once: one that is not the same each time must be among the changes.
         """
@@ -45,7 +68,7 @@ class CaseClasses:
             seed = kind(*values) if short not in self._names else None
             for place, value in zip(self._places(short, seed, changes), changes.values(), strict=True):
                 values[place] = value
-            return kind(*values)
+            return Draft(kind, self._names[short], values)
 
     @staticmethod
     def _ask_defaults(kind: Any, first: int) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Partitions of session tables, to the JVM and back in one text: a part of :mod:`twophase.spark.jvm`.
+"""Partitions and formats of session tables, to the JVM and back in one text: a part of :mod:`twophase.spark.jvm`.
 
-Field by field, each partition would cost some dozen calls over Py4J. Spark's own Jackson with its Scala module turns
-the case classes into JSON and back, whatever fields a version of Spark has.
+Field by field, each of them would cost some dozen calls over Py4J. Spark's own Jackson with its Scala module turns the
+case classes into JSON and back, whatever fields a version of Spark has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from twophase.spark.jvm import Jvm, private_name
 
 _PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
+_STORAGE = "org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat"
 _MAP = "scala.collection.immutable.Map"
 #: Scheme and authority, which are never escaped.
 _HEAD = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?")
@@ -46,6 +47,14 @@ class PartitionTexts:
         found: dict[str, Any] = self._read(storage)
         return found
 
+    def make_storage(self, facts: Mapping[str, Any]) -> Any:
+        """A ``CatalogStorageFormat``: ``locationUri`` as :func:`uri_of` has it; what is not said is not set."""
+        return self._make_one(_STORAGE, {"compressed": False, **facts})
+
+    def map(self, entries: Mapping[str, str]) -> Any:
+        """A Scala ``Map``."""
+        return self._make_one(_MAP, entries)
+
     def partitions(self, facts: Iterable[Mapping[str, Any]]) -> Any:
         """A Scala ``Seq`` of ``CatalogTablePartition``."""
         return self._make(_PARTITION, facts)
@@ -63,13 +72,20 @@ class PartitionTexts:
             made = self._mapper().readValue(json.dumps([dict(fact) for fact in facts]), self._list_of(class_name))
         return self._jvm.static("org.apache.spark.api.python.PythonUtils", "toSeq")(made)
 
+    def _make_one(self, class_name: str, facts: Mapping[str, Any]) -> Any:
+        kind = self._jvm.once(("class", class_name), lambda: self._class(class_name))
+        with private_name(f"fields of {class_name.rpartition('.')[2]}", self._jvm.spark):
+            return self._mapper().readValue(json.dumps(dict(facts)), kind)
+
+    def _class(self, name: str) -> Any:
+        return self._jvm.static("java.lang.Class", "forName")(name)
+
     def _list_of(self, class_name: str) -> Any:
-        for_name = self._jvm.static("java.lang.Class", "forName")
-        types = self._mapper().getTypeFactory()
-        return self._jvm.once(
-            ("list", class_name),
-            lambda: types.constructCollectionType(for_name("java.util.ArrayList"), for_name(class_name)),
-        )
+        def make() -> Any:
+            types = self._mapper().getTypeFactory()
+            return types.constructCollectionType(self._class("java.util.ArrayList"), self._class(class_name))
+
+        return self._jvm.once(("list", class_name), make)
 
     def _mapper(self) -> Any:
         return self._jvm.once(("ObjectMapper with Scala",), self._new_mapper)

@@ -68,7 +68,7 @@ class SessionStore(Metastore):
         return self._jvm.seq(items)
 
     def _map(self, entries: Mapping[str, str]) -> Any:
-        return self._jvm.scala_map(entries)
+        return self._texts.map(entries)
 
 
 def items(seq: Any) -> list[Any]:

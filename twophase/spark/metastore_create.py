@@ -12,6 +12,8 @@ from twophase.errors import DatabaseNotExistError, TableAlreadyExistsError
 from twophase.model import BucketSpec
 from twophase.spark import types
 from twophase.spark.jvm_formats import hive_format
+from twophase.spark.jvm_metastore import Draft
+from twophase.spark.jvm_partitions import uri_of
 from twophase.spark.metastore_base import SERDE_FIELDS, SessionStore, spark_errors, tells
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
@@ -75,8 +77,9 @@ class SessionCreation(SessionStore):
         """The table as Spark keeps one of a data source in Hive, but for the location, which is Hive's as well."""
         assert self._hive is not None
         options = {**table.options, "path": str(table.location)}
-        made = self._to_spark(replace(table, options=options, serde=hive_format(self._jvm, str(table.provider))))
-        return self._case.copy(made, properties=self._map({**table.properties, **self._hive.properties_of(made)}))
+        draft = self._draft(replace(table, options=options, serde=hive_format(self._jvm, str(table.provider))))
+        spark = self._hive.properties_of(draft.make(), str(table.provider))
+        return draft.make(properties=self._map({**table.properties, **spark}))
 
     def make_managed(self, database: str, name: str) -> None:
         if self._hive is None:
@@ -95,18 +98,19 @@ class SessionCreation(SessionStore):
     # -- to Spark ------------------------------------------------------------------------------------------------
 
     def _to_spark(self, table: HiveTable) -> Any:
-        serde = {name: self._option(table.serde.get(key)) for key, name in SERDE_FIELDS.items()}
-        storage = self._case.copy(
-            self._jvm.static(_CATALOG + "CatalogStorageFormat", "empty")(),
-            locationUri=self._option(self._uri(table.location)),
-            properties=self._map(table.options),
-            **serde,
-        )
-        return self._case.new(
+        return self._draft(table).make()
+
+    def _draft(self, table: HiveTable) -> Draft:
+        storage = {
+            **{name: table.serde.get(key) for key, name in SERDE_FIELDS.items()},
+            "locationUri": None if table.location is None else uri_of(table.location),
+            "properties": dict(table.options),
+        }
+        return self._case.draft(
             _CATALOG + "CatalogTable",
             self._identifier(table.database, table.name),
             self._kind(table.kind),
-            storage,
+            self._texts.make_storage(storage),
             self._struct(table.schema),
             provider=self._option(table.provider),
             partitionColumnNames=self._seq(table.partition_columns),
