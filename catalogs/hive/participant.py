@@ -328,6 +328,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
             hint="Run the statement again: it will see the new state.",
         )
 
+    def overtaken(self) -> WriteConflictError:
+        """The error of a publish that the metastore refused, because another one came first; nothing is under way."""
+        self._called = False
+        return self.conflict("another writer published it meanwhile")
+
     def check_staged(self) -> None:
         """Refuse to publish what an abort or ``clean`` has removed: a table without its files helps nobody.
 

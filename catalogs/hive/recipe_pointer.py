@@ -8,7 +8,7 @@ from typing import ClassVar
 from twophase.catalogs.files import data_files
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.definitions import is_redacted, to_table
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable, StampChangedError
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.failpoints import declare
 from twophase.model import Level, TableDefinition
@@ -189,7 +189,7 @@ class PointerSwitch(PointerParticipant):
             try:
                 self.switch(now)
             except StampChangedError as error:
-                raise self.conflict("another writer published it meanwhile") from error
+                raise self.overtaken() from error
         self.tell()
 
     def switch(self, now: HiveTable) -> None:
@@ -240,9 +240,13 @@ class PointerSwitch(PointerParticipant):
     def restored(self, table: HiveTable) -> HiveTable:
         """The table with the stamp that it had before."""
         assert self.before is not None
-        properties = {k: v for k, v in table.properties.items() if k != "twophase.transaction"}
+        properties = {k: v for k, v in table.properties.items() if k != STAMP}
         stamp = self.before["stamp"]
-        return replace(table, properties=properties if stamp is None else {**properties, "twophase.transaction": stamp})
+        if stamp is None:
+            return replace(table, properties=properties)
+        # No call that waits for the old one shall take this for it.
+        stored = stamp if self.metastore.ends_with_driver else fenced(stamp)
+        return replace(table, properties={**properties, STAMP: stored})
 
     def restore_definition(self, old: TableDefinition, location: str, kind: str) -> bool:
         if is_redacted(old):

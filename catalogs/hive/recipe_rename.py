@@ -222,7 +222,7 @@ class RenameReplace(NameSwap, RenameCreate):
                         self.final(), self.hidden("table"), same_files=False, instead_of=stored_stamp
                     )
                 except StampChangedError as error:
-                    raise self.conflict("another writer published it meanwhile") from error
+                    raise self.overtaken() from error
         self.tell()
 
     def _set_aside(self) -> None:

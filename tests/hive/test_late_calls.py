@@ -104,7 +104,31 @@ def test_a_late_call_finds_what_another_writer_published(world: World, monkeypat
     with pytest.raises(WriteConflictError):
         participant.commit()
     participant.abort()
+    assert not world.catalog.files.exists(participant.version)
     assert sorted(world.rows("t")) == [*OLD, (8, 8)]
+
+
+@pytest.mark.parametrize(("by", "purpose", "query", "after"), WHOLE_TABLES)
+def test_a_late_call_is_refused_after_another_publish_was_taken_back(
+    world: World, by: list[str], purpose: Purpose, query: str, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, by)
+    participant = world.stage("t", world.sql(query), purpose, by=by)
+    owner, name = call_of(world, participant)
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        world.reborn(participant).abort()
+        other = world.run("t", world.sql("SELECT 8L AS id, 8L AS k"), Purpose.INSERT_INTO)
+        assert other.compensate()
+        return call(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    with pytest.raises(WriteConflictError):
+        participant.commit()
+    assert sorted(world.rows("t")) == OLD
+    clean(world)
 
 
 def test_a_writer_that_looked_before_the_fence_publishes(world: World) -> None:
