@@ -128,8 +128,10 @@ class Housekeeping:
                 return None
             return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
         withdrawn = layout.withdrawn_since(self._catalog.files, directory)
-        if withdrawn is not None and withdrawn + self._catalog.environment.retention > time.time():
-            return None
+        if withdrawn is not None:
+            unneeded = self._last_part_unneeded(directory, withdrawn)
+            if unneeded + self._catalog.environment.retention > time.time():
+                return None
         # Whether a create was published, only the metastore tells.
         since = float(stamp.get("created", 0))
         return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True)
@@ -142,12 +144,15 @@ class Housekeeping:
 
     def _published(self, directory: str) -> float | None:
         """When the last part of a published version came to be unneeded; None for what was never published."""
-        files = self._catalog.files
-        mark = files.read_json(join(directory, layout.PUBLISHED_FILE))
+        mark = self._catalog.files.read_json(join(directory, layout.PUBLISHED_FILE))
         if not isinstance(mark, dict):
             return None
-        parts = (layout.read_retired(files, part) for part in self._marked(directory))
-        return max([float(mark.get("since", 0)), *(part.since for part in parts if part is not None)])
+        return self._last_part_unneeded(directory, float(mark.get("since", 0)))
+
+    def _last_part_unneeded(self, directory: str, since: float) -> float:
+        """When the last part of a version came to be unneeded, where the version itself did at ``since``."""
+        parts = (layout.read_retired(self._catalog.files, part) for part in self._marked(directory))
+        return max([since, *(part.since for part in parts if part is not None)])
 
     def _judge_retired(self, directory: str, retired: layout.Retired, used: set[str]) -> Residue | None:
         if normal(directory) in used or retired.since + self._catalog.environment.retention > time.time():

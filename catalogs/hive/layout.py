@@ -121,6 +121,11 @@ def withdrawn_since(files: Files, version: str) -> float | None:
     return float(mark["since"]) if isinstance(mark, dict) and "since" in mark else None
 
 
+def is_withdrawn(files: Files, version: str) -> bool:
+    """Whether a version was rolled back and kept."""
+    return withdrawn_since(files, version) is not None
+
+
 def read_retired(files: Files, directory: str) -> Retired | None:
     """The retired mark of a directory; None where it carries none."""
     mark = files.read_json(join(directory, RETIRED_FILE))

@@ -62,12 +62,14 @@ class HiveParticipant(TwoPhaseCatalogTable):
     #: recovery has rolled a dead driver's statement back, would make the table one without files; not every server
     #: knows the fence, and none has one for partitions.
     changes_table: ClassVar[bool] = False
+    #: Whether the publish is a call that names the stamp which it expects.
+    fences: ClassVar[bool] = False
 
     _live: TableDefinition | None = None
     #: The hidden tables that this object has made; None where another process may have made more.
     _made: set[str] | None = None
     _told = False
-    #: Whether the publish was called for; None where another process may have called.
+    #: Whether the publish was called for, and not answered; None where another process may have called.
     _called: bool | None = None
 
     def __init__(
@@ -328,11 +330,6 @@ class HiveParticipant(TwoPhaseCatalogTable):
             hint="Run the statement again: it will see the new state.",
         )
 
-    def overtaken(self) -> WriteConflictError:
-        """The error of a publish that the metastore refused, because another one came first; nothing is under way."""
-        self._called = False
-        return self.conflict("another writer published it meanwhile")
-
     def check_staged(self) -> None:
         """Refuse to publish what an abort or ``clean`` has removed: a table without its files helps nobody.
 
@@ -349,8 +346,10 @@ class HiveParticipant(TwoPhaseCatalogTable):
             )
 
     def is_staged(self) -> bool:
-        """Whether the staged version is there, and ours."""
-        return layout.owned_by(self.files, self.version, self.transaction_id)
+        """Whether the staged version is there, ours, and not kept only for a call that comes late."""
+        if not layout.owned_by(self.files, self.version, self.transaction_id):
+            return False
+        return self.metastore.ends_with_driver or not layout.is_withdrawn(self.files, self.version)
 
     # -- after the decision --------------------------------------------------------------------------------------
 
@@ -373,19 +372,30 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def abort(self) -> None:
         if self.was_published():
             return
-        self.undo()
         late = self.may_be_published_late()
-        if late and self.before is not None and self.before["stamp"] is not None:
+        if late and self.changes_table:
+            with self.step("withdraw"):
+                self.withdraw()
+        if late and self.fences and self.before is not None and self.before["stamp"] is not None:
             with self.step("fence"):
                 self.metastore.fence_table(self.database, self.path.name, self.before["stamp"])
-        # A dead driver's call may have arrived just before its hidden table went, or the fence came.
-        if not self.metastore.ends_with_driver and self.was_published():
+            if self.came_late():
+                return
+        self.undo()
+        if self.came_late() or (late and self.changes_table):
             return
         with self.step("remove_staging"):
-            if late and self.changes_table:
-                self.withdraw()
-            else:
-                self.remove_staging()
+            self.remove_staging()
+
+    def came_late(self) -> bool:
+        """Whether a dead driver's call has arrived since the abort began: the table is what it published.
+
+        Asked after each thing that lets a later call find nothing, and before files go or move.
+        """
+        if self.metastore.ends_with_driver or not self.was_published():
+            return False
+        self.finish()
+        return True
 
     def may_be_published_late(self) -> bool:
         """Whether a metastore server may still be about to publish this, for a driver that no longer waits for it."""

@@ -215,9 +215,11 @@ class PointerPartitions(PointerParticipant):
         if not published(plan, now):
             self.check_unchanged()
             self._check_partitions(plan, now)
+            self.check_staged()
             self._called = True
             with self.step("publish"):
                 self._switch(table, plan, listed)
+            self._called = False
         if not plan.changes:
             self.mark_published()
         self.complete(table, plan)

@@ -16,7 +16,7 @@ from twophase.reading import ReadSource
 
 STEPS = (
     *("stage", "write", "hidden_table", "link", "register", "publish", "own", "restore", "retire", "drop_hidden"),
-    *("undo", "fence", "remove_staging"),
+    *("undo", "withdraw", "fence", "remove_staging"),
 )
 declare(*(f"hive.pointer.{name}" for name in STEPS))
 
@@ -146,6 +146,7 @@ class PointerSwitch(PointerParticipant):
     """REPLACE of, and INSERT into, an unpartitioned table: one call moves its pointer to the new version."""
 
     changes_table: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
 
     def prepare(self) -> None:
         now = self.check_unchanged()
@@ -153,9 +154,13 @@ class PointerSwitch(PointerParticipant):
         if self.needs_template(now):
             self.make_template()
         else:
-            rows = data_files(self.files.list(self.version))
-            self.document["holds"] = [len(rows), sum(entry.size for entry in rows)]
+            self.document["holds"] = self._holds()
         self.set_level(*self.reached(now))
+
+    def _holds(self) -> list[int]:
+        """Files of the version, and their bytes."""
+        rows = data_files(self.files.list(self.version))
+        return [len(rows), sum(entry.size for entry in rows)]
 
     def needs_template(self, now: HiveTable) -> bool:
         """Whether more than location and stamp changes: then a hidden table holds the new definition."""
@@ -181,22 +186,36 @@ class PointerSwitch(PointerParticipant):
         if self.is_ours(self.current()):
             self.complete()
             return
-        self.check_staged()
-        now = self.check_unchanged()
-        self.check_inherited()
-        self._called = True
+        now = self._ready()
         with self.step("publish"):
             try:
                 self.switch(now)
-            except StampChangedError as error:
-                raise self.overtaken() from error
+            except StampChangedError:
+                # Another writer's publish, which this look refuses, or a fence against the call of a third.
+                now = self._ready()
+                try:
+                    self.switch(now)
+                except StampChangedError as error:
+                    raise self.conflict("another writer published it meanwhile") from error
+        self._called = False
         self.tell()
+
+    def _ready(self) -> HiveTable:
+        """The table that is to be switched; from now on a call may be under way."""
+        self._called = False
+        now = self.check_unchanged()
+        self.check_inherited()
+        # Last: a recovery first says that it rolls this back, and then fences the table.
+        self.check_staged()
+        self._called = True
+        return now
 
     def switch(self, now: HiveTable) -> None:
         """The publish."""
         if self.effect == INSERT:
             wanted = replace(now, location=self.version).with_stamp(self.transaction_id)
-            self.metastore.point_table(wanted, *self.document["holds"], instead_of=now.stored_stamp)
+            files, size = self.document.get("holds") or self._holds()
+            self.metastore.point_table(wanted, files, size, instead_of=now.stored_stamp)
         else:
             name = self.hidden("table")
             self.metastore.replace_table(self.replacement(), name, instead_of=now.stored_stamp)

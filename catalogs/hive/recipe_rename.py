@@ -135,6 +135,8 @@ class RenameCreate(HiveParticipant):
 
     def undo(self) -> None:
         super().undo()
+        if self.came_late():
+            return
         with self.step("put_back"):
             if self.holds(self.location):
                 self.files.remove_tree(self.location)
@@ -169,6 +171,8 @@ class RenameCreate(HiveParticipant):
 
 class RenameReplace(NameSwap, RenameCreate):
     """REPLACE at a location: old directory aside, new one in, then the metastore."""
+
+    fences: ClassVar[bool] = True
 
     @property
     def aside(self) -> str:
@@ -222,7 +226,9 @@ class RenameReplace(NameSwap, RenameCreate):
                         self.final(), self.hidden("table"), same_files=False, instead_of=stored_stamp
                     )
                 except StampChangedError as error:
-                    raise self.overtaken() from error
+                    self._called = False
+                    raise self.conflict("another writer published it meanwhile") from error
+            self._called = False
         self.tell()
 
     def _set_aside(self) -> None:
@@ -234,6 +240,8 @@ class RenameReplace(NameSwap, RenameCreate):
     def undo(self) -> None:
         self.put_name_back()
         HiveParticipant.undo(self)
+        if self.came_late():
+            return
         with self.step("put_back"):
             if self.holds(self.location):
                 self.files.remove_tree(self.location)

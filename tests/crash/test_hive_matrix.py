@@ -19,7 +19,7 @@ RECIPES = ("pointer", "rename")
 
 #: Only for SerDe tables, which Spark's own insert writes, for HiveServer2 and metastore servers: all in tests/hive.
 ELSEWHERE = {f"hive.{recipe}.{step}" for recipe in RECIPES for step in ("hidden_table", "fence")} | {
-    f"hive.pointer.{step}" for step in ("own", "name_aside")
+    f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw")
 }
 
 #: Where the quick tier dies at every step, and the slow tier fails in every way; elsewhere the quick tier dies in the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from tests.hive.test_housekeeping import clean
 from tests.hive.test_statements import HIVE, hive_of
 from tests.hive.world import World
 from twophase import failpoints
+from twophase.catalogs.files import join
+from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.catalogs.hive.recipe_partitions import PointerPartitions
-from twophase.errors import WriteConflictError
+from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Outcome, Purpose
 from twophase.spark.metastore import SessionMetastore
@@ -77,7 +80,7 @@ def test_a_late_call_is_refused(
         assert type(participant).__name__ == "MoveInsert"  # renames files itself: no call of the metastore publishes
         participant.abort()
         return
-    with pytest.raises(WriteConflictError):
+    with pytest.raises(TransactionAborted if recipe == "pointer" else WriteConflictError):
         publish_late(it, participant, monkeypatch)
     assert sorted(it.rows("t")) == OLD
     assert participant.outcome() is Outcome.NOT_PUBLISHED
@@ -125,7 +128,7 @@ def test_a_late_call_is_refused_after_another_publish_was_taken_back(
         return call(*arguments, **named)
 
     monkeypatch.setattr(owner, name, late)
-    with pytest.raises(WriteConflictError):
+    with pytest.raises(TransactionAborted):
         participant.commit()
     assert sorted(world.rows("t")) == OLD
     clean(world)
@@ -194,6 +197,182 @@ def test_a_recovery_that_dies_at_the_fence_is_carried_through_by_the_next(
     clean(it)
     assert sorted(it.rows("t")) == OLD
     assert not it.catalog.files.exists(participant.version)
+
+
+@pytest.mark.parametrize(("by", "purpose", "query", "after"), [*WHOLE_TABLES, *PARTITIONS])
+def test_a_driver_that_wakes_up_does_not_publish_what_was_rolled_back(
+    world: World, by: list[str], purpose: Purpose, query: str, after: Any
+) -> None:
+    filled(world, by)
+    participant = world.stage("t", world.sql(query), purpose, by=by)
+    world.reborn(participant).abort()
+    assert world.catalog.files.exists(participant.version)
+    with pytest.raises(TransactionAborted):
+        participant.commit()
+    assert sorted(world.rows("t")) == OLD
+    clean(world)
+
+
+def test_a_fence_for_another_statement_does_not_stop_a_publish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where it comes between its last look and its call."""
+    filled(world, [])
+    dead = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    owner, name = call_of(world, participant)
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        world.reborn(dead).abort()
+        return call(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    participant.commit()
+    participant.finish()
+    assert sorted(world.rows("t")) == [*OLD, (7, 0)]
+    clean(world)
+
+
+@pytest.mark.parametrize("recipe", ["pointer", "rename"])
+@pytest.mark.parametrize(("by", "purpose", "query", "after"), WHOLE_TABLES)
+def test_what_is_published_while_it_is_rolled_back_is_carried_through(
+    world: World,
+    recipe: str,
+    by: list[str],
+    purpose: Purpose,
+    query: str,
+    after: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call came just before the fence: the table is new, and its old version is one that was replaced."""
+    it = world.with_options(recipe=recipe)
+    filled(it, by)
+    participant = it.stage("t", world.sql(query), purpose, by=by)
+    store = it.catalog.metastore
+    fence = store.fence_table
+
+    def late(*arguments: Any) -> None:
+        participant.commit()
+        fence(*arguments)
+
+    if not participant.fences:
+        assert type(participant).__name__ == "MoveInsert"
+        participant.abort()
+        return
+    if recipe == "pointer":
+        monkeypatch.setattr(participant, "is_staged", lambda: True)  # It looked before the version was withdrawn.
+    monkeypatch.setattr(store, "fence_table", late)
+    it.reborn(participant).abort()
+    assert sorted(it.rows("t")) == after
+    assert clean(it, retention=3600.0) == []
+    assert clean(it) == ["version"]
+    assert sorted(it.rows("t")) == after
+    assert it.hidden_tables() == []
+
+
+def test_what_was_published_and_taken_back_leaves_nothing(world: World) -> None:
+    """The metastore has answered: no call of it is under way."""
+    filled(world, [])
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    participant.commit()
+    assert participant.compensate()
+    participant.abort()
+    assert not world.catalog.files.exists(participant.version)
+    assert sorted(world.rows("t")) == OLD
+
+
+def test_what_a_late_call_published_stays_until_its_last_part_was_replaced_long_ago(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, ["k"])
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    publish_late(world, participant, monkeypatch)
+    withdrawn = join(participant.version, layout.WITHDRAWN_FILE)
+    world.catalog.files.write_json(withdrawn, {"transaction_id": participant.transaction_id, "since": 1.0})
+    world.run("t", world.sql("SELECT 8L AS id, 0L AS k"), Purpose.INSERT_INTO)
+    assert clean(world, retention=3600.0) == []
+    clean(world)
+    assert not world.catalog.files.exists(participant.version)
+    assert sorted(world.rows("t")) == [(0, 0), (1, 1), (7, 0), (8, 0)]
+
+
+@pytest.mark.parametrize(("by", "purpose", "query", "after"), WHOLE_TABLES)
+def test_a_metastore_that_refuses_conditions_is_written_without(
+    world: World, by: list[str], purpose: Purpose, query: str, after: Any
+) -> None:
+    """One that does not speak SQL to its database has none, and says so only when it is called."""
+    filled(world, by)
+    below = hive_of(world)
+    setting = "hive.metastore.try.direct.sql.ddl"
+    below._run(lambda store: store.setMetaConf(setting, "false"))
+    try:
+        world.run("t", world.sql(query), purpose, by=by)
+        assert sorted(world.rows("t")) == after
+        assert not below._conditions
+        dead = world.stage("t", world.sql(query), purpose, by=by)
+        before = world.catalog.find(dead.path).stored_stamp
+        world.reborn(dead).abort()
+        assert world.catalog.find(dead.path).stored_stamp == before
+        with pytest.raises(TransactionAborted):
+            dead.commit()
+        clean(world)
+    finally:
+        below._conditions = True
+        below._run(lambda store: store.setMetaConf(setting, "true"))
+
+
+def test_a_metastore_that_refuses_conditions_still_refuses_what_another_writer_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, [])
+    below = hive_of(world)
+    setting = "hive.metastore.try.direct.sql.ddl"
+    participant = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
+    owner, name = call_of(world, participant)
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        world.run("t", world.sql("SELECT 8L AS id, 8L AS k"), Purpose.INSERT_INTO)
+        below._run(lambda store: store.setMetaConf(setting, "false"))
+        return call(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    try:
+        with pytest.raises(WriteConflictError):
+            participant.commit()
+    finally:
+        below._run(lambda store: store.setMetaConf(setting, "true"))
+    assert below._conditions
+    participant.abort()
+    assert sorted(world.rows("t")) == [*OLD, (8, 8)]
+
+
+def test_a_statement_of_an_older_release_is_published(world: World) -> None:
+    """Its document does not say how much it holds."""
+    filled(world, [])
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    del participant.document["holds"]
+    other = world.reborn(participant)
+    other.commit()
+    other.finish()
+    assert sorted(world.rows("t")) == [*OLD, (7, 0)]
+
+
+def test_statistics_of_the_old_rows_go_with_the_publish(world: World) -> None:
+    filled(world, [])
+    world.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    table = world.catalog.find(participant.path)
+    assert table.extra["spark"].stats().get().rowCount().isDefined()
+    wanted = replace(table, location=participant.version).with_stamp(participant.transaction_id)
+    world.catalog.metastore.point_table(wanted, *participant.document["holds"], instead_of=table.stored_stamp)
+    noted = world.catalog.find(participant.path).extra["spark"].stats().get()
+    assert not noted.rowCount().isDefined()
+    assert noted.colStats().isEmpty()
+    participant.commit()
+    participant.finish()
+    assert sorted(world.rows("t")) == [*OLD, (7, 0)]
 
 
 def test_a_statement_that_never_called_the_metastore_leaves_nothing(world: World) -> None:

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
 from twophase.spark import private
-from twophase.spark.jvm import Jvm, private_name, texts
+from twophase.spark.jvm import BETWEEN, Jvm, private_name, texts
 from twophase.spark.jvm_metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
@@ -23,6 +23,8 @@ _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
 #: the metastore answers when it has another one.
 _NOT_LOOKING, _KEY, _VALUE = "DO_NOT_UPDATE_STATS", "expected_parameter_key", "expected_parameter_value"
 _OTHER_VALUE = "The table has been modified"
+#: The class of what a metastore says itself, and the sign that it is its connection's after all.
+_ANSWER, _NO_ANSWER = ".MetaException", "TTransportException"
 #: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
 #: Spark's for one whose partitions are the metastore's.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
@@ -31,6 +33,8 @@ _PROVIDER = "spark.sql.sources.provider"
 #: Hive's for its files: how many, how large, and what it has counted in them.
 _FILES, _SIZE = "numFiles", "totalSize"
 _COUNTED = ("numRows", "rawDataSize", "COLUMN_STATS_ACCURATE")
+#: Spark's for what it has counted in them.
+_COUNTED_BY_SPARK = "spark.sql.statistics."
 #: Spark's for the location of a data source table, in the settings of its SerDe.
 _PATH = "path"
 
@@ -78,6 +82,7 @@ class HiveTables:
         self._jvm = jvm
         self._catalog = catalog
         self.client = catalog.client()
+        self._conditions = True
 
     def create(self, table: Any) -> None:
         """Make a table of what is to be kept of it (a ``CatalogTable``), in one call."""
@@ -136,7 +141,7 @@ class HiveTables:
             settings = storage.getSerdeInfo().getParameters()
             if settings.get(_PATH) is not None:
                 settings.put(_PATH, wanted.location)
-            for key in _COUNTED:
+            for key in (*_COUNTED, *self._counted_by_spark(noted)):
                 noted.remove(key)
             noted.put(STAMP, wanted.stamp)
             if not wanted.partition_columns:
@@ -147,7 +152,9 @@ class HiveTables:
         self._run(call)
 
     def fence(self, database: str, name: str, stamp: str) -> None:
-        """Make the stamp of a table another one for whoever expects it as it is stored."""
+        """Make the stamp of a table another one for whoever expects it as it is stored, where that can be."""
+        if not self._conditions:
+            return
 
         def call(store: Any) -> None:
             table = store.getTable(database, name)
@@ -155,7 +162,7 @@ class HiveTables:
             stored = noted.get(STAMP)
             if stored is not None and unfenced(stored) == stamp:
                 noted.put(STAMP, fenced(stored))
-                self._alter(store, database, name, table, expected=stored)
+                self._alter_expecting(stored, store, database, name, table)
 
         with contextlib.suppress(StampChangedError):  # Somebody has published meanwhile: that is as good.
             self._run(call)
@@ -193,8 +200,39 @@ class HiveTables:
 
         self._run(call)
 
+    def _counted_by_spark(self, noted: Any) -> list[str]:
+        keys = str(self._jvm.jvm.java.lang.String.join(BETWEEN, noted.keySet())).split(BETWEEN)
+        return [key for key in keys if key.startswith(_COUNTED_BY_SPARK)]
+
     def _alter(
         self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None
+    ) -> None:
+        if expected is None or not self._conditions:
+            self._alter_now(store, database, name, table, look=look)
+        else:
+            self._alter_expecting(expected, store, database, name, table, look=look)
+
+    def _alter_expecting(
+        self, expected: str, store: Any, database: str, name: str, table: Any, *, look: bool = False
+    ) -> None:
+        """Change a table that carries this stamp; where the metastore cannot compare and set, after a look at it.
+
+        It can only while it speaks SQL to its database, and not with each: there the condition itself is refused.
+        """
+        try:
+            self._alter_now(store, database, name, table, look=look, expected=expected)
+        except Py4JJavaError as error:
+            if not _is_answer(error):
+                raise
+            if _OTHER_VALUE in str(error.java_exception.getMessage()):
+                raise StampChangedError(f"{database}.{name}") from error
+            if store.getTable(database, name).getParameters().get(STAMP) != expected:
+                raise StampChangedError(f"{database}.{name}") from error
+            self._alter_now(store, database, name, table, look=look)
+            self._conditions = False
+
+    def _alter_now(
+        self, store: Any, database: str, name: str, table: Any, *, look: bool, expected: str | None = None
     ) -> None:
         noted = table.getParameters()
         noted.remove(_CHANGED_AT)  # The metastore sets it where it is missing.
@@ -203,15 +241,10 @@ class HiveTables:
         if expected is not None:
             facts |= {_KEY: STAMP, _VALUE: expected}
         context = self._context(store, facts) if facts else None
-        try:
-            if context is None:
-                store.alter_table(database, name, table)
-            else:
-                store.alter_table_with_environmentContext(database, name, table, context)
-        except Py4JJavaError as error:
-            if expected is not None and _OTHER_VALUE in str(error.java_exception.getMessage()):
-                raise StampChangedError(f"{database}.{name}") from error
-            raise
+        if context is None:
+            store.alter_table(database, name, table)
+        else:
+            store.alter_table_with_environmentContext(database, name, table, context)
 
     def _context(self, store: Any, facts: dict[str, str]) -> Any | None:
         """What is said to the metastore beside the table; None for the client of a Hive 2.0, which cannot say it."""
@@ -238,6 +271,12 @@ def _context(jvm: Jvm, store: Any, facts: dict[str, str]) -> Any | None:
         for key, value in facts.items():
             context.putToProperties(key, value)
     return context
+
+
+def _is_answer(error: Py4JJavaError) -> bool:
+    """Whether the metastore has refused a call; a connection that broke leaves it open."""
+    raised = error.java_exception
+    return str(raised.getClass().getName()).endswith(_ANSWER) and _NO_ANSWER not in str(raised.getMessage())
 
 
 def _become(table: Any, kind: str) -> None:
