@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.hive.world import World
 from tests.servers import Server
-from twophase.errors import WriteConflictError
+from twophase.errors import TransactionAborted
 from twophase.model import Purpose
 
 ROUNDS = 6
@@ -149,8 +149,25 @@ def test_the_server_refuses_the_late_call_of_a_driver_that_was_rolled_back(
         alter(*arguments, **named)
 
     monkeypatch.setattr(below, "_alter", late)
-    with pytest.raises(WriteConflictError):
+    with pytest.raises(TransactionAborted):
         participant.commit()
     assert sorted(row.id for row in spark.table(table).collect()) == [0, 1, 2]
     world.run(table, rows, Purpose.INSERT_INTO, database="writers")
     assert spark.table(table).count() == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.REPLACE_TABLE_AS], ids=str)
+def test_a_server_that_takes_no_conditions_is_written_without(spark: SparkSession, purpose: Purpose) -> None:
+    world = World(spark, Path(spark.conf.get("spark.sql.warehouse.dir")))
+    table = f"plain_{purpose.value}"
+    rows = spark.range(3).selectExpr("id")
+    below = world.environment.session_metastore._hive
+    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers")
+    below._run(lambda store: store.setMetaConf("hive.metastore.try.direct.sql.ddl", "false"))
+    try:
+        world.run(table, rows, purpose, database="writers")
+    finally:
+        below._run(lambda store: store.setMetaConf("hive.metastore.try.direct.sql.ddl", "true"))
+    assert not below._conditions
+    assert spark.table(table).count() == (6 if purpose is Purpose.INSERT_INTO else 3)
