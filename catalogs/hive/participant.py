@@ -18,8 +18,10 @@ A recipe is a subclass. Its document holds::
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
@@ -38,6 +40,8 @@ from twophase.reading import ReadSource
 
 if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
+
+_log = logging.getLogger("twophase")
 
 CREATE, REPLACE, INSERT = "create", "replace", "insert"
 
@@ -370,7 +374,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
         return any(self.files.exists(join(self.version, mark)) for mark in marks)
 
     def abort(self) -> None:
-        if self.was_published():
+        # What came late before this abort, or an abort that died, may not have been carried through yet.
+        if self.came_late() or (self.metastore.ends_with_driver and self.was_published()):
             return
         late = self.may_be_published_late()
         if late and self.changes_table:
@@ -388,14 +393,32 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self.remove_staging()
 
     def came_late(self) -> bool:
-        """Whether a dead driver's call has arrived since the abort began: the table is what it published.
+        """Whether the call of a driver that was rolled back has arrived: the table is what it published.
 
         Asked after each thing that lets a later call find nothing, and before files go or move.
         """
         if self.metastore.ends_with_driver or not self.was_published():
             return False
         self.finish()
+        if self._called is not False:
+            _log.warning(
+                "%s was published by a call of transaction %s that the metastore carried out late: its rows are there, "
+                "whatever is recorded of the transaction.",
+                self.path,
+                self.transaction_id,
+            )
         return True
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """A call that publishes. One that was answered, even by a refusal, is not under way; an earlier one may be."""
+        before, self._called = self._called, True
+        try:
+            yield
+        except TransactionAborted:
+            self._called = before
+            raise
+        self._called = before
 
     def may_be_published_late(self) -> bool:
         """Whether a metastore server may still be about to publish this, for a driver that no longer waits for it."""

@@ -216,10 +216,8 @@ class PointerPartitions(PointerParticipant):
             self.check_unchanged()
             self._check_partitions(plan, now)
             self.check_staged()
-            self._called = True
-            with self.step("publish"):
+            with self.step("publish"), self.calling():
                 self._switch(table, plan, listed)
-            self._called = False
         if not plan.changes:
             self.mark_published()
         self.complete(table, plan)

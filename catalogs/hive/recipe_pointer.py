@@ -187,27 +187,26 @@ class PointerSwitch(PointerParticipant):
             self.complete()
             return
         now = self._ready()
-        with self.step("publish"):
+        with self.step("publish"), self.calling():
             try:
                 self.switch(now)
             except StampChangedError:
                 # Another writer's publish, which this look refuses, or a fence against the call of a third.
-                now = self._ready()
-                try:
-                    self.switch(now)
-                except StampChangedError as error:
-                    raise self.conflict("another writer published it meanwhile") from error
-        self._called = False
+                self._switch_fenced()
         self.tell()
 
+    def _switch_fenced(self) -> None:
+        try:
+            self.switch(self._ready())
+        except StampChangedError as error:
+            raise self.conflict("another writer published it meanwhile") from error
+
     def _ready(self) -> HiveTable:
-        """The table that is to be switched; from now on a call may be under way."""
-        self._called = False
+        """The table that is to be switched."""
         now = self.check_unchanged()
         self.check_inherited()
         # Last: a recovery first says that it rolls this back, and then fences the table.
         self.check_staged()
-        self._called = True
         return now
 
     def switch(self, now: HiveTable) -> None:

@@ -219,16 +219,13 @@ class RenameReplace(NameSwap, RenameCreate):
                 self.register()
             self.swap_names(now, self.kind)
         else:
-            self._called = True
-            with self.step("publish"):
+            with self.step("publish"), self.calling():
                 try:
                     self.metastore.replace_table(
                         self.final(), self.hidden("table"), same_files=False, instead_of=stored_stamp
                     )
                 except StampChangedError as error:
-                    self._called = False
                     raise self.conflict("another writer published it meanwhile") from error
-            self._called = False
         self.tell()
 
     def _set_aside(self) -> None:

@@ -13,11 +13,13 @@ from tests.hive.world import World
 from twophase import failpoints
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.metastore import StampChangedError
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
 from twophase.catalogs.hive.recipe_partitions import PointerPartitions
 from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Outcome, Purpose
+from twophase.spark import jvm_hive
 from twophase.spark.metastore import SessionMetastore
 
 pytestmark = [pytest.mark.spark40, HIVE]
@@ -372,6 +374,133 @@ def test_statistics_of_the_old_rows_go_with_the_publish(world: World) -> None:
     assert noted.colStats().isEmpty()
     participant.commit()
     participant.finish()
+    assert sorted(world.rows("t")) == [*OLD, (7, 0)]
+
+
+def test_a_recovery_that_is_refused_does_not_forget_the_driver_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, [])
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    owner, name = call_of(world, participant)
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        world.catalog.files.write_json(join(participant.document["inherit"], "_stray"), {})
+        survivor = world.reborn(participant)
+        with pytest.raises(WriteConflictError):
+            survivor.commit()
+        survivor.abort()
+        return call(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    with pytest.raises(TransactionAborted):
+        participant.commit()
+    assert sorted(world.rows("t")) == OLD
+    clean(world)
+
+
+def test_what_a_recovery_published_and_took_back_stays_for_the_driver_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, ["k"])
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    owner, name = call_of(world, participant)
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        survivor = world.reborn(participant)
+        survivor.commit()
+        assert survivor.compensate()
+        survivor.abort()
+        return call(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    participant.commit()
+    assert sorted(world.rows("t")) == [*OLD, (7, 0)]
+
+
+def test_a_second_attempt_does_not_forget_the_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(world, [])
+    participant = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
+    owner, name = call_of(world, participant)
+    call, kept = getattr(owner, name), []
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        kept.append((arguments, named))
+        raise OSError("The connection is lost, and the call under way.")
+
+    monkeypatch.setattr(owner, name, lost)
+    with pytest.raises(OSError):
+        participant.commit()
+    monkeypatch.setattr(owner, name, call)
+    monkeypatch.setattr(participant, "check_inherited", lambda: lost())
+    with pytest.raises(OSError):
+        participant.commit()
+    participant.abort()
+    (_, *arguments), named = kept[0]
+    with pytest.raises(StampChangedError):
+        hive_of(world)._run(lambda store: call(store, *arguments, **named))
+    assert sorted(world.rows("t")) == OLD
+    clean(world)
+
+
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["switch", "swap"])
+def test_what_came_late_before_the_abort_is_carried_through(world: World, by: list[str]) -> None:
+    filled(world, by)
+    participant = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS, by=[] if by else by)
+    assert participant.before is not None
+    participant.commit()
+    world.reborn(participant).abort()
+    world.reborn(participant).abort()
+    assert world.hidden_tables() == []
+    assert clean(world, retention=3600.0) == []
+    assert world.catalog.files.exists(participant.before["location"])
+    assert sorted(world.rows("t")) == [(7, 0)]
+
+
+def test_a_fence_writes_nothing_where_there_are_no_conditions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(world, [])
+    dead = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
+    below = hive_of(world)
+    below._run(lambda store: store.setMetaConf("hive.metastore.try.direct.sql.ddl", "false"))
+    now, calls = below._alter_now, []
+
+    def counted(*arguments: Any, expected: str | None = None, **named: Any) -> None:
+        calls.append(expected)
+        now(*arguments, expected=expected, **named)
+
+    monkeypatch.setattr(below, "_alter_now", counted)
+    try:
+        world.reborn(dead).abort()
+    finally:
+        below._run(lambda store: store.setMetaConf("hive.metastore.try.direct.sql.ddl", "true"))
+    assert calls == [world.catalog.find(dead.path).stored_stamp]
+    clean(world)
+
+
+def test_a_metastore_that_refuses_a_condition_once_is_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database may have had a deadlock, of which it says the same."""
+    filled(world, [])
+    below = hive_of(world)
+    participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
+    alter, seen = below._alter_if, []
+
+    def once(*arguments: Any, **named: Any) -> None:
+        seen.append(arguments)
+        if len(seen) == 1:
+            raise jvm_hive._NoConditionsError
+        alter(*arguments, **named)
+
+    monkeypatch.setattr(below, "_alter_if", once)
+    participant.commit()
+    participant.finish()
+    assert len(seen) == 2
+    assert below._conditions
     assert sorted(world.rows("t")) == [*OLD, (7, 0)]
 
 

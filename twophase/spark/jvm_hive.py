@@ -8,6 +8,7 @@ the connection below it, under its lock.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,8 +24,11 @@ _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
 #: the metastore answers when it has another one.
 _NOT_LOOKING, _KEY, _VALUE = "DO_NOT_UPDATE_STATS", "expected_parameter_key", "expected_parameter_value"
 _OTHER_VALUE = "The table has been modified"
-#: The class of what a metastore says itself, and the sign that it is its connection's after all.
-_ANSWER, _NO_ANSWER = ".MetaException", "TTransportException"
+#: What it answers when it cannot compare and set: always where it speaks no SQL to its database (as its settings say)
+#: or not that of a condition, and once where its database would not have it just then (a deadlock): seconds to wait.
+_NO_CONDITION = ("Cannot update parameter with JDO", "SQL is not operational")
+_SPEAKS_SQL = ("hive.metastore.try.direct.sql", "hive.metastore.try.direct.sql.ddl")
+_WAITS = (0.1, 0.5)
 #: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
 #: Spark's for one whose partitions are the metastore's.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
@@ -162,9 +166,10 @@ class HiveTables:
             stored = noted.get(STAMP)
             if stored is not None and unfenced(stored) == stamp:
                 noted.put(STAMP, fenced(stored))
-                self._alter_expecting(stored, store, database, name, table)
+                self._alter_if(stored, store, database, name, table)
 
-        with contextlib.suppress(StampChangedError):  # Somebody has published meanwhile: that is as good.
+        # Somebody has published meanwhile: that is as good. Or nobody's call names what it expects.
+        with contextlib.suppress(StampChangedError, _NoConditionsError):
             self._run(call)
 
     def replace(
@@ -215,21 +220,31 @@ class HiveTables:
     def _alter_expecting(
         self, expected: str, store: Any, database: str, name: str, table: Any, *, look: bool = False
     ) -> None:
-        """Change a table that carries this stamp; where the metastore cannot compare and set, after a look at it.
+        """Change a table that carries this stamp; where the metastore cannot compare and set, after a look at it."""
+        for wait in (*_WAITS, None):
+            try:
+                self._alter_if(expected, store, database, name, table, look=look)
+                return
+            except _NoConditionsError:
+                if wait is None or _speaks_no_sql(store):
+                    break
+                time.sleep(wait)
+        if store.getTable(database, name).getParameters().get(STAMP) != expected:
+            raise StampChangedError(f"{database}.{name}")
+        self._alter_now(store, database, name, table, look=look)
+        self._conditions = False
 
-        It can only while it speaks SQL to its database, and not with each: there the condition itself is refused.
-        """
+    def _alter_if(self, expected: str, store: Any, database: str, name: str, table: Any, *, look: bool = False) -> None:
+        """Change a table, by a call that names the stamp which it must have."""
         try:
             self._alter_now(store, database, name, table, look=look, expected=expected)
         except Py4JJavaError as error:
-            if not _is_answer(error):
-                raise
-            if _OTHER_VALUE in str(error.java_exception.getMessage()):
+            answer = str(error.java_exception.getMessage())
+            if _OTHER_VALUE in answer:
                 raise StampChangedError(f"{database}.{name}") from error
-            if store.getTable(database, name).getParameters().get(STAMP) != expected:
-                raise StampChangedError(f"{database}.{name}") from error
-            self._alter_now(store, database, name, table, look=look)
-            self._conditions = False
+            if any(words in answer for words in _NO_CONDITION):
+                raise _NoConditionsError(f"{database}.{name}") from error
+            raise
 
     def _alter_now(
         self, store: Any, database: str, name: str, table: Any, *, look: bool, expected: str | None = None
@@ -273,10 +288,16 @@ def _context(jvm: Jvm, store: Any, facts: dict[str, str]) -> Any | None:
     return context
 
 
-def _is_answer(error: Py4JJavaError) -> bool:
-    """Whether the metastore has refused a call; a connection that broke leaves it open."""
-    raised = error.java_exception
-    return str(raised.getClass().getName()).endswith(_ANSWER) and _NO_ANSWER not in str(raised.getMessage())
+class _NoConditionsError(Exception):
+    """The metastore did not compare and set; nothing was changed."""
+
+
+def _speaks_no_sql(store: Any) -> bool:
+    """Whether a metastore's own settings say that it never compares and sets."""
+    try:
+        return any(str(store.getMetaConf(key)).lower() == "false" for key in _SPEAKS_SQL)
+    except Py4JJavaError:  # Not Hive's own service, perhaps.
+        return False
 
 
 def _become(table: Any, kind: str) -> None:
