@@ -151,6 +151,8 @@ def has_secrets(definition: TableDefinition, conf: Mapping[str, str]) -> bool:
 
 def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
     """The definition with secrets replaced by a marker."""
+    if not definition.options and not definition.properties:
+        return definition
     secret = re.compile(conf.get("spark.redaction.regex") or _SECRET)
 
     def hidden(texts: Mapping[str, str]) -> dict[str, str]:

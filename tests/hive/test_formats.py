@@ -10,7 +10,7 @@ import pytest
 from tests.hive.world import World
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
-from twophase.spark.jvm import Jvm, texts
+from twophase.spark.jvm import Jvm
 from twophase.spark.jvm_metastore import case_classes
 
 TEXT = {
@@ -148,7 +148,7 @@ def parameters(world: World, **more: str) -> dict[str, str]:
     jvm = Jvm(world.spark)
     catalog = world.spark._jsparkSession.sessionState().catalog().externalCatalog()
     partition = catalog.listPartitions("default", "s", jvm.option(None)).apply(0)
-    known = {**texts(partition.parameters()), **more}
+    known = {**jvm.entries(partition.parameters()), **more}
     if more:
         changed = case_classes(jvm).copy(partition, parameters=jvm.scala_map(known))
         catalog.alterPartitions("default", "s", jvm.seq([changed]))

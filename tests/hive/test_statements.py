@@ -14,7 +14,7 @@ from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 from twophase.spark import jvm_hive
-from twophase.spark.jvm import texts
+from twophase.spark.jvm import Jvm
 from twophase.spark.metastore import SessionMetastore
 
 pytestmark = pytest.mark.spark40
@@ -282,7 +282,7 @@ def noted(world: World, table: str) -> dict[str, str]:
 
 def sizes(world: World, table: str) -> dict[str, str]:
     """What the metastore has noted of a table's files."""
-    noted = texts(hive_of(world).client.getTable("default", table).ignoredProperties())
+    noted = Jvm(world.spark).entries(hive_of(world).client.getTable("default", table).ignoredProperties())
     return {key: value for key, value in noted.items() if key in ("numFiles", "totalSize")}
 
 

@@ -48,6 +48,7 @@ class SessionEnvironment(Environment):
 
     def __init__(self, jvm: Jvm, retention: float) -> None:
         self._spark = jvm.spark
+        self._jvm = jvm
         self.retention = retention
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm)
@@ -59,7 +60,7 @@ class SessionEnvironment(Environment):
         """The session's own metastore; connected at its first use."""
         from twophase.spark.metastore import SessionMetastore
 
-        return SessionMetastore(self._spark)
+        return SessionMetastore(self._spark, self._jvm)
 
     @cached_property
     def table_writer(self) -> Any:

@@ -44,10 +44,13 @@ def intending(
     options : mapping of ObjectPath to mapping, optional
         Options that a new table is to have.
     """
+    before = context.getLocalProperty(INTENT_PROPERTY)
+    if before is None and not scopes and not options:
+        yield
+        return
     token = secrets.token_hex(8)
     if options:
         _options[token] = options
-    before = context.getLocalProperty(INTENT_PROPERTY)
     context.setLocalProperty(INTENT_PROPERTY, _dump(scopes, token) if scopes or options else None)
     try:
         yield

@@ -3,13 +3,14 @@
 Nothing else in the project names a Spark class or method that Spark does not promise to keep. Where a name is missing,
 :class:`twophase.errors.ConfigurationError` says which one and on which Spark version, before anything happens.
 
-Values cross Py4J as follows: Java arrays, sets and maps are made here; schemas cross as Spark's own JSON.
+Values cross Py4J as follows: Java arrays and sets are made here; schemas cross as Spark's own JSON; maps and case
+classes as JSON, too, by Spark's own Jackson with its Scala module. Field by field, each would cost some calls.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,10 +22,8 @@ WRITE = "org.apache.spark.sql.connector.write."
 
 _PYTHON_SOURCE = "org.apache.spark.sql.execution.datasources.v2.python."
 
-#: Between texts that cross in one; no name and no property holds it.
-BETWEEN = "\x1f\x1e\x1f"
-#: As many pairs as ``Map.of`` takes.
-_MOST_PAIRS = 10
+#: As many values are remembered that the statement of just now may need again.
+_MOST_RECENT = 32
 
 #: Local properties that carry a statement's context through the JVM's thread.
 TRANSACTION_PROPERTY = "twophase.transaction"
@@ -72,12 +71,26 @@ class Jvm:
         self.gateway = spark.sparkContext._gateway
         self.jvm = spark.sparkContext._jvm
         self._kept: dict[tuple[str, ...], Any] = {}
+        self._recent: dict[tuple[str, ...], Any] = {}
 
     def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
         """A value that never changes, fetched once: each call over Py4J counts in a statement of a few rows."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+    def recent(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        """A value that never changes, of which there is no end: the last few are remembered."""
+        found = self._recent.get(key)
+        if found is None:
+            found = make()
+            self._remember(key, found)
+        return found
+
+    def _remember(self, key: tuple[str, ...], value: Any) -> None:
+        if len(self._recent) >= _MOST_RECENT:
+            self._recent = {}
+        self._recent[key] = value
 
     def settings(self) -> dict[str, str]:
         """The session's configuration (PySpark's own way takes two calls for each setting, and an exception)."""
@@ -163,31 +176,56 @@ class Jvm:
 
     def map(self, entries: Mapping[str, str]) -> Any:
         """A ``java.util.Map``."""
-        make = self.kind("java.util.HashMap")
-        if len(entries) <= _MOST_PAIRS and all(value is not None for value in entries.values()):
-            return make(self.kind("java.util.Map").of(*itertools.chain.from_iterable(entries.items())))
-        result = make()
-        for key, value in entries.items():
-            result.put(key, value)
-        return result
+        return self.from_json("java.util.HashMap", dict(entries))
 
     def entries(self, java_map: Any) -> dict[str, str]:
-        """The texts of a ``java.util.Map``, in a few calls whatever its size (an iterator takes several an entry)."""
-        from py4j.java_gateway import JavaObject
+        """The texts of a Java or Scala map, in one call whatever its size (an iterator takes several an entry)."""
+        found: dict[str, str] = self.to_json(java_map)
+        return found
 
-        if java_map.isEmpty():
-            return {}
-        # Py4J's wrapper of a map hides Java's own ``values`` behind one that walks the map.
-        values = JavaObject.__getattr__(java_map, "values")()
-        return dict(zip(self._texts(java_map.keySet()), self._texts(values), strict=True))
+    def to_json(self, value: Any) -> Any:
+        """A case class, a map or a sequence of them as JSON has it."""
+        with private_name("Jackson's ObjectMapper", self.spark):
+            text = str(self._mapper().writeValueAsString(value))
+        return json.loads(text)
+
+    def from_json(self, kind: Any, value: Any) -> Any:
+        """What JSON says, as an instance of a class.
+
+        Parameters
+        ----------
+        kind : str or py4j.java_gateway.JavaObject
+            The name of a class, or Jackson's own description of one.
+        value : object
+            Whatever JSON can say.
+        """
+        if isinstance(kind, str):
+            name = kind
+            kind = self.once(("class", name), lambda: self.static("java.lang.Class", "forName")(name))
+        text = json.dumps(value)
+        with private_name("Jackson's ObjectMapper", self.spark):
+            return self._mapper().readValue(text, kind)
+
+    def list_kind(self, class_name: str) -> Any:
+        """The description of a list of a class's instances, for :meth:`from_json`."""
+
+        def make() -> Any:
+            types, of = self._mapper().getTypeFactory(), self.static("java.lang.Class", "forName")
+            return types.constructCollectionType(of("java.util.ArrayList"), of(class_name))
+
+        return self.once(("list", class_name), make)
+
+    def _mapper(self) -> Any:
+        return self.once(("ObjectMapper with Scala",), self._new_mapper)
+
+    def _new_mapper(self) -> Any:
+        mapper = self.kind("com.fasterxml.jackson.databind.ObjectMapper")()
+        mapper.registerModule(self.kind("com.fasterxml.jackson.module.scala.DefaultScalaModule")())
+        return mapper
 
     def parts(self, strings: Any) -> tuple[str, ...]:
-        """The texts of a ``String[]`` (a namespace); Python's own way looks at the length before each one."""
-        get = self.static("java.lang.reflect.Array", "get")
-        return tuple(str(get(strings, index)) for index in range(len(strings)))
-
-    def _texts(self, collection: Any) -> list[str]:
-        return str(self.static("java.lang.String", "join")(BETWEEN, collection)).split(BETWEEN)
+        """The texts of a ``String[]`` (a namespace); Python's own way takes two calls for each one."""
+        return tuple(self.to_json(strings))
 
     def option(self, value: Any | None) -> Any:
         """A Scala ``Option``; Python's None is the empty one."""
@@ -218,9 +256,10 @@ class Jvm:
 
     # -- schemas and tables --------------------------------------------------------------------------------------
 
-    def struct(self, json: str) -> Any:
+    def struct(self, text: str) -> Any:
         """Spark's ``StructType`` from its JSON."""
-        return self.static("org.apache.spark.sql.types.DataType", "fromJson")(json)
+        make = self.static("org.apache.spark.sql.types.DataType", "fromJson")
+        return self.recent(("struct", text), lambda: make(text))
 
     def columns(self, struct: Any) -> Any:
         """``Column[]`` of a ``StructType``."""
@@ -240,7 +279,10 @@ class Jvm:
     def columns_json(self, columns: Any) -> str:
         """JSON of the ``StructType`` that ``Column[]`` stands for."""
         with private_name("CatalogV2Util.v2ColumnsToStructType", self.spark):
-            return str(self.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")(columns).json())
+            struct = self.static(CATALOG + "CatalogV2Util", "v2ColumnsToStructType")(columns)
+            text = str(struct.json())
+        self._remember(("struct", text), struct)
+        return text
 
     def identifier(self, namespace: Sequence[str], name: str) -> Any:
         """A v2 ``Identifier``."""
@@ -277,7 +319,8 @@ class Jvm:
 
     def table_identifier(self, database: str, name: str) -> Any:
         """A v1 ``TableIdentifier``."""
-        return self.kind("org.apache.spark.sql.catalyst.TableIdentifier")(name, self.option(database))
+        make = self.kind("org.apache.spark.sql.catalyst.TableIdentifier")
+        return self.recent(("table", database, name), lambda: make(name, self.option(database)))
 
     def table_type(self, name: str) -> Any:
         """One of the kinds of a session table: ``MANAGED``, ``EXTERNAL`` or ``VIEW``."""
@@ -419,14 +462,6 @@ class Jvm:
         """The DataFrame of a logical plan."""
         with private_name("Dataset.ofRows", self.spark):
             return self.data_frame(self.kind("org.apache.spark.sql.classic.Dataset").ofRows(self.session, plan))
-
-
-def texts(scala_map: Any) -> dict[str, str]:
-    """The texts of a Scala ``Map``: two strings instead of an iterator, which costs several calls for each entry."""
-    if scala_map.isEmpty():
-        return {}
-    keys, values = (side.mkString(BETWEEN).split(BETWEEN) for side in (scala_map.keys(), scala_map.values()))
-    return dict(zip(keys, values, strict=True))
 
 
 def _py4j_error() -> type[Exception]:

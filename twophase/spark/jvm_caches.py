@@ -62,7 +62,8 @@ class TableCaches:
         """The session's relation of a table; None where it has not read it since it last changed."""
         with private_name("SessionCatalog.getCachedTable", self._jvm.spark):
             make = self._jvm.kind("org.apache.spark.sql.catalyst.QualifiedTableName")
-            return self._jvm.session_catalog().getCachedTable(make(_CATALOG, database, name))
+            known = self._jvm.recent(("qualified", database, name), lambda: make(_CATALOG, database, name))
+            return self._jvm.session_catalog().getCachedTable(known)
 
     def _update_statistics(self, database: str, name: str) -> None:
         """Size them anew or remove them, as configured; the session looks at the table anew in any case."""

@@ -6,11 +6,12 @@ catalog is told what the statement says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from twophase.errors import CatalogError
 from twophase.model import TableDefinition
-from twophase.spark.jvm import Jvm, private_name, texts
+from twophase.spark.jvm import Jvm, private_name
 
 #: The setting that says how a SerDe table is stored that says nothing, and what it is where it is not set.
 DEFAULT_FORMAT, TEXT = "hive.default.fileformat", "textfile"
@@ -35,15 +36,15 @@ def _fields(facts: object) -> dict[str, str]:
     return {name: str(value.get()) for name, value in parts.items() if value.isDefined()}
 
 
-def with_hive_format(jvm: Jvm, definition: TableDefinition, default: str | None) -> TableDefinition:
+def with_hive_format(jvm: Jvm, definition: TableDefinition, default: Callable[[], str | None]) -> TableDefinition:
     """The definition of a SerDe table with all three parts of its format; any other definition as it is.
 
     Parameters
     ----------
     jvm : Jvm
     definition : TableDefinition
-    default : str, optional
-        The session's ``hive.default.fileformat``.
+    default : callable
+        Asks for the session's ``hive.default.fileformat``.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def with_hive_format(jvm: Jvm, definition: TableDefinition, default: str | None)
     """
     if (definition.provider or "").lower() != "hive":
         return definition
-    usual = {"serde": _LAZY_SIMPLE, **hive_format(jvm, TEXT), **hive_format(jvm, default or TEXT)}
+    usual = {"serde": _LAZY_SIMPLE, **hive_format(jvm, TEXT), **hive_format(jvm, default() or TEXT)}
     if definition.serde:
         return replace(definition, serde={**usual, **definition.serde})
     if definition.bucketing is not None:
@@ -63,9 +64,8 @@ def with_hive_format(jvm: Jvm, definition: TableDefinition, default: str | None)
         options = jvm.kind("org.apache.spark.sql.hive.execution.HiveOptions")(jvm.scala_map(definition.options))
         word = options.fileFormat()
         said = _of_options(jvm, str(word.get())) if word.isDefined() else {}
-        return replace(
-            definition, serde={**usual, **said, **_fields(options)}, options=texts(options.serdeProperties())
-        )
+        settings = jvm.entries(options.serdeProperties())
+        return replace(definition, serde={**usual, **said, **_fields(options)}, options=settings)
 
 
 def _of_options(jvm: Jvm, word: str) -> dict[str, str]:

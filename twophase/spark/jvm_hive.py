@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
 from twophase.spark import private
-from twophase.spark.jvm import BETWEEN, Jvm, private_name, texts
+from twophase.spark.jvm import Jvm, private_name
 from twophase.spark.jvm_metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
@@ -98,7 +98,7 @@ class HiveTables:
         with private_name("HiveExternalCatalog.tableMetaToTableProps", self._jvm.spark):
             method = self._jvm.once(("properties",), lambda: _method(self._catalog, "tableMetaToTableProps", 1))
             arguments = self._jvm.array("java.lang.Object", [table])
-            return {**texts(method.invoke(self._catalog, arguments)), _PROVIDER: provider}
+            return {**self._jvm.entries(method.invoke(self._catalog, arguments)), _PROVIDER: provider}
 
     def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""
@@ -206,8 +206,7 @@ class HiveTables:
         self._run(call)
 
     def _counted_by_spark(self, noted: Any) -> list[str]:
-        keys = str(self._jvm.jvm.java.lang.String.join(BETWEEN, noted.keySet())).split(BETWEEN)
-        return [key for key in keys if key.startswith(_COUNTED_BY_SPARK)]
+        return [key for key in self._jvm.entries(noted) if key.startswith(_COUNTED_BY_SPARK)]
 
     def _alter(
         self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None

@@ -1,12 +1,7 @@
-"""Partitions and formats of session tables, to the JVM and back in one text: a part of :mod:`twophase.spark.jvm`.
-
-Field by field, each of them would cost some dozen calls over Py4J. Spark's own Jackson with its Scala module turns the
-case classes into JSON and back, whatever fields a version of Spark has.
-"""
+"""Partitions and formats of session tables, to the JVM and back in one text: a part of :mod:`twophase.spark.jvm`."""
 
 from __future__ import annotations
 
-import json
 import re
 import string
 import unicodedata
@@ -14,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from twophase.spark.jvm import Jvm, private_name
+from twophase.spark.jvm import Jvm
 
 _PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
 _STORAGE = "org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat"
@@ -39,21 +34,21 @@ class PartitionTexts:
 
     def facts(self, partitions: Any) -> list[dict[str, Any]]:
         """Each field of each ``CatalogTablePartition`` of a Scala ``Seq``."""
-        found: list[dict[str, Any]] = self._read(partitions)
+        found: list[dict[str, Any]] = self._jvm.to_json(partitions)
         return found
 
     def storage(self, storage: Any) -> dict[str, Any]:
         """Each field of a ``CatalogStorageFormat``."""
-        found: dict[str, Any] = self._read(storage)
+        found: dict[str, Any] = self._jvm.to_json(storage)
         return found
 
     def make_storage(self, facts: Mapping[str, Any]) -> Any:
         """A ``CatalogStorageFormat``: ``locationUri`` as :func:`uri_of` has it; what is not said is not set."""
-        return self._make_one(_STORAGE, {"compressed": False, **facts})
+        return self._jvm.from_json(_STORAGE, {"compressed": False, **facts})
 
     def map(self, entries: Mapping[str, str]) -> Any:
         """A Scala ``Map``."""
-        return self._make_one(_MAP, entries)
+        return self._jvm.from_json(_MAP, dict(entries))
 
     def partitions(self, facts: Iterable[Mapping[str, Any]]) -> Any:
         """A Scala ``Seq`` of ``CatalogTablePartition``."""
@@ -63,44 +58,17 @@ class PartitionTexts:
         """A Scala ``Seq`` of partition values, each a ``Map`` from column to text."""
         return self._make(_MAP, specs)
 
-    def _read(self, value: Any) -> Any:
-        with private_name("fields of CatalogTablePartition", self._jvm.spark):
-            return json.loads(self._mapper().writeValueAsString(value))
-
     def _make(self, class_name: str, facts: Iterable[Mapping[str, Any]]) -> Any:
-        with private_name("fields of CatalogTablePartition", self._jvm.spark):
-            made = self._mapper().readValue(json.dumps([dict(fact) for fact in facts]), self._list_of(class_name))
+        made = self._jvm.from_json(self._jvm.list_kind(class_name), [dict(fact) for fact in facts])
         return self._jvm.static("org.apache.spark.api.python.PythonUtils", "toSeq")(made)
-
-    def _make_one(self, class_name: str, facts: Mapping[str, Any]) -> Any:
-        kind = self._jvm.once(("class", class_name), lambda: self._class(class_name))
-        with private_name(f"fields of {class_name.rpartition('.')[2]}", self._jvm.spark):
-            return self._mapper().readValue(json.dumps(dict(facts)), kind)
-
-    def _class(self, name: str) -> Any:
-        return self._jvm.static("java.lang.Class", "forName")(name)
-
-    def _list_of(self, class_name: str) -> Any:
-        def make() -> Any:
-            types = self._mapper().getTypeFactory()
-            return types.constructCollectionType(self._class("java.util.ArrayList"), self._class(class_name))
-
-        return self._jvm.once(("list", class_name), make)
-
-    def _mapper(self) -> Any:
-        return self._jvm.once(("ObjectMapper with Scala",), self._new_mapper)
-
-    def _new_mapper(self) -> Any:
-        mapper = self._jvm.kind("com.fasterxml.jackson.databind.ObjectMapper")()
-        mapper.registerModule(self._jvm.kind("com.fasterxml.jackson.module.scala.DefaultScalaModule")())
-        return mapper
 
 
 def path_of(uri: str) -> str:
-    """The Hadoop path string of a URI's text."""
+    """The Hadoop path string of a URI's text: without the slashes of an empty authority, or at the end."""
     head = _HEAD.match(uri)
     assert head is not None
-    return head.group() + unquote(uri[head.end() :])
+    path = unquote(uri[head.end() :]).replace("//", "/")
+    return head.group().removesuffix("//") + (path.rstrip("/") or path[:1])
 
 
 def uri_of(path: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twophase.spark.jvm import private_name, texts
+from twophase.spark.jvm import Jvm, private_name
 
 #: Plan nodes that hold statements inside, and the accessors that lead to them.
 _INNER: Mapping[str, tuple[str, ...]] = {
@@ -238,10 +238,11 @@ class StatementReader:
         name, specification = plan.name(), plan.tableSpec()
         parts = _strings(name.nameParts()) if str(name.nodeName()) == "UnresolvedIdentifier" else None
         serde = specification.serde()
-        provider = "hive" if serde.isDefined() else _option(specification.provider())
+        has_serde = bool(serde.isDefined())
+        provider = "hive" if has_serde else _option(specification.provider())
         verb = "create" if kind.startswith("Create") else "replace"
         kind = verb if kind.endswith("AsSelect") else "empty"
-        delimited = bool(serde.isDefined()) and _says_no_format(serde.get())
+        delimited = has_serde and _says_no_format(serde.get())
         return WriteNode(kind, parts, _position(plan), provider, delimited)
 
     def _insert(self, plan: Any) -> WriteNode:
@@ -401,7 +402,7 @@ class NameReader:
             columns = table.partitionColumnNames()
             provider = (_option(table.provider()) or "hive").lower()
             names = () if columns.isEmpty() else _strings(columns)
-            return TableFacts(provider, names, lambda: texts(table.storage().properties()))
+            return TableFacts(provider, names, lambda: Jvm(self.spark).entries(table.storage().properties()))
 
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Whether a partition, given by a value for each column, exists."""
@@ -484,12 +485,13 @@ def _says_no_format(serde: Any) -> bool:
 
 
 def _option(option: Any) -> str | None:
-    return str(option.get()) if option.isDefined() else None
+    """The text of an ``Option[String]`` in one crossing."""
+    said = str(option.toString())
+    return None if said == "None" else said.removeprefix("Some(").removesuffix(")")
 
 
 def _position(plan: Any) -> int:
-    index = plan.origin().startIndex()
-    return int(index.get()) if index.isDefined() else 0
+    return int(_option(plan.origin().startIndex()) or 0)
 
 
 def _static_partition(specification: Any) -> dict[str, str | None]:

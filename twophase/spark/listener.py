@@ -2,7 +2,7 @@
 
 Rules (each was learned the hard way): a listener copies a few primitive fields and returns; it makes no JVM call that
 can wait, holds no lock that a statement holds, runs no action and lets no exception out. Each crossing of Py4J makes a
-new Java proxy, so the one that was registered is kept on the Java side to be removable.
+new Java proxy, so what is registered is one Java object before it, which can be removed again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark import SparkContext
-
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
 from twophase.hooks.statement import Statement
+from twophase.spark.jvm import Jvm
+from twophase.spark.remembering import NEVER_ASKED, remembering
 
 log = logging.getLogger("twophase.spark")
 
 _QUEUE = "twophase"
+#: Events that we do not want; those of later versions fall through ``__getattr__``.
+_UNWANTED = dict.fromkeys(
+    (
+        *("onApplicationEnd", "onApplicationStart", "onBlockManagerAdded", "onBlockManagerRemoved", "onBlockUpdated"),
+        *("onEnvironmentUpdate", "onExecutorAdded", "onExecutorMetricsUpdate", "onExecutorRemoved", "onOtherEvent"),
+        *("onSpeculativeTaskSubmitted", "onStageCompleted", "onStageExecutorMetrics", "onStageSubmitted"),
+        *("onTaskGettingResult", "onTaskStart", "onUnpersistRDD"),
+    ),
+    NEVER_ASKED,
+)
 _REMOVE_TIMEOUT = 5.0
 
 
 class _Listener:
-    """The Python side of a ``SparkListenerInterface``; events that we do not want fall through ``__getattr__``."""
+    """The Python side of a ``SparkListenerInterface``."""
 
     class Java:
         implements = ["org.apache.spark.scheduler.SparkListenerInterface"]
@@ -97,21 +107,20 @@ class JobTracker:
 
     Parameters
     ----------
-    sc : pyspark.SparkContext
-        One tracker serves all attached sessions of a context.
+    jvm : Jvm
+        Of any session of a context: one tracker serves all attached ones.
     """
 
-    def __init__(self, sc: SparkContext) -> None:
-        self._sc = sc
+    def __init__(self, jvm: Jvm) -> None:
+        self._sc = jvm.spark.sparkContext
         self.feed = EventFeed()
-        self._parked = sc._jvm.java.util.ArrayList()  # type: ignore[union-attr]
-        self._parked.add(_Listener(self.feed))
-        self._bus = sc._jsc.sc().listenerBus()
+        self._listener = remembering(jvm, _Listener(self.feed), _UNWANTED)
+        self._bus = self._sc._jsc.sc().listenerBus()
         self._over = threading.Event()
         # Started now: at exit Python 3.12 and later start no thread. A forked child has none, and removes nothing.
         self._remover = threading.Thread(target=self._remove, name="twophase-listener-removal", daemon=True)
         self._remover.start()
-        self._bus.addToQueue(self._parked.get(0), _QUEUE)
+        self._bus.addToQueue(self._listener, _QUEUE)
         # Spark outlives a job that does not stop it, and would log an error for each event that nobody hears.
         atexit.register(self.close)
 
@@ -156,6 +165,6 @@ class JobTracker:
     def _remove(self) -> None:
         self._over.wait()
         try:
-            self._bus.removeListener(self._parked.get(0))
+            self._bus.removeListener(self._listener)
         except Exception:
             log.debug("The listener could not be removed; the context is probably stopped", exc_info=True)

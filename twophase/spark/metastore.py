@@ -8,6 +8,7 @@ Hive metastore below it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalogs.files import same
@@ -23,7 +24,7 @@ from twophase.errors import (
 )
 from twophase.model import BucketSpec
 from twophase.spark import jvm_hive, types
-from twophase.spark.jvm import texts
+from twophase.spark.jvm_partitions import path_of
 from twophase.spark.metastore_base import SERDE_FIELDS, spark_errors, strings, tells
 from twophase.spark.metastore_create import SessionCreation
 from twophase.spark.metastore_databases import SessionDatabases
@@ -37,6 +38,8 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     ----------
     spark : pyspark.sql.SparkSession
         A classic session.
+    jvm : Jvm, optional
+        Its JVM, where it is at hand.
     """
 
     @property
@@ -171,10 +174,11 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         if self._hive is None:
             return None
         storage = self._hive.client.getTable(database, name).storage()
-        path, found = texts(storage.properties()).get("path"), storage.locationUri()
-        if path is None or not found.isDefined():
+        facts = self._texts.storage(storage)
+        path, uri = facts["properties"].get("path"), facts["locationUri"]
+        if path is None or uri is None:
             return None
-        location = self._location(found.get())
+        location = path_of(uri)
         return None if same(location, path) else location
 
     def drop_table(self, database: str, name: str) -> None:
@@ -194,8 +198,8 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     # -- to Spark and back ---------------------------------------------------------------------------------------
 
     def _from_spark(self, found: Any) -> HiveTable:
-        storage = found.storage()
-        location = storage.locationUri()
+        storage = self._texts.storage(found.storage())
+        location = storage["locationUri"]
         bucketing = found.bucketSpec()
         provider = found.provider()
         serde = self._is_serde(provider)
@@ -205,12 +209,12 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             kind=str(found.tableType().name()),
             schema=types.to_arrow(str(found.schema().json())),
             provider=str(provider.get()).lower() if provider.isDefined() else None,
-            location=self._location(location.get()) if location.isDefined() else None,
+            location=None if location is None else path_of(location),
             partition_columns=tuple(strings(found.partitionColumnNames())),
             bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
             serde=self._serde(storage) if serde else {},
-            options={k: v for k, v in texts(storage.properties()).items() if k.lower() != "path"},
-            properties=texts(found.properties()),
+            options={k: v for k, v in storage["properties"].items() if k.lower() != "path"},
+            properties=self._jvm.entries(found.properties()),
             comment=str(found.comment().get()) if found.comment().isDefined() else None,
             tracked=serde or bool(found.tracksPartitionsInCatalog()),
             extra={"spark": found},
@@ -219,9 +223,10 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def _is_serde(self, provider: Any) -> bool:
         return bool(provider.isDefined()) and str(provider.get()).lower() == "hive"
 
-    def _serde(self, storage: Any) -> dict[str, str]:
-        found = {key: getattr(storage, name)() for key, name in SERDE_FIELDS.items()}
-        return {key: str(value.get()) for key, value in found.items() if value.isDefined()}
+    @staticmethod
+    def _serde(storage: Mapping[str, Any]) -> dict[str, str]:
+        found = {key: storage[name] for key, name in SERDE_FIELDS.items()}
+        return {key: value for key, value in found.items() if value is not None}
 
     def _changed(self, table: HiveTable) -> Any:
         """The table as it was read, with what :meth:`alter_table` may set."""

@@ -23,11 +23,13 @@ class SessionStore(Metastore):
     ----------
     spark : pyspark.sql.SparkSession
         A classic session.
+    jvm : Jvm, optional
+        Its JVM, where it is at hand: what has been fetched once is shared then.
     """
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: Any, jvm: Jvm | None = None) -> None:
         self._spark = spark
-        self._jvm = Jvm(spark)
+        self._jvm = jvm or Jvm(spark)
         self._version = str(spark.version)
         self._catalog = jvm_metastore.external_catalog(spark)
         self._hive = jvm_hive.hive_tables(self._jvm)
@@ -54,9 +56,6 @@ class SessionStore(Metastore):
 
     def _uri(self, location: str | None) -> Any | None:
         return None if location is None else self._jvm.static(_CATALOG + "CatalogUtils", "stringToURI")(location)
-
-    def _location(self, uri: Any) -> str:
-        return str(self._jvm.static(_CATALOG + "CatalogUtils", "URIToString")(uri))
 
     def _option(self, value: Any | None) -> Any:
         return self._jvm.option(value)

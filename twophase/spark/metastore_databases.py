@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.errors import CatalogError, DatabaseAlreadyExistsError, DatabaseNotExistError
-from twophase.spark.jvm import texts
+from twophase.spark.jvm_partitions import path_of
 from twophase.spark.metastore_base import SessionStore, spark_errors, strings, tells, words
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
@@ -22,19 +22,21 @@ class SessionDatabases(SessionStore):
         found = self._database(database)
         if found is None:
             return None
-        facts = {"location": self._location(found.locationUri()), "comment": str(found.description() or "")}
-        return {**texts(found.properties()), **facts}
+        facts = {"location": path_of(found["locationUri"]), "comment": found["description"] or ""}
+        return {**found["properties"], **facts}
 
     def database_exists(self, database: str) -> bool:
         return bool(self._catalog.databaseExists(database))
 
     def database_location(self, database: str) -> str | None:
         found = self._database(database)
-        return None if found is None else self._location(found.locationUri())
+        return None if found is None else path_of(found["locationUri"])
 
-    def _database(self, database: str) -> Any | None:
+    def _database(self, database: str) -> dict[str, Any] | None:
+        """Each field of a ``CatalogDatabase``."""
         try:
-            return self._catalog.getDatabase(database)
+            found: dict[str, Any] = self._jvm.to_json(self._catalog.getDatabase(database))
+            return found
         except spark_errors() as error:
             if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
                 return None
@@ -60,7 +62,7 @@ class SessionDatabases(SessionStore):
                 path=database,
             )
         found = self._catalog.getDatabase(database)
-        facts = {**texts(found.properties()), "comment": str(found.description() or "")}
+        facts = {**self._jvm.entries(found.properties()), "comment": str(found.description() or "")}
         uri = self._uri(changes["location"]) if changes.get("location") else found.locationUri()
         for key, value in changes.items():
             facts[key] = value or ""

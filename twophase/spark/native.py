@@ -32,11 +32,19 @@ from twophase.spark.proxies_namespaces import NamespacesMixin
 from twophase.spark.proxies_parquet import ParquetTable
 from twophase.spark.proxies_read import BatchesTable
 from twophase.spark.proxies_table import FilesTable, StagedTable, TableProxy, WriteTable
+from twophase.spark.remembering import ALWAYS, Lasting
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
 # ruff: noqa: N802
+
+#: How long Spark's analyser need not ask again. It wants a database's properties fifteen times in one CREATE TABLE.
+CATALOG_ANSWERS: Lasting = {
+    **dict.fromkeys(("name", "toString", "hashCode", "capabilities", "supportedCustomMetrics"), ALWAYS),
+    **dict.fromkeys(("useNullableQuerySchema", "tableStateOptionKeys", "changelogStateOptionKeys"), ALWAYS),
+    "loadNamespaceMetadata": 250,
+}
 
 
 class NativeCatalog(NamespacesMixin, Proxy):
@@ -179,7 +187,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         """Options of a ``DataFrameWriter``: Spark itself tells them only when the table is staged already."""
         options = options_of(self._jvm.local_property(INTENT_PROPERTY), path)
         complete = replace(definition, options={**definition.options, **options}) if options else definition
-        return with_hive_format(self._jvm, complete, self._catalog.environment.conf.get(DEFAULT_FORMAT))
+        return with_hive_format(self._jvm, complete, lambda: self._catalog.environment.conf.get(DEFAULT_FORMAT))
 
     def _writable_path(self, identifier: Any) -> ObjectPath:
         path = object_path(self._jvm, identifier)

@@ -60,6 +60,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     "org.apache.spark.SparkContext": ("listenerBus",),
     "org.apache.spark.scheduler.LiveListenerBus": ("addToQueue", "removeListener", "waitUntilEmpty"),
     "org.apache.spark.api.python.PythonUtils": ("toSeq", "toScalaMap"),
+    "org.codehaus.janino.SimpleCompiler": ("cook", "getClassLoader"),
 }
 
 #: Catalogs, tables and the exceptions that Spark expects of a catalog.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 
 # ruff: noqa: N802
 
-#: Spark's analyser asks for a database's properties seven times in one CREATE TABLE; seconds that an answer serves.
-_ANSWER_LASTS = 0.25
-
 
 class NamespacesMixin:
     """``SupportsNamespaces`` over a catalog's databases; a database of several levels has them joined by dots."""
@@ -26,7 +22,6 @@ class NamespacesMixin:
     _jvm: Jvm
     _catalog: Catalog
     _handle: Handle
-    _answer: tuple[str, float, Any] | None = None
 
     def _database(self, namespace: Any) -> str:
         return ".".join(self._jvm.parts(namespace))
@@ -55,11 +50,8 @@ class NamespacesMixin:
 
     def loadNamespaceMetadata(self, namespace: Any) -> Any:
         with thrown_to_spark(self._jvm, namespace=namespace):
-            database, now = self._database(namespace), time.monotonic()
-            if self._answer is None or self._answer[0] != database or now - self._answer[1] > _ANSWER_LASTS:
-                facts = self._catalog.load_database(database) if database else {}
-                self._answer = (database, now, self._jvm.map(facts))
-            return self._answer[2]
+            database = self._database(namespace)
+            return self._jvm.map(self._catalog.load_database(database) if database else {})
 
     def createNamespace(self, namespace: Any, properties: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
@@ -71,14 +63,12 @@ class NamespacesMixin:
         with thrown_to_spark(self._jvm, namespace=namespace):
             database = self._database(namespace)
             self._handle.refuse_in_transaction(f"ALTER DATABASE {database}", database)
-            self._answer = None
             self._catalog.alter_database(database, database_changes(changes))
 
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
         with thrown_to_spark(self._jvm, namespace=namespace):
             database = self._database(namespace)
             self._handle.refuse_in_transaction(f"DROP DATABASE {database}", database)
-            self._answer = None
             if not self._catalog.database_exists(database):
                 return False
             if not cascade and self._catalog.list_tables(database):

@@ -16,11 +16,21 @@ from twophase.spark.jvm import CATALOG, INTENT_PROPERTY
 from twophase.spark.proxies import Proxy
 from twophase.spark.proxies_definition import table_properties, table_transforms
 from twophase.spark.proxies_write import WriteBuilder
+from twophase.spark.remembering import ALWAYS, Lasting
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
 # ruff: noqa: N802
+
+#: What never changes of a table as it was loaded or staged.
+TABLE_ANSWERS: Lasting = dict.fromkeys(
+    (
+        *("name", "toString", "hashCode", "id", "version", "schema", "columns", "partitioning", "properties"),
+        *("constraints", "capabilities"),
+    ),
+    ALWAYS,
+)
 
 
 class TableProxy(Proxy):
@@ -52,39 +62,21 @@ class TableProxy(Proxy):
     def version(self) -> None:
         return None
 
-    # Spark asks for these many times over; each answer is made once.
-
     @cached_property
     def _schema_json(self) -> str:
         return types.from_arrow(self._definition.schema)
 
-    @cached_property
-    def _struct(self) -> Any:
+    def schema(self) -> Any:
         return self._jvm.struct(self._schema_json)
 
-    @cached_property
-    def _columns(self) -> Any:
-        return self._jvm.columns(self._struct)
-
-    @cached_property
-    def _transforms(self) -> Any:
-        return self._jvm.transforms(table_transforms(self._definition))
-
-    @cached_property
-    def _properties(self) -> Any:
-        return self._jvm.map(table_properties(self._definition))
-
-    def schema(self) -> Any:
-        return self._struct
-
     def columns(self) -> Any:
-        return self._columns
+        return self._jvm.columns(self.schema())
 
     def partitioning(self) -> Any:
-        return self._transforms
+        return self._jvm.transforms(table_transforms(self._definition))
 
     def properties(self) -> Any:
-        return self._properties
+        return self._jvm.map(table_properties(self._definition))
 
     def constraints(self) -> Any:
         return self._jvm.array(CATALOG + "constraints.Constraint")

@@ -158,7 +158,7 @@ class Rewriter:
         if plan is None:
             return None  # Spark's own parse error is better than ours
         nodes, stream = self._writes(plan, text), list(tokens(text))
-        if self._reader.is_script(plan):
+        if "begin" in text.lower() and self._reader.is_script(plan):
             script = self._script(text, stream, nodes, args)
         draft = _Draft(self, text, args, stream, script)
         for node, place in _paired(nodes, places(stream)):

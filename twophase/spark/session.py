@@ -17,9 +17,11 @@ from twophase.spark import live, options, private, shared
 from twophase.spark.environment import SessionEnvironment
 from twophase.spark.jvm import TRANSACTION_PROPERTY, Jvm
 from twophase.spark.listener import JobTracker
-from twophase.spark.native import NativeCatalog
+from twophase.spark.native import CATALOG_ANSWERS, NativeCatalog
 from twophase.spark.options import Options
+from twophase.spark.proxies_table import TABLE_ANSWERS
 from twophase.spark.refresh import Refresher
+from twophase.spark.remembering import remembering
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
 
@@ -240,7 +242,8 @@ class Handle:
     def _register(self) -> None:
         registered = self.jvm.catalogs()
         for name, catalog in self._catalogs.items():
-            registered.put(name, NativeCatalog(self, catalog))
+            native = NativeCatalog(self, catalog)
+            registered.put(name, remembering(self.jvm, native, CATALOG_ANSWERS, TABLE_ANSWERS))
         shared.install_router(self)
 
     def _unregister(self) -> None:

@@ -21,7 +21,7 @@ class _Application:
     def __init__(self, handle: Handle) -> None:
         self.context = handle.spark.sparkContext
         self.sessions: list[Handle] = []
-        self.tracker = JobTracker(self.context)
+        self.tracker = JobTracker(handle.jvm)
         self.terminator = Terminator(self.tracker)
         self.terminator.install()
 

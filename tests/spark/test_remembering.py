@@ -1,0 +1,139 @@
+"""What Spark asks of a Python object many times over is answered in the JVM, and never wrongly."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from tests.spark.conftest import Start
+from twophase.spark.jvm import Jvm
+from twophase.spark.remembering import ALWAYS, NEVER_ASKED, remembering
+
+pytestmark = pytest.mark.spark40
+
+_AN_HOUR = 3_600_000
+
+
+class Asked:
+    """Answers each question with how many there were."""
+
+    def __init__(self) -> None:
+        self.questions: list[Any] = []
+
+    def get(self) -> Any:
+        self.questions.append("get")
+        return Asked()
+
+    def apply(self, value: Any) -> str:
+        self.questions.append(value if isinstance(value, str) else list(value))
+        if value == "fail":
+            raise ValueError("refused")
+        return f"answer {len(self.questions)}"
+
+    def run(self) -> None:
+        self.questions.append("run")
+
+    def equals(self, other: Any) -> bool:
+        self.questions.append("equals")
+        return False
+
+    def hashCode(self) -> int:  # noqa: N802
+        return 7
+
+    def toString(self) -> str:  # noqa: N802
+        self.questions.append("toString")
+        return "asked"
+
+    class Java:
+        implements = ["java.util.function.Supplier", "java.util.function.Function", "java.lang.Runnable"]
+
+
+@pytest.fixture(scope="module")
+def jvm(start: Start) -> Jvm:
+    found = Jvm(start())
+    found.start_callbacks()
+    return found
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def test_what_never_changes_is_asked_once_for_each_argument(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"apply": ALWAYS, "toString": ALWAYS})
+
+    assert [java.apply(value) for value in ("a", "b", "a", "b")] == ["answer 1", "answer 2", "answer 1", "answer 2"]
+    java.run()
+    assert java.apply("a") == "answer 1"
+    assert [str(java.toString()), str(java.toString())] == ["asked", "asked"]
+    assert asked.questions == ["a", "b", "run", "toString"]
+
+
+def test_arrays_are_the_same_question_where_they_hold_the_same(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"apply": _AN_HOUR})
+    questions = [["a", "b"], ["a", "b"], ["a, b"], ["a"], [], ["a", "b"]]
+
+    assert [java.apply(jvm.strings(question)) for question in questions] == [
+        *("answer 1", "answer 1", "answer 2", "answer 3", "answer 4", "answer 1"),
+    ]
+    assert asked.questions == [["a", "b"], ["a, b"], ["a"], []]
+
+
+def test_an_answer_that_lasts_a_while_is_forgotten_when_anything_else_is_asked(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"apply": _AN_HOUR, "toString": ALWAYS})
+
+    assert java.apply("a") == java.apply("a") == "answer 1"
+    java.toString()
+    assert java.apply("a") == "answer 1"
+    java.run()
+    assert java.apply("a") == "answer 4"
+
+
+def test_an_answer_that_lasts_a_while_is_forgotten_after_it(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"apply": 1})
+    deadline = time.monotonic() + 30
+
+    while len(asked.questions) < 2 and time.monotonic() < deadline:
+        java.apply("a")
+
+    assert asked.questions == ["a", "a"]
+
+
+def test_an_error_is_no_answer(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"apply": ALWAYS})
+
+    for _ in range(2):
+        with pytest.raises(Py4JJavaError, match="refused"):
+            java.apply("fail")
+    assert asked.questions == ["fail", "fail"]
+
+
+def test_what_nobody_wants_to_know_is_never_asked(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"run": NEVER_ASKED})
+
+    java.run()
+    assert asked.questions == []
+    java.apply("a")
+    assert asked.questions == ["a"]
+
+
+def test_it_equals_itself_and_asks_of_others(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {})
+
+    assert java.equals(java)
+    assert asked.questions == []
+    assert not java.equals(jvm.strings([]))
+    assert asked.questions == ["equals"]
+
+
+def test_the_objects_that_it_answers_with_remember_too(jvm: Jvm, asked: Asked) -> None:
+    java = remembering(jvm, asked, {"get": ALWAYS}, {"apply": ALWAYS})
+
+    answer = java.get()
+    assert [answer.apply("a"), answer.apply("a"), java.get().apply("a")] == ["answer 1"] * 3
+    assert [answer.get().apply("a"), answer.get().apply("a")] == ["answer 1"] * 2  # two objects, asked once each
+    assert asked.questions == ["get"]
