@@ -16,6 +16,7 @@ from twophase.errors import AtomicityNotSupportedError, CatalogError, Transactio
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath
 from twophase.protocol import TransactionState
+from twophase.spark.native import NativeCatalog
 from twophase.spark.session import Handle
 from twophase.testing import ChaosCatalog
 
@@ -271,6 +272,20 @@ def test_alter_database_reaches_the_catalog(spark: SparkSession, lake: ChaosCata
     facts = lake.load_database("db")
     assert (facts["k"], facts["comment"]) == ("v", "people")
     assert "people" in str(spark.sql("DESCRIBE DATABASE EXTENDED lake.db").collect())
+
+
+def test_the_analyser_asks_once_for_a_database(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wants the properties a dozen times; each question that reaches Python counts in a statement of few rows."""
+    asked: list[str] = []
+    answer = NativeCatalog.loadNamespaceMetadata
+
+    def counting(self: NativeCatalog, namespace: Any) -> Any:
+        asked.append(".".join(namespace))
+        return answer(self, namespace)
+
+    monkeypatch.setattr(NativeCatalog, "loadNamespaceMetadata", counting)
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id, 'a' AS name")
+    assert len(asked) <= 1
 
 
 def test_names_of_any_kind_work(spark: SparkSession, lake: ChaosCatalog) -> None:
