@@ -140,7 +140,9 @@ class Statement:
             with deferred_interrupts():
                 self._undo(error)
         except Exception as problem:  # the user's own error must reach the user
-            error.add_note(f"twophase could not clean up after this error: {problem}")
+            text = f"twophase could not clean up after this error: {problem}"
+            log.warning("%s (%s, transaction %s)", text, self.job.path, self.job.transaction_id)
+            error.add_note(text)
         self._end_failed(error)
 
     def _undo(self, error: BaseException) -> None:

@@ -17,6 +17,9 @@ __all__ = ["Cleaned", "clean"]
 
 _log = logging.getLogger("twophase")
 
+#: States of a dead transaction that may have been published.
+_DECIDED = (TransactionState.COMMITTING, TransactionState.COMPLETED, TransactionState.IN_DOUBT)
+
 
 @dataclass(frozen=True)
 class Cleaned:
@@ -29,12 +32,15 @@ class Cleaned:
     removed : bool
     reason : str or None
         Why it was kept.
+    failed : bool
+        Whether it was to be removed, and could not be.
     """
 
     catalog: str
     residue: Residue
     removed: bool
     reason: str | None = None
+    failed: bool = False
 
     def to_document(self) -> dict[str, Any]:
         """For JSON output."""
@@ -48,13 +54,15 @@ class Cleaned:
             "since": residue.since,
             "removed": self.removed,
             "reason": self.reason,
+            "failed": self.failed,
         }
 
 
 def clean(coordinator: Coordinator, catalogs: Iterable[Catalog], dry_run: bool = False) -> list[Cleaned]:
     """List and remove what nobody needs any more; only what carries the stamp of a transaction that has ended.
 
-    Transactions that this timeline does not know may be alive on another one: what they made is listed and kept.
+    Dead transactions are recovered first, whosever they are. Transactions that this timeline does not know may be alive
+    on another one: what they made is listed and kept.
 
     Parameters
     ----------
@@ -62,7 +70,7 @@ def clean(coordinator: Coordinator, catalogs: Iterable[Catalog], dry_run: bool =
     catalogs : iterable of Catalog
         Where to look.
     dry_run : bool
-        Only list.
+        Only list; nothing is recovered either.
 
     Returns
     -------
@@ -82,7 +90,7 @@ def clean(coordinator: Coordinator, catalogs: Iterable[Catalog], dry_run: bool =
 
 def _remove_leftovers(coordinator: Coordinator) -> None:
     """What a transaction could not remove at its end is tried again, by the participants themselves."""
-    coordinator.recover(own_only=True)
+    coordinator.recover(own_only=False)
     for record in coordinator.timeline.transactions():
         if not record.is_open and record.left_behind:
             coordinator.recover(transaction_id=record.id)
@@ -90,30 +98,35 @@ def _remove_leftovers(coordinator: Coordinator) -> None:
 
 def _clean_one(timeline: Timeline, catalog: Catalog, dry_run: bool) -> list[Cleaned]:
     retention = catalog.environment.retention
-    living = frozenset(record.id for record in timeline.transactions(open_only=True))
+    now = timeline.now()
+    living = frozenset(r.id for r in timeline.transactions(open_only=True) if not r.is_dead(now))
     found = catalog.residues(live_transactions=living)
     # Asked after the store was: a transaction that began in between is on the timeline, and kept.
     return [_treat(timeline, catalog, residue, retention, dry_run) for residue in found]
 
 
 def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, retention: float, dry_run: bool) -> Cleaned:
-    reason = residue.kept or _why_kept(timeline, residue, retention)
+    reason = residue.kept or _why_kept(timeline, residue, retention, dry_run)
     if reason is None and not dry_run:
         try:
             catalog.remove_residue(residue)
             return Cleaned(catalog.name, residue, removed=True)
         except Exception as error:
             _log.warning("Could not remove %s: %s", residue.location, error)
-            reason = describe_error(error)
+            return Cleaned(catalog.name, residue, removed=False, reason=describe_error(error), failed=True)
     return Cleaned(catalog.name, residue, removed=False, reason=reason)
 
 
-def _why_kept(timeline: Timeline, residue: Residue, retention: float) -> str | None:
+def _why_kept(timeline: Timeline, residue: Residue, retention: float, dry_run: bool) -> str | None:
     record = timeline.transaction(residue.transaction_id)
     if record is None:
         return "its transaction is not on this timeline; it may be alive on another one"
     if record.is_open:
-        return f"its transaction is {record.state.name}"
+        if not record.is_dead(timeline.now()):
+            return f"its transaction is {record.state.name}"
+        if dry_run and record.state not in _DECIDED:
+            return None  # Recovery rolls it back.
+        return f"its transaction is dead and {record.state.name}; run: twophase recover {record.id}"
     # What was published once may have readers, and may be in use where this session cannot look.
     committed = record.state is TransactionState.COMPLETED
     if committed and residue.holds_rows and (record.finished or 0.0) + retention > timeline.now():

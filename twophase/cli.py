@@ -177,12 +177,13 @@ def _dead(line: Timeline) -> list[TransactionRecord]:
 def clean(context: Context, dry_run: bool) -> int:
     """Remove what dead transactions left, and replaced versions past their retention.
 
-    Only what carries the stamp of a transaction of this timeline that has ended is removed; the rest is listed.
+    Dead transactions are recovered first, as by `twophase recover`. Only what carries the stamp of a transaction of
+    this timeline that has ended is removed; the rest is listed.
     """
     handle = context.session()
     results = clean_up(handle.coordinator, handle.catalogs.values(), dry_run)
     context.out.cleaned(results, dry_run=dry_run)
-    return DONE
+    return FAILED if any(result.failed for result in results) else DONE
 
 
 @command

@@ -182,7 +182,8 @@ class Driver:
         if action.state is TransactionState.COMMITTING:
             self._decide()
         else:
-            self._timeline.record(self._lease, action.state, error=action.error, left_behind=action.left_behind)
+            left = self._staged() if action.state is TransactionState.IN_DOUBT else action.left_behind
+            self._timeline.record(self._lease, action.state, error=action.error, left_behind=left)
 
     @perform.register
     def _(self, action: actions.Close) -> None:
@@ -270,6 +271,11 @@ class Driver:
     @perform.register
     def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
+
+    def _staged(self) -> tuple[str, ...]:
+        """What lies in the stores while the outcome is not known."""
+        taking_part = (member for member in self._enlisted.values() if member.state.takes_part)
+        return tuple(place for member in taking_part for place in left_behind(member))
 
     def _fence(self) -> None:
         if not self._lease.surely_held():

@@ -6,17 +6,25 @@ a timeline; the time makes ids sort; the random part makes them unique.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from datetime import UTC, datetime
 
 _MAX_COORDINATOR = 24
+_DIGEST = 6
 _PATTERN = re.compile(r"(?P<coordinator>[a-z0-9_]{1,24})-(?P<second>\d{8}t\d{6})-(?P<random>[0-9a-f]{8})")
 
 
 def coordinator_name(text: str) -> str:
-    """Any text as a coordinator's name: ``[a-z0-9_]``, at most 24 characters, never empty."""
-    name = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")[:_MAX_COORDINATOR]
+    """Any text as a coordinator's name: ``[a-z0-9_]``, at most 24 characters, never empty.
+
+    A longer one is cut, and ends in a digest of the whole: two applications whose names begin alike are still two.
+    """
+    name = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
+    if len(name) > _MAX_COORDINATOR:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+        name = f"{name[: _MAX_COORDINATOR - _DIGEST - 1].rstrip('_')}_{digest}"
     return name or "twophase"
 
 

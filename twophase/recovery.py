@@ -48,6 +48,18 @@ class Recovered:
     doubtful: tuple[str, ...] = ()
     note: str | None = None
 
+    def __str__(self) -> str:
+        """In words, with the next command where there is one."""
+        words = [f"transaction {self.transaction_id} was {self.found.name} and is {self.state.name}"]
+        words += [self.note.rstrip(".")] if self.note else []
+        words += [f"in doubt: {', '.join(self.doubtful)}"] if self.doubtful else []
+        words += [f"left behind: {', '.join(self.left_behind)}"] if self.left_behind else []
+        if not self.is_resolved:
+            words.append(f"see twophase show {self.transaction_id}, and run twophase recover {self.transaction_id}")
+        elif self.left_behind:
+            words.append("remove it with twophase clean")
+        return "; ".join(words) + "."
+
     @property
     def is_resolved(self) -> bool:
         """Whether the outcome is known now."""

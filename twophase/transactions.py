@@ -408,6 +408,7 @@ class Transaction:
         self._report(verdict.problems, error)
         if verdict.state is TransactionState.IN_DOUBT:
             self._doubt = self._in_doubt(driver.names(verdict.doubtful), verdict.error)
+            self._left_behind = tuple(self._doubt.left_behind)
             raise self._doubt from verdict.error
         if driver.interrupt is not None:
             driver.interrupt.add_note(f"Transaction {self._id} ended as {self._state.name}.")
@@ -442,15 +443,22 @@ class Transaction:
         )
 
     def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
-        """Attach what went wrong on the way to the error that the user gets; else tell it in the log."""
-        for problem in problems:
-            text = f"While ending transaction {self._id}: {name_error(problem)}"
-            if error is None:
-                _log.warning(text)
-            elif problem is not error:
-                error.add_note(text)
+        """Tell what went wrong on the way, in the log and with the error that the user gets.
+
+        An error that came from Spark goes back through it, and arrives as another one without what was added here.
+        """
+        told = [
+            f"While ending transaction {self._id}: {name_error(problem)}"
+            for problem in problems
+            if problem is not error
+        ]
         if error is not None and self._left_behind:
-            error.add_note(f"Left behind by transaction {self._id}: {', '.join(self._left_behind)}.")
+            places = ", ".join(self._left_behind)
+            told.append(f"Left behind by transaction {self._id}: {places}. Remove it with: twophase clean")
+        for text in told:
+            _log.warning(text)
+            if error is not None:
+                error.add_note(text)
 
     def _end(self) -> None:
         self._coordinator.ended(self._id)

@@ -9,6 +9,7 @@ from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhas
 from twophase.catalogs.files import Files, join, parent, same
 from twophase.catalogs.hive import alter, identity, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
+from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
@@ -69,6 +70,8 @@ class HiveCatalog(Catalog):
         self.recipe = self._choice("recipe", RECIPES)
         self._metastore_kind = self._choice("metastore", METASTORES)
         self._metastore: Metastore | None = None
+        if self._metastore_kind == "hiveserver2":
+            SqlClient(name, self.options)  # Its options are checked now, and the server is called when it is needed.
         self._housekeeping = Housekeeping(self)
 
     def _choice(self, option: str, allowed: tuple[str, ...]) -> str:

@@ -37,6 +37,8 @@ class SqlClient:
         self._port = self._number("port", 10_000)
         self._timeout = self._number("timeout", 30)
         self._auth = options.get("auth", "NONE").upper()
+        self._tls = self._says("tls", default=False)
+        self._verifies = self._says("tls_verify", default=True)
         self._check()
 
     def __repr__(self) -> str:
@@ -53,6 +55,13 @@ class SqlClient:
             raise ConfigurationError(f"Catalog {self._catalog}: the option {option} is a number, not {text!r}.")
         return int(text)
 
+    def _says(self, option: str, *, default: bool) -> bool:
+        # Anything else is refused, not taken for one of them: a password would go in plain text.
+        text = self._options.get(option, str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise ConfigurationError(f"Catalog {self._catalog}: the option {option} is true or false, not {text!r}.")
+        return text == "true"
+
     def _check(self) -> None:
         if not self._host:
             raise ConfigurationError(f"Catalog {self._catalog}: metastore=hiveserver2 needs the option host.")
@@ -68,6 +77,11 @@ class SqlClient:
             raise ConfigurationError(
                 f"Catalog {self._catalog}: auth=KERBEROS and kerberos_service_name belong together."
             )
+        for option in ("tls_ca", "tls_verify"):
+            if option in self._options and not self._tls:
+                raise ConfigurationError(
+                    f"Catalog {self._catalog}: {option} needs tls=true; the connection would not be encrypted."
+                )
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -153,10 +167,10 @@ class SqlClient:
     def _socket(self) -> Any:
         from thrift.transport import TSocket, TSSLSocket
 
-        if self._options.get("tls", "false").lower() != "true":
+        if not self._tls:
             return TSocket.TSocket(self._host, self._port)
         context = ssl.create_default_context(cafile=self._options.get("tls_ca"))
-        if self._options.get("tls_verify", "true").lower() == "false":
+        if not self._verifies:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return TSSLSocket.TSSLSocket(self._host, self._port, ssl_context=context, server_hostname=self._host)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.bench import DEFINITION, Bench, path, run_shape, stage, write
 from twophase.clean import Cleaned, clean
-from twophase.errors import TimelineError
+from twophase.errors import CatalogError, TimelineError
 from twophase.model import Purpose, WriteContext
 from twophase.states import TransactionState
 
@@ -79,6 +79,39 @@ def test_dead_transactions_are_recovered_first(bench: Bench) -> None:
     assert bench.staged() == []
 
 
+def test_the_dead_of_other_applications_are_listed_and_removed(bench: Bench) -> None:
+    tx = bench.coordinator("etl").begin()
+    write(tx, bench.catalogs["one"], "t")
+    transaction_id = tx.id
+    del tx
+
+    listed = cleaned(bench, dry_run=True)
+    assert {found.residue.transaction_id for found in listed} == {transaction_id}
+    assert [(found.removed, found.reason) for found in listed] == [(False, None)] * len(listed)
+    assert bench.staged() != []
+    cleaned(bench)
+    assert bench.staged() == []
+
+
+def test_the_dead_that_cannot_be_recovered_are_listed_with_what_to_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = bench.coordinator("etl").begin()
+    write(tx, bench.catalogs["one"], "t")
+    transaction_id = tx.id
+    del tx
+
+    def refuse(_: Any) -> Any:
+        raise CatalogError("The store is away.")
+
+    monkeypatch.setattr(bench.catalogs["one"], "restore", refuse)
+
+    listed = cleaned(bench)
+    assert listed
+    assert all(f"twophase recover {transaction_id}" in str(kept.reason) for kept in listed)
+    assert bench.staged() != []
+
+
 def test_what_another_timeline_s_transactions_made_is_listed_and_kept(bench: Bench) -> None:
     orphan(bench, "foreign-20260101t000000-00000000")
     (found,) = cleaned(bench)
@@ -110,7 +143,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(bench: Bench) ->
     orphan(bench, tx.id)
     bench.catalogs["one"].faults.add("remove_residue", "error")
     (found,) = cleaned(bench)
-    assert not found.removed
+    assert (found.removed, found.failed) == (False, True)
     assert "ChaosError" in (found.reason or "")
 
 

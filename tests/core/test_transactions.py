@@ -23,7 +23,7 @@ from twophase.errors import (
     TransactionInDoubt,
     WriteConflictError,
 )
-from twophase.identifiers import coordinator_of
+from twophase.identifiers import coordinator_name, coordinator_of, new_transaction_id
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.records import TransactionRecord
 from twophase.states import ParticipantState, TransactionState
@@ -73,6 +73,12 @@ def test_the_id_names_the_coordinator(bench: Bench) -> None:
     tx = bench.coordinator(name="Nightly ETL (Müller)").begin()
     assert coordinator_of(tx.id) == "nightly_etl_m_ller"
     assert coordinator_of("no id of ours") is None
+
+
+def test_two_long_names_that_begin_alike_are_two_coordinators() -> None:
+    names = {coordinator_name(f"nightly_revenue_pipeline_{region}") for region in ("eu", "us")}
+    assert len(names) == 2
+    assert all(len(name) <= 24 and coordinator_of(new_transaction_id(name)) == name for name in names)
 
 
 def test_a_single_publish_reaches_level_three_and_several_reach_two(bench: Bench) -> None:
@@ -410,11 +416,11 @@ def test_a_later_refusal_that_cannot_be_undone_is_in_doubt_with_names(bench: Ben
 # -- in doubt ---------------------------------------------------------------------------------------------------------
 
 
-def in_doubt(bench: Bench) -> Transaction:
-    """A transaction that was published, while its store no longer answers."""
+def in_doubt(bench: Bench, reply: str = "lost_reply") -> Transaction:
+    """A transaction that was published, or not, while its store no longer answers."""
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
-    bench.catalogs["one"].faults.add("publish", "lost_reply", 1)
+    bench.catalogs["one"].faults.add("publish", reply, 1)
     bench.catalogs["one"].faults.add("outcome", "error")
     with pytest.raises(TransactionInDoubt):
         tx.commit()
@@ -431,6 +437,27 @@ def test_an_unknown_outcome_is_in_doubt_and_names_the_commands_that_resolve_it(b
     assert "one.default.t" in text
     assert not isinstance(caught.value, TransactionAborted)
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def test_what_lies_in_the_stores_of_a_transaction_in_doubt_is_on_the_timeline(bench: Bench) -> None:
+    tx = in_doubt(bench, "error")
+    record = bench.coordinator().timeline.transaction(tx.id)
+    assert record is not None
+    assert record.left_behind == tx.left_behind != ()
+    bench.catalogs["one"].faults.clear()
+    (resolved,) = bench.coordinator().recover()
+    assert (resolved.state.is_final, resolved.left_behind) == (True, ())
+    after = bench.coordinator().timeline.transaction(tx.id)
+    assert after is not None
+    assert after.left_behind == ()
+
+
+def test_what_became_of_a_transaction_is_told_in_words_with_the_next_command(bench: Bench) -> None:
+    tx = in_doubt(bench)
+    (still,) = bench.coordinator().recover()
+    assert str(still).startswith(f"transaction {tx.id} was IN_DOUBT and is IN_DOUBT; ")
+    assert "in doubt: one.default.t" in str(still)
+    assert f"twophase recover {tx.id}" in str(still)
 
 
 def test_abort_after_an_unknown_outcome_touches_nothing(bench: Bench) -> None:

@@ -122,7 +122,15 @@ def test_an_unreachable_metastore_makes_the_outcome_unknown_and_nothing_is_remov
 
 
 def test_options_that_do_not_go_together(world: World) -> None:
-    for facts in ({"auth": "LDAP"}, {"password": "x"}, {"auth": "MAGIC"}, {"port": "many"}, {"auth": "KERBEROS"}):
-        other = world.with_options(metastore="hiveserver2", host="h", **facts)
+    for facts in (
+        *({"auth": "LDAP"}, {"password": "x"}, {"auth": "MAGIC"}, {"port": "many"}, {"auth": "KERBEROS"}),
+        *(
+            {"tls": "yes"},
+            {"tls": "1"},
+            {"tls_ca": "ca.pem"},
+            {"tls_verify": "false"},
+            {"tls": "true", "tls_verify": "no"},
+        ),
+    ):
         with pytest.raises(ConfigurationError):
-            other.catalog.list_databases()
+            world.with_options(metastore="hiveserver2", host="h", **facts)

@@ -198,11 +198,14 @@ CHILD = """
 """
 
 SQL = f"""spark.sql("CREATE TABLE t AS {SLOW_QUERY}")"""
+NAMED_SQL = f"""spark.sql("CREATE TABLE hive.default.t AS {SLOW_QUERY}")"""
 WITHOUT_SQL = f"""twophase.create_table_as(spark.sql("{SLOW_QUERY}"), "hive", "default.t", provider="parquet")"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statement", [SQL, WITHOUT_SQL], ids=["spark.sql", "create_table_as"])
+@pytest.mark.parametrize(
+    "statement", [SQL, NAMED_SQL, WITHOUT_SQL], ids=["spark.sql", "name with catalog", "create_table_as"]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_rolls_the_statement_back_before_it_takes_effect(
     tmp_path: Path, number: signal.Signals, statement: str

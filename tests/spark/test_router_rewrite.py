@@ -153,8 +153,6 @@ def test_the_catalog_is_put_before_the_target(rewriter: Rewriter, text: str, exp
         "INSERT INTO other SELECT 1",
         "INSERT INTO missing SELECT 1",
         "INSERT INTO nowhere.missing SELECT 1",
-        "INSERT INTO lake.db.t SELECT 1",
-        "INSERT INTO hive.db.t SELECT 1",
         "INSERT INTO parquet.`/some/path` SELECT 1",
         "INSERT INTO t REPLACE WHERE a = 1 SELECT 1",
         "INSERT OVERWRITE DIRECTORY '/some/path' USING parquet SELECT 1",
@@ -169,6 +167,28 @@ def test_the_catalog_is_put_before_the_target(rewriter: Rewriter, text: str, exp
 )
 def test_everything_else_stays_as_it_is(rewriter: Rewriter, text: str) -> None:
     assert rewriter.rewrite(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("INSERT INTO lake.db.t SELECT 1", "INSERT INTO hive.db.t SELECT 1", "CREATE TABLE lake.db.n AS SELECT 1"),
+        "EXECUTE IMMEDIATE 'INSERT INTO lake.db.t SELECT 1'",
+    ],
+)
+def test_a_name_with_its_catalog_stays_and_is_known_to_be_ours(rewriter: Rewriter, text: str) -> None:
+    found = rewritten(rewriter, text)
+    assert found.text == text
+    assert [target.spliced for target in found.targets] == [False]
+
+
+@pytest.mark.parametrize("text", ["${verb} INTO t SELECT 1", "WITH a AS (SELECT 1) ${verb} INTO t SELECT * FROM a"])
+def test_a_verb_in_a_variable_is_seen(spark: SparkSession, rewriter: Rewriter, text: str) -> None:
+    spark.conf.set("verb", "INSERT")
+    try:
+        assert "INSERT INTO `hive`.`default`.t" in rewritten(rewriter, text).text
+    finally:
+        spark.conf.unset("verb")
 
 
 @pytest.mark.parametrize(
@@ -312,8 +332,8 @@ def test_names_follow_the_current_database_and_catalog(spark: SparkSession, rewr
     try:
         assert rewritten(rewriter, "INSERT INTO t SELECT 1").text == "INSERT INTO `hive`.`db`.t SELECT 1"
         spark.sql("USE lake")
-        assert rewriter.rewrite("INSERT INTO t SELECT 1") is None
-        assert rewriter.rewrite("CREATE TABLE n AS SELECT 1") is None
+        for text in ("INSERT INTO t SELECT 1", "CREATE TABLE n AS SELECT 1"):
+            assert rewritten(rewriter, text).text == text
         assert rewritten(rewriter, "INSERT INTO spark_catalog.db.t SELECT 1").text.startswith("INSERT INTO `hive`.`db`")
     finally:
         spark.sql("USE spark_catalog.default")

@@ -100,6 +100,18 @@ def test_a_clean_up_error_is_attached_to_the_users_error(spark: SparkSession, la
     assert caught.value.__notes__[0].startswith("While ending transaction")
 
 
+def test_a_clean_up_error_of_a_statement_is_in_the_log_with_what_to_do(
+    spark: SparkSession, lake: ChaosCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error itself goes through Spark, which makes another one of it."""
+    lake.faults.add("abort", "error")
+    with pytest.raises(SparkRuntimeException, match="USER_RAISED_EXCEPTION"):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT raise_error('x') AS id")
+
+    assert "While ending transaction" in caplog.text
+    assert "Remove it with: twophase clean" in caplog.text
+
+
 @pytest.mark.parametrize(
     "statement",
     [

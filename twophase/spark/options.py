@@ -29,6 +29,9 @@ KNOWN: Mapping[str, str] = {
     "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
 }
 
+#: What to do where a statement is refused: the policy is read when a session is attached.
+PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach again"
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 

@@ -133,7 +133,7 @@ class Rewriter:
         self._reading = reading
 
     def rewrite(self, text: str, args: Args = None, script: Script | None = None) -> Rewritten | None:
-        """The statement to run instead; None where it is none of ours.
+        """The statement to run instead, which may be the same; None where it writes none of our tables.
 
         Parameters
         ----------
@@ -147,10 +147,12 @@ class Rewriter:
         Untellable
             Its target cannot be told, or our catalog cannot do it.
         """
+        # Spark puts variables in before it parses: they may hold the very verb.
+        text = self._reader.substituted(text) if "${" in text else text
         self._tell(text, args)
         if not concerns_us(text):
             return None
-        named = self._name_identifiers(self._reader.substituted(text) if "${" in text else text, args)
+        named = self._name_identifiers(text, args)
         if named is None:
             return None
         text, args = named
@@ -234,17 +236,15 @@ class Rewriter:
 
     def immediate(
         self, text: str, stream: Sequence[Token], place: Place, args: Args, script: Script | None
-    ) -> Rewritten | None:
-        """The statement inside an EXECUTE IMMEDIATE, rewritten."""
+    ) -> tuple[Rewritten, bool] | None:
+        """The statement inside an EXECUTE IMMEDIATE, rewritten, and whether that changes its text."""
         inner = self._immediate_text(text, stream, place, args, script is not None)
         if inner is None:
             return None
-        found = self.rewrite(inner, script=script)
-        if not self._targets.in_transaction:
-            return found
-        statement = found or Rewritten(inner, None)
-        read = self._reading(replace(statement, written=frozenset(script.written if script else ())))
-        return found if read.text == statement.text else read
+        statement = self.rewrite(inner, script=script) or Rewritten(inner, None)
+        if self._targets.in_transaction:
+            statement = self._reading(replace(statement, written=frozenset(script.written if script else ())))
+        return statement, statement.text != inner
 
     def immediate_texts(self, text: str, args: Args) -> list[str]:
         """What each EXECUTE IMMEDIATE of a statement or a script runs, as far as that can be told."""
@@ -368,15 +368,17 @@ class _Draft:
             self._inserts.append((target, scope or (OverwriteScope(node.partition) if node.overwrite else None)))
 
     def _add_immediate(self, place: Place) -> None:
-        inner = self._rewriter.immediate(self._text, self._stream, place, self._args, self._script)
-        if inner is None:
+        found = self._rewriter.immediate(self._text, self._stream, place, self._args, self._script)
+        if found is None:
             return
-        self._edits.append((place.start, place.stop, _literal(inner.text)))
-        self._args = _without(self._args, self._stream, (place.start, place.stop))
+        inner, is_changed = found
+        if is_changed:
+            self._edits.append((place.start, place.stop, _literal(inner.text)))
+            self._args = _without(self._args, self._stream, (place.start, place.stop))
         self._targets.extend(inner.targets)
 
     def finished(self, *, inside_transaction: bool) -> Rewritten | None:
-        """The statement to run instead.
+        """The statement to run instead, which is the same where it names our catalog itself.
 
         Parameters
         ----------
@@ -384,9 +386,8 @@ class _Draft:
             Whether a transaction is around it, so that several writes have one outcome anyway.
         """
         self._refuse_mixed(inside_transaction)
-        is_group = len(self._targets) > 1 and self._script is None
         written = frozenset(self._script.written if self._script else ())
-        if not self._edits and not is_group and not written:
+        if not self._edits and not self._targets and not written:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None

@@ -21,6 +21,7 @@ from twophase.spark.ddl import changes, dropped_tables, renamed_table, row_chang
 from twophase.spark.deletes import delete_by_rows
 from twophase.spark.intent import intending
 from twophase.spark.jvm_statements import StatementReader, WriteNode
+from twophase.spark.options import PREFER
 from twophase.spark.ownership import Ownership
 from twophase.spark.reads import StagedReads
 from twophase.spark.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
@@ -96,7 +97,7 @@ class Router:
         return inner[0] if inner else text
 
     def _sql(self, original: Original, text: str, args: Args) -> Any:
-        rewritten = self._rewritten(text, args) if concerns_us(text) else None
+        rewritten = self._rewritten(text, args) if concerns_us(text) or "${" in text else None
         if rewritten is None:
             return self._or_delete(original, text, args)
         return self._run_sql(original, rewritten, text, args)
@@ -131,6 +132,10 @@ class Router:
             with self._grouped(rewritten):
                 return self._execute(original, rewritten, text, args)
 
+        if rewritten.text == text and not rewritten.is_group:
+            # Spark finds our catalog by the name as it is written: there is no other way to run it.
+            with interruptible(self.handle.tracker):
+                return run()
         # In a script some statements may be published when one fails, in a transaction some targets may be staged.
         is_whole = not rewritten.is_script and not (rewritten.is_group and self.in_transaction())
         return self.run(run, instead=(lambda: original(text, args)) if is_whole else None)
@@ -355,7 +360,7 @@ class Router:
         else:
             raise AtomicityNotSupportedError(
                 f"The statement cannot be made atomic, and nothing was started: {problem}.",
-                hint=f"{hint or 'Name its table in plain words'}, or set spark.twophase.atomicity=preferred.",
+                hint=f"{hint or 'Name its table in plain words'}, or {PREFER}.",
             )
 
 

@@ -184,7 +184,7 @@ class Handle:
         raise AtomicityNotSupportedError(
             f"{statement} takes effect at once and cannot be part of transaction {found.transaction.id}.",
             path=path,
-            hint="Run it before or after the transaction, or set spark.twophase.atomicity=preferred.",
+            hint=f"Run it before or after the transaction, or {options.PREFER}.",
         )
 
     def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
@@ -213,10 +213,8 @@ class Handle:
     def detach(self) -> None:
         """Put the session back as it was before :func:`attach`. Idempotent.
 
-        Raises
-        ------
-        TransactionAborted
-            A transaction of this session is still open.
+        A transaction of this session that is still open is rolled back: its block then ends with
+        :class:`~twophase.errors.TransactionAborted`.
         """
         with _lock:
             if _attached.get(self._key) is not self:
@@ -285,7 +283,7 @@ class Handle:
         if self._settings.timeline is None and not options.default_timeline(self.environment.warehouse).exists():
             return
         for recovered in self.coordinator.recover(own_only=True):
-            log.warning("Recovered at attach: %s", recovered)
+            log.warning("At attach: %s", recovered)
 
 
 @contextmanager
