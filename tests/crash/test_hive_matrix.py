@@ -17,7 +17,8 @@ from twophase import failpoints
 
 RECIPES = ("pointer", "rename")
 
-#: Only for SerDe tables, which Spark's own insert writes, for HiveServer2 and metastore servers: all in tests/hive.
+#: Only for SerDe tables, which Spark's own insert writes: real drivers die there in ``test_spark_deaths.py``. And for
+#: HiveServer2 and metastore servers: in tests/hive, the withdrawal and the fence as errors in ``test_late_calls.py``.
 ELSEWHERE = {f"hive.{recipe}.{step}" for recipe in RECIPES for step in ("hidden_table", "fence")} | {
     f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw")
 }

@@ -183,15 +183,15 @@ def test_what_was_rolled_back_stays_as_long_as_a_replaced_version_and_then_goes(
     assert sorted(world.rows("t")) == OLD
 
 
-@pytest.mark.parametrize("recipe", ["pointer", "rename"])
+@pytest.mark.parametrize(("recipe", "step"), [("pointer", "withdraw"), ("pointer", "fence"), ("rename", "fence")])
 @pytest.mark.parametrize("action", ["error", "error_after"])
-def test_a_recovery_that_dies_at_the_fence_is_carried_through_by_the_next(
-    world: World, recipe: str, action: Any
+def test_a_recovery_that_fails_at_the_fence_is_carried_through_by_the_next(
+    world: World, recipe: str, step: str, action: Any
 ) -> None:
     it = world.with_options(recipe=recipe)
     filled(it, [])
     participant = it.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
-    failpoints.arm(f"hive.{recipe}.fence", action)
+    failpoints.arm(f"hive.{recipe}.{step}", action)
     with pytest.raises(FailpointError):
         it.reborn(participant).abort()
     failpoints.disarm()

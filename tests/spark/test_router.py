@@ -681,6 +681,21 @@ def test_a_target_that_cannot_be_told_is_refused_before_anything_runs(spark: Spa
     assert rows(spark, "SELECT * FROM t") == [(1,)]
 
 
+def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It would go on writing where the table was when it began."""
+    spark.sql("CREATE TABLE t AS SELECT 1L AS value")
+    spark.sql("CREATE TABLE plain (value BIGINT) USING parquet")
+    rate = spark.readStream.format("rate").load().select("value")
+
+    with pytest.raises(AtomicityNotSupportedError, match="streaming query") as caught:
+        rate.writeStream.option("checkpointLocation", str(tmp_path / "refused")).toTable("t")
+    assert "foreachBatch" in str(caught.value)
+    assert spark.streams.active == []
+    for name in ("plain", "new"):
+        query = rate.writeStream.option("checkpointLocation", str(tmp_path / name)).toTable(name)
+        query.stop()
+
+
 def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Handle) -> None:
     spark.sql("CREATE TABLE t AS SELECT 1 AS a")
     handle.policy = "preferred"

@@ -341,11 +341,14 @@ class TableFacts:
     partition_columns : tuple of str
     options : callable
         The table's own options, which only an overwrite asks for. May hold secrets: never log.
+    properties : callable
+        Its properties. May hold secrets, too.
     """
 
     provider: str | None
     partition_columns: tuple[str, ...]
     options: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
+    properties: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
 
 
 class NameReader:
@@ -402,7 +405,10 @@ class NameReader:
             columns = table.partitionColumnNames()
             provider = (_option(table.provider()) or "hive").lower()
             names = () if columns.isEmpty() else _strings(columns)
-            return TableFacts(provider, names, lambda: Jvm(self.spark).entries(table.storage().properties()))
+            read = Jvm(self.spark).entries
+            return TableFacts(
+                provider, names, lambda: read(table.storage().properties()), lambda: read(table.properties())
+            )
 
     def partition_exists(self, database: str, name: str, values: Mapping[str, str | None]) -> bool:
         """Whether a partition, given by a value for each column, exists."""

@@ -1,9 +1,9 @@
 """Lets the unprefixed names of an unchanged PySpark job reach the session's twophase catalog.
 
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
-``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, and for reads inside a transaction
-``SparkSession.table`` and ``DataFrameReader.table``. A session that is not attached goes straight through. What becomes
-of a statement of an attached one is decided in :mod:`twophase.spark.routing`.
+``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``, and for reads
+inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``. A session that is not attached goes straight
+through. What becomes of a statement of an attached one is decided in :mod:`twophase.spark.routing`.
 """
 
 from __future__ import annotations
@@ -138,6 +138,13 @@ def _write_to(original: Original, df: Any, table: Any) -> Any:
     return original(df, table) if router is None else writers.RoutedWriter(router, df, table)
 
 
+def _to_table(original: Original, writer: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+    router = router_of(writer._spark)
+    if router is not None:
+        router.refuse_stream(tableName)
+    return original(writer, tableName, *args, **kwargs)
+
+
 def _table(original: Original, spark: Any, tableName: Any) -> Any:  # noqa: N803
     router = router_of(spark)
     return original(spark, router.readable_name(tableName) if router else tableName)
@@ -152,6 +159,7 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.session import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     return {
         (SparkSession, "sql"): _sql,  # first: the routers need what stood there
@@ -160,4 +168,5 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
         (DataFrameWriter, "saveAsTable"): _save_as_table,
         (DataFrameWriter, "insertInto"): _insert_into,
         (DataFrame, "writeTo"): _write_to,
+        (DataStreamWriter, "toTable"): _to_table,
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 
+from twophase.catalogs.hive.metastore import STAMP
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark.cancellation import interruptible
@@ -345,6 +346,22 @@ class Router:
     def stays_outside(self, name: str) -> None:
         """A write goes past us: no harm, unless a transaction is open."""
         self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
+
+    def refuse_stream(self, name: Any) -> None:
+        """Refuse a streaming query into a table that moves: it would go on writing where the table was once.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        parts = self.parts(name)
+        target = self.targets.resolve(parts, views=True) if parts else None
+        facts = self.targets.existing(target) if target is not None and target.spliced else None
+        if parts and facts is not None and STAMP in facts.properties():
+            self.unprotected(
+                f"a streaming query never ends, so that there is no moment at which {quoted(parts)} could be published",
+                hint="Write its batches with foreachBatch and insertInto",
+            )
 
     def unprotected(self, problem: str, cause: BaseException | None = None, *, hint: str | None = None) -> None:
         """Refuse a statement under ``required``; warn under ``preferred``.
