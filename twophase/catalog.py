@@ -230,12 +230,15 @@ class TwoPhaseCatalogTable(ABC):
     def prepare(self) -> None:
         """Validate everything that can be validated before the decision: after this, ``commit`` is expected to work.
 
-        Called by the coordinator when the query has finished; idempotent. It sets :attr:`level`.
+        Called by the coordinator when the query has finished, once more where that was interrupted; idempotent. It sets
+        :attr:`level`.
 
         Raises
         ------
         WriteConflictError
-            The target is no longer what it was at ``begin``.
+            The target is no longer what it was at ``begin``; ``TableAlreadyExistsError`` where it was free then.
+        CatalogError
+            Anything else that would make the publish fail. The transaction is rolled back.
         """
 
     @abstractmethod
@@ -257,11 +260,15 @@ class TwoPhaseCatalogTable(ABC):
     def outcome(self) -> Outcome:
         """Ask the store whether this participant was published, by the transaction's owner stamp.
 
+        Called by the coordinator after each :meth:`commit` that raised, a few times while the answer is ``UNKNOWN``,
+        and by recovery before it decides; at any time, also long after the publish. It changes nothing.
+
         Returns
         -------
         Outcome
             ``PUBLISHED``, ``NOT_PUBLISHED`` or ``UNKNOWN``; ``UNKNOWN`` where the store cannot be reached.
-            It never raises for a store that cannot be reached.
+            It never raises for a store that cannot be reached; what it raises all the same counts as ``UNKNOWN``. While
+            nothing but that is answered, nobody publishes, removes or undoes anything: the transaction is in doubt.
         """
 
     @abstractmethod
@@ -269,7 +276,15 @@ class TwoPhaseCatalogTable(ABC):
         """Remove what this participant staged, and nothing else. Idempotent.
 
         Called when the participant was not published (the coordinator has made sure). Spark calls its own abort even
-        when commit threw: an implementation must not remove anything that a published table refers to.
+        when commit threw: an implementation must not remove anything that a published table refers to. Recovery calls
+        it again, in another process, as long as it raises.
+
+        Raises
+        ------
+        Exception
+            Something could not be removed, or may not be while the store does not answer. That changes no outcome:
+            what :meth:`left_behind` names is recorded on the timeline, told to the user, and tried again by
+            ``twophase clean``.
         """
 
     def finish(self) -> None:
@@ -281,10 +296,18 @@ class TwoPhaseCatalogTable(ABC):
     def compensate(self) -> bool:
         """Undo a publish, where the published pointer is unchanged since; used when a later participant is refused.
 
+        Called by the coordinator and by recovery, more than once where it was cut off; idempotent.
+
         Returns
         -------
         bool
-            True when the table is again as it was before; False where that cannot be done.
+            True when the table is again as it was before; False where that cannot be done: in doubt, too.
+
+        Raises
+        ------
+        Exception
+            It is not known whether it was undone: the coordinator asks :meth:`outcome`, and unless that answers
+            ``NOT_PUBLISHED``, the transaction is in doubt.
         """
         return False
 
@@ -581,7 +604,18 @@ class Catalog(ABC):
 
     @abstractmethod
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
-        """The participant of a document from the timeline, equal to the one that wrote it."""
+        """The participant of a document from the timeline, equal to the one that wrote it.
+
+        Parameters
+        ----------
+        document : mapping
+            As :attr:`TwoPhaseCatalogTable.document` was, after JSON.
+
+        Raises
+        ------
+        CatalogError
+            A newer version wrote it, or it is of another store than this catalog's.
+        """
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         """Participants with the same key (not None) are published by one :meth:`publish_group`."""

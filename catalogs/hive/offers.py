@@ -74,7 +74,7 @@ def offer(
     base = context.base
     _check_target(path, found, purpose, base)
     if purpose.inserts:
-        wanted = _definition_for_insert(catalog, found, base, definition)
+        wanted = _definition_for_insert(catalog, path, found, base, definition)
     else:
         catalog.check_definition(path, definition)
         wanted = complete(definition, catalog.conf)
@@ -96,7 +96,11 @@ def _check_target(path: ObjectPath, found: HiveTable | None, purpose: Purpose, b
 
 
 def _definition_for_insert(
-    catalog: HiveCatalog, found: HiveTable | None, base: Mapping[str, Any] | None, rows: TableDefinition
+    catalog: HiveCatalog,
+    path: ObjectPath,
+    found: HiveTable | None,
+    base: Mapping[str, Any] | None,
+    rows: TableDefinition,
 ) -> TableDefinition:
     if base is not None and (found is None or base["effect"] != INSERT):
         wanted = TableDefinition.from_document(base["definition"])
@@ -104,7 +108,8 @@ def _definition_for_insert(
         assert found is not None
         wanted = to_definition(found)
     if len(rows.schema) not in (0, len(wanted.schema)):
-        raise CatalogError(f"The rows have {len(rows.schema)} columns, the table has {len(wanted.schema)}.")
+        widths = f"the rows have {len(rows.schema)} columns, the table has {len(wanted.schema)}"
+        raise CatalogError(f"{path} was not written: {widths}.", path=path)
     return wanted
 
 

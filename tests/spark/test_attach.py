@@ -80,8 +80,9 @@ def test_a_thread_without_a_session_of_its_own_attaches_the_applications(spark: 
 def test_attaching_runs_no_job_and_writes_nothing(spark: SparkSession) -> None:
     before = jobs(spark)
 
-    twophase.attach(spark)
+    handle = twophase.attach(spark)
 
+    assert handle.tracker.settle(30)  # What Spark tells of jobs arrives later.
     assert jobs(spark) == before
     assert not (warehouse_of(spark) / ".twophase").exists()
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -89,6 +90,10 @@ def cancel_by_tag(spark: SparkSession, recorder: Recorder) -> None:
     spark.sparkContext.cancelJobsWithTag(recorder.job.tag)
 
 
+def cancel_by_users_tag(spark: SparkSession, recorder: Recorder) -> None:
+    spark.sparkContext.cancelJobsWithTag("users-tag")
+
+
 def cancel_all(spark: SparkSession, recorder: Recorder) -> None:
     spark.sparkContext.cancelAllJobs()
 
@@ -108,7 +113,7 @@ def cancel_from_ui(spark: SparkSession, recorder: Recorder) -> None:
     browser.open(f"http://127.0.0.1:{port}/jobs/job/kill/", data=urllib.parse.urlencode(fields).encode()).read()
 
 
-OTHER_WAYS = (cancel_by_tag, cancel_all, cancel_from_ui)
+OTHER_WAYS = (cancel_by_tag, cancel_by_users_tag, cancel_all, cancel_from_ui)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,7 @@ def test_a_cancelled_statement_ends_in_on_canceled_and_leaves_the_table_as_it_wa
     spark: SparkSession, recorder: Recorder, cancel: Callable[[SparkSession, Recorder], None], statement: str
 ) -> None:
     spark.sparkContext.setJobGroup("users-group", "a user's own group")
+    spark.sparkContext.addJobTag("users-tag")
 
     def run() -> None:
         assert recorder.running.wait(60)
@@ -155,6 +161,29 @@ def test_lost_events_change_no_outcome(
     assert [row.id for row in spark.table("quiet").collect()] == [7]
     assert recorder.events[:3] == ["created", "finished", "created"]
     assert recorder.events[3].startswith("failed")
+
+
+def test_a_cancel_without_events_rolls_back_too(
+    spark: SparkSession, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = twophase.attach(spark)
+    monkeypatch.setattr(handle.tracker.feed, "handle", lambda event: None)
+    tracker, deadline = spark.sparkContext.statusTracker(), time.monotonic() + 60
+
+    def run() -> None:
+        while not tracker.getActiveJobsIds() and time.monotonic() < deadline:
+            pass
+        spark.sparkContext.cancelAllJobs()
+
+    canceller = threading.Thread(target=run)
+    canceller.start()
+    with pytest.raises(Exception, match=r"(?i)cancel"):
+        spark.sql("CREATE OR REPLACE TABLE kept AS " + SLOW_QUERY)
+    canceller.join()
+    assert recorder.events[0] == "created"
+    assert recorder.events[1].startswith(("canceled", "failed"))
+    assert [(row.id, row.s) for row in spark.table("kept").collect()] == [(1, "old")]
+    assert not [t for t in handle.timeline.transactions() if t.is_open]
 
 
 def test_a_hook_that_throws_stops_neither_the_others_nor_the_statement(

@@ -681,6 +681,31 @@ def test_a_target_that_cannot_be_told_is_refused_before_anything_runs(spark: Spa
     assert rows(spark, "SELECT * FROM t") == [(1,)]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE n USING csv AS SELECT map(1, 2) AS m",
+        "CREATE TABLE n USING text AS SELECT 1 AS a",
+        "CREATE TABLE n USING orc AS SELECT parse_json('1') AS v",
+        "CREATE OR REPLACE TABLE t USING csv AS SELECT array(1) AS a",
+    ],
+)
+def test_a_type_that_a_format_cannot_hold_is_refused_before_any_job_and_nothing_is_left(
+    spark: SparkSession, handle: Handle, statement: str
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    assert handle.tracker.settle(30)
+    before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(statement)
+    assert str(caught.value.getCondition()).startswith("UNSUPPORTED")
+    assert handle.tracker.settle(30)
+    assert set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == before
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+    assert not spark.catalog.tableExists("n")
+    assert [found for found in handle.catalog("hive").residues() if found.kind == "staging"] == []
+
+
 def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """It would go on writing where the table was when it began."""
     spark.sql("CREATE TABLE t AS SELECT 1L AS value")
