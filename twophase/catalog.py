@@ -588,7 +588,9 @@ class Catalog(ABC):
         Returns
         -------
         TwoPhaseCatalogTable or None
-            None where the catalog offers no two-phase write for this; the policy ``spark.twophase.atomicity`` decides.
+            None where the catalog offers no two-phase write for this. The statement is then refused; under
+            ``spark.twophase.atomicity=preferred`` stock Spark runs it, where it can: not for ``name.db.t``, whose
+            only way is this catalog.
 
         Raises
         ------

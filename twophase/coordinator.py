@@ -23,8 +23,6 @@ __all__ = ["Coordinator", "Recovered"]
 
 _log = logging.getLogger("twophase")
 
-POLICIES = ("required", "preferred")
-
 
 class Coordinator:
     """Runs transactions over catalogs, with one timeline.
@@ -37,19 +35,12 @@ class Coordinator:
     name : str
         Whose transactions these are: part of every transaction id. Recovery without being asked touches only
         transactions of this name.
-    policy : str
-        ``required``: a statement that cannot be made atomic is refused; ``preferred``: it is run without us.
     lease_seconds : float
         After so many seconds of silence others may take a transaction over.
     wait_seconds : float
         How long an INSERT INTO waits for another transaction that is publishing to the same table.
     user, application : str, optional
         For the timeline: who ran it, and what.
-
-    Raises
-    ------
-    ConfigurationError
-        A policy that does not exist.
     """
 
     def __init__(
@@ -58,19 +49,13 @@ class Coordinator:
         resolve: Callable[[str], Catalog],
         *,
         name: str,
-        policy: str = "required",
         lease_seconds: float = 60.0,
         wait_seconds: float = 30.0,
         user: str | None = None,
         application: str = "",
     ) -> None:
-        if policy not in POLICIES:
-            raise ConfigurationError(
-                f"There is no atomicity policy {policy!r}.", hint=f"Set it to one of: {', '.join(POLICIES)}."
-            )
         self.timeline = timeline
         self.name = coordinator_name(name)
-        self.policy = policy
         self.wait_seconds = wait_seconds
         self._lease_seconds = lease_seconds
         self._user = _user() if user is None else user

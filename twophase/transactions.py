@@ -123,7 +123,7 @@ class Transaction:
         Returns
         -------
         TwoPhaseCatalogTable or None
-            None where the catalog offers nothing for this; then nothing was recorded, and the policy decides.
+            None where the catalog offers nothing for this; then nothing was recorded.
 
         Raises
         ------

@@ -545,11 +545,6 @@ def test_options_of_a_catalog_are_nowhere_on_the_timeline(bench: Bench) -> None:
         assert b"hunter2" not in file.read_bytes()
 
 
-def test_a_policy_that_does_not_exist_is_refused(bench: Bench) -> None:
-    with pytest.raises(ConfigurationError, match="required, preferred"):
-        bench.coordinator(policy="sometimes")
-
-
 def test_a_participant_of_another_transaction_is_refused(bench: Bench) -> None:
     coordinator = bench.coordinator()
     one, other = coordinator.begin(), coordinator.begin()

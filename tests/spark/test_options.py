@@ -69,6 +69,9 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.twophase.retention": "a week"}, "no duration"),
         ({"spark.twophase.retention": "-1d"}, "no duration"),
         ({"spark.twophase.lease": "0"}, "more than 0"),
+        ({"spark.sql.catalog.hvie.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
+        ({"spark.sql.catalog.Hive.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
+        ({"spark.sql.catalog.lake": CHAOS, "spark.sql.catalog.lak.seed": "1"}, "Did you mean spark.sql.catalog.lake"),
         ({"spark.twophase.session.catalog": "lak", "spark.sql.catalog.lake": CHAOS}, "Did you mean lake?"),
         (
             {"spark.twophase.session.catalog": "hive", "spark.sql.catalog.hive": "com.example.Catalog"},
@@ -81,6 +84,14 @@ def test_a_mistake_is_named_with_the_nearest_right_word(configuration: dict[str,
         options.read(configuration)
 
     assert message in str(caught.value)
+
+
+def test_options_of_what_may_be_another_catalog_are_left_alone() -> None:
+    found = options.read(
+        {"spark.sql.catalog.hive2.url": "x", "spark.sql.catalog.other.recipe": "rename", "spark.sql.catalog.h.i": "1"}
+    )
+
+    assert {c.name: c.options for c in found.catalogs} == {"hive": {}}
 
 
 def test_secrets_do_not_show_in_the_representation() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -730,6 +731,27 @@ def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Han
     finally:
         handle.policy = "required"
     assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
+
+
+@pytest.mark.parametrize("write", ["saveAsTable", "writeTo", "sql"])
+def test_under_preferred_a_name_in_our_catalog_is_refused_without_a_warning_that_it_runs(
+    spark: SparkSession, handle: Handle, write: str
+) -> None:
+    name = f"{handle.session_catalog}.default.t"
+    frame = spark.range(3)
+    writes = {
+        "saveAsTable": lambda: frame.write.format("jdbc").saveAsTable(name),
+        "writeTo": lambda: frame.writeTo(name).using("jdbc").create(),
+        "sql": lambda: spark.sql(f"CREATE TABLE {name} USING jdbc AS SELECT 1 AS a"),
+    }
+    handle.policy = "preferred"
+    try:
+        with warnings.catch_warnings(), pytest.raises(AtomicityNotSupportedError):
+            warnings.simplefilter("error")
+            writes[write]()
+    finally:
+        handle.policy = "required"
+    assert not spark.catalog.tableExists("t")
 
 
 SCRIPT = (

@@ -95,6 +95,7 @@ def read(configuration: Mapping[str, str]) -> Options:
     catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
     session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)
     _refuse_twins(catalogs)
+    _refuse_orphans(catalogs, values)
     return Options(
         catalogs=tuple(catalogs),
         session_catalog=session_catalog,
@@ -245,6 +246,21 @@ def _refuse_twins(catalogs: list[CatalogOptions]) -> None:
             raise ConfigurationError(
                 f"Two catalogs have one name: spark.sql.catalog.{twin} and spark.sql.catalog.{catalog.name}.",
                 hint="Give one of them another name; case does not tell them apart.",
+            )
+
+
+def _refuse_orphans(catalogs: list[CatalogOptions], values: Mapping[str, str]) -> None:
+    """Refuse an option of ours below a catalog that there is not, where one of nearly that name takes it."""
+    kinds = {catalog.name: catalog.kind for catalog in catalogs}
+    for key in values:
+        name, _, option = key.partition(".")
+        if not option or name in values or name in kinds:
+            continue
+        folded = {known.lower(): known for known, kind in kinds.items() if option in kind.known_options}
+        if close := difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.7):
+            raise ConfigurationError(
+                f"{CATALOG_PREFIX}{key} is set, and there is no catalog {name}.",
+                hint=f"Did you mean {CATALOG_PREFIX}{folded[close[0]]}.{option}?",
             )
 
 

@@ -138,8 +138,13 @@ class Router:
             with interruptible(self.handle.tracker):
                 return run()
         # In a script some statements may be published when one fails, in a transaction some targets may be staged.
-        is_whole = not rewritten.is_script and not (rewritten.is_group and self.in_transaction())
-        return self.run(run, instead=(lambda: original(text, args)) if is_whole else None)
+        if not rewritten.is_script and not (rewritten.is_group and self.in_transaction()):
+            return self.run(run, instead=lambda: original(text, args))
+        try:
+            return self.run(run, instead=None)
+        except AtomicityNotSupportedError as error:
+            error.add_note("What ran before it, in the same script or statement, stays, and was not run again.")
+            raise
 
     def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
         """Run a routed statement.
@@ -288,15 +293,14 @@ class Router:
         scopes, options : mapping, optional
             What the write intends, by its target.
         instead : callable or None
-            The statement as Spark would run it. None where a part of it may have run before the failure: nothing runs
-            twice.
+            The statement as Spark would run it. None where there is no such way, because the name is that of our own
+            catalog, or where a part of it may have run before the failure: nothing runs twice.
         """
         try:
             with interruptible(self.handle.tracker), intending(self.spark.sparkContext, scopes or {}, options):
                 return run()
         except AtomicityNotSupportedError as error:
             if instead is None:
-                error.add_note("What ran before it, in the same script or statement, stays, and was not run again.")
                 raise
             self.unprotected(str(error), error)
         return instead()

@@ -273,7 +273,6 @@ class Handle:
             Timeline(self._timeline_url),
             self.catalog,
             name=self._settings.coordinator or application,
-            policy=self.policy,
             lease_seconds=self._settings.lease,
             application=application,
         )

@@ -46,7 +46,7 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
 
     appends = ruling.facts is not None and facts.mode == "Append"
     run = (append if appends else create) if target.spliced else (lambda: save(target.name))
-    router.run(run, options={target.path: facts.options}, instead=lambda: save(name))
+    router.run(run, options={target.path: facts.options}, instead=_stock(target, lambda: save(name)))
 
 
 def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> Ruling:
@@ -105,7 +105,8 @@ def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
         finally:
             writer.mode(facts.mode.lower())
 
-    router.run(run, {target.path: scope} if scope else {}, instead=lambda: insert(name))
+    scopes = {target.path: scope} if scope else {}
+    router.run(run, scopes, instead=_stock(target, lambda: insert(name)))
 
 
 def _inserts(router: Router, target: Target, facts: WriterFacts) -> bool:
@@ -114,6 +115,11 @@ def _inserts(router: Router, target: Target, facts: WriterFacts) -> bool:
     purpose = Purpose.INSERT_OVERWRITE if facts.mode == "Overwrite" else Purpose.INSERT_INTO
     # With partitionBy Spark refuses it.
     return facts.partition_columns is None and router.offers(target, purpose)
+
+
+def _stock(target: Target, run: Callable[[], None]) -> Callable[[], None] | None:
+    """The way past us: there is none where the name that the job wrote is in our own catalog."""
+    return run if target.spliced else None
 
 
 class RoutedWriter(DataFrameWriterV2):
@@ -225,7 +231,8 @@ class RoutedWriter(DataFrameWriterV2):
             self._router.create(routed, lambda: self._as_text(target))
 
         creates = target.spliced and method in ("create", "createOrReplace")
-        self._router.run(create if creates else routed, scopes, options={target.path: self._options}, instead=stock)
+        run = create if creates else routed
+        self._router.run(run, scopes, options={target.path: self._options}, instead=_stock(target, stock))
 
     def _as_text(self, target: Target) -> str | None:
         told = [columns for method, columns, _ in self._told if method == "partitionedBy"]
