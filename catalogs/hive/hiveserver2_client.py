@@ -173,7 +173,15 @@ class SqlClient:
         if not self._verifies:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        return TSSLSocket.TSSLSocket(self._host, self._port, ssl_context=context, server_hostname=self._host)
+
+        class Socket(TSSLSocket.TSSLSocket):
+            def close(self) -> None:
+                # PyHive closes what it could not open, and Thrift then fails on the socket that there is not: why the
+                # server was refused would not be told.
+                if self.handle is not None:
+                    super().close()
+
+        return Socket(self._host, self._port, ssl_context=context, server_hostname=self._host)
 
     def _clean(self, text: str) -> str:
         """A message without the password, should a library have put it there."""
@@ -187,4 +195,6 @@ def _message(error: Exception) -> str:
         status = getattr(argument, "status", None)
         if status is not None and status.errorMessage:
             return str(status.errorMessage).split("\n\tat ")[0][:2000]
-    return (str(error) or type(error).__name__).split("\n\tat ")[0][:2000]
+    text = str(error) or type(error).__name__
+    reason = getattr(error, "inner", None)  # Thrift's: what the system or TLS said
+    return (f"{text}: {reason}" if reason else text).split("\n\tat ")[0][:2000]
