@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog import Residue, TwoPhaseCatalogTable
-from twophase.errors import TableAlreadyExistsError
-from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.errors import CatalogError, TableAlreadyExistsError
+from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.reading import Deletion
 from twophase.testing._participant import ChaosTable
 from twophase.testing._store import Document
 from twophase.testing.chaos import ChaosCatalog
@@ -283,9 +284,36 @@ class MangledNames(Mutant):
         return tables
 
 
+class OffersDeletionsUndeclared(Mutant):
+    def plan_delete(self, path: ObjectPath, conditions: Any) -> Deletion:
+        return Deletion((), "")
+
+
+class MindsTheFormat(Mutant):
+    def _check(self, path: ObjectPath, definition: TableDefinition) -> None:
+        if definition.provider:
+            raise CatalogError("There are no formats.", path=path)
+        super()._check(path, definition)
+
+
 class PublishesAGroupHalf(Mutant):
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         super().publish_group(participants[:1])
+
+
+class NeverUndoes(ChaosTable):
+    def compensate(self) -> bool:
+        return False
+
+
+class IsWorseThanDeclared(ChaosTable):
+    @property
+    def level(self) -> Level:
+        return Level.UNDONE
+
+    @property
+    def level_reason(self) -> str | None:
+        return "It takes two steps."
 
 
 class IgnoresTheScopeOfAnOverwrite(ChaosTable):

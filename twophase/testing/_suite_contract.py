@@ -49,6 +49,16 @@ class VisibilityChapter(SuiteBase):
         assert (participant.level_reason is None) == (participant.level is Level.ATOMIC)
         participant.abort()
 
+    def test_the_best_level_is_the_declared_one(self, driver: Driver, database: str) -> None:
+        reached = set()
+        for purpose in sorted(self.capabilities.purposes, key=lambda p: p.value):
+            path = ObjectPath.of(database, f"t_{purpose.value}")
+            driver.ready(path, purpose)
+            participant = driver.staged(path, purpose)
+            reached.add(participant.level)
+            participant.abort()
+        assert not reached or max(reached) is self.capabilities.max_level
+
 
 class IdempotenceChapter(SuiteBase):
     """Each method twice, and in orders that a recovery may meet."""

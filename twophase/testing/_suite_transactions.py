@@ -181,6 +181,17 @@ class TransactionChapter(SuiteBase):
             assert driver.state(path) == after(purpose, old, NEW)
             assert participant.outcome() is Outcome.PUBLISHED
 
+    def test_what_is_declared_can_be_undone(self, driver: Driver, database: str) -> None:
+        """Some purposes may have no way back; a catalog that declares one has it for some."""
+        undone = []
+        for purpose in sorted(self.capabilities.purposes, key=lambda p: p.value):
+            path = ObjectPath.of(database, f"t_{purpose.value}")
+            driver.ready(path, purpose)
+            participant = driver.staged(path, purpose)
+            participant.commit()
+            undone.append(participant.compensate())
+        assert not undone or any(undone) == self.capabilities.compensate
+
     def test_a_publish_is_not_undone_under_a_later_writer(self, driver: Driver, path: ObjectPath) -> None:
         if not self.declares(driver, path, Purpose.INSERT_INTO):
             return
