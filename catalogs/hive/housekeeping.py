@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
+#: How often a database is looked at whose tables come and go meanwhile.
+LOOKS = 3
 
 _Found = TypeVar("_Found")
 
@@ -37,12 +39,17 @@ class Housekeeping:
     def _in_each_database(self, look: Callable[[str], Iterable[_Found]]) -> Iterator[_Found]:
         """What a look at each database finds; one that somebody drops meanwhile holds nothing any more."""
         for database in self._catalog.list_databases():
-            try:
-                found = list(look(database))
-            except Exception:
-                if database in self._catalog.list_databases():
-                    raise
-                continue
+            for looks in range(LOOKS):
+                try:
+                    found = list(look(database))
+                    break
+                except Exception:
+                    if database not in self._catalog.list_databases():
+                        found = []
+                        break
+                    # A table that is dropped or renamed under a look: the next one finds it gone, or by its new name.
+                    if looks == LOOKS - 1:
+                        raise
             yield from found
 
     def _residues_of(self, database: str, live: frozenset[str]) -> Iterator[Residue]:

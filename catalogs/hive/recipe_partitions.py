@@ -245,10 +245,13 @@ class PointerPartitions(PointerParticipant):
 
     def _pending(self, plan: Plan, now: Mapping[Key, str]) -> list[Change]:
         """Changes still to be made where the metastore cannot make all of them in one step."""
-        old = (change for change in plan.changes if not same(now.get(change.key), change.new))
-        return [
-            c for c in old if c.action != REMOVE and (now.get(c.key) is None or same(now[c.key], c.old or self.empty))
-        ]
+        return [change for change in plan.changes if self._is_pending(change, now.get(change.key))]
+
+    def _is_pending(self, change: Change, location: str | None) -> bool:
+        if location is None:
+            return change.action != REMOVE
+        # Anything else is another writer's.
+        return not same(location, change.new) and same(location, change.old or self.empty)
 
     def _roll_forward(self, table: HiveTable, plan: Plan) -> None:
         now = self.locations(table)

@@ -15,7 +15,7 @@ from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition, Metastore
 from twophase.model import Purpose, TableDefinition
 
 
@@ -24,10 +24,12 @@ class HiveWorld(World):
 
     scenarios = HIVE
     recipe = "pointer"
+    database = DATABASE
+    metastore: Metastore
 
     def open_catalogs(self) -> dict[str, Catalog]:
         environment = Environment()
-        environment.session_metastore = self.metastore = FileMetastore(self.directory)
+        environment.session_metastore = self.metastore = self.file = FileMetastore(self.directory)
         environment.warehouse = str(self.directory / "warehouse")
         environment.retention = 0.0
         catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
@@ -35,7 +37,7 @@ class HiveWorld(World):
         return {"hive": catalog}
 
     def rows(self, table: str) -> Rows | None:
-        rows = self.metastore.rows(DATABASE, table.split(".")[1])
+        rows = self.file.rows(DATABASE, table.split(".")[1])
         return None if rows is None else sorted(rows, key=repr)
 
     def frame(self, rows: Rows, schema: pa.Schema) -> Any:
@@ -68,16 +70,17 @@ class HiveWorld(World):
         held = self._held()
         files = [file for file in self.directory.rglob("*") if file.is_file() and file.parent != self.directory]
         lost = [str(file.relative_to(self.directory)) for file in files if not self._is_held(file, held)]
-        tables = [name for name in self.metastore.list_tables(DATABASE) if name.startswith("__")]
+        tables = [name for name in self.metastore.list_tables(self.database) if name.startswith("__")]
         return [*super().leftovers(), *lost, *tables]
 
     def _held(self) -> list[Path]:
         held = []
-        for name in self.metastore.list_tables(DATABASE):
-            table = self.metastore.get_table(DATABASE, name)
+        for name in self.metastore.list_tables(self.database):
+            table = self.metastore.get_table(self.database, name)
             assert table
             assert table.location
-            held += [local(table.location), *(local(p.location) for p in self.metastore.list_partitions(table))]
+            partitions = self.metastore.list_partitions(table) if table.partitioned else []
+            held += [local(table.location), *(local(partition.location) for partition in partitions)]
         return held
 
     def _is_held(self, file: Path, held: list[Path]) -> bool:

@@ -124,7 +124,7 @@ def look(world: World, scenario: Scenario) -> Answer:
     """What readers and operators see."""
     return {
         "tables": _tables(world, scenario),
-        "timeline": _query(world, "select id, state, error from twophase_transactions"),
+        "timeline": _query(world, "select id, state, error from twophase_transactions where coordinator = 'crash'"),
         "reservations": _query(world, "select * from twophase_reservations"),
     }
 

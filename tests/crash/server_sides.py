@@ -199,23 +199,29 @@ class MetastoreDatabase(ServerSide):
     def state(self) -> list[Any]:
         return [self._client.get_database(self._name), *self._tables()]
 
-    def _tables(self) -> list[Any]:
+    def _tables(self) -> list[tuple[Any, list[Any]]]:
+        """Each table with its partitions."""
         names = sorted(self._client.get_all_tables(self._name))
-        found: list[Any] = self._client.get_table_objects_by_name(self._name, names)
-        return found
+        tables = self._client.get_table_objects_by_name(self._name, names)
+        return [(table, self._partitions(table) if table.partitionKeys else []) for table in tables]
+
+    def _partitions(self, table: Any) -> list[Any]:
+        return sorted(self._client.get_partitions(self._name, table.tableName, -1), key=lambda found: found.values)
 
     def save(self) -> Any:
-        tables = self._tables()
-        for table in tables:
-            table.createTime = 0
-            table.parameters = {k: v for k, v in sorted(table.parameters.items()) if k not in self._ITS_OWN}
-        return tables
+        found = self._tables()
+        for thing in (thing for table, partitions in found for thing in (table, *partitions)):
+            thing.createTime = 0
+            thing.parameters = {k: v for k, v in sorted(thing.parameters.items()) if k not in self._ITS_OWN}
+        return found
 
     def restore(self, saved: Any) -> None:
         for name in self._client.get_all_tables(self._name):
             self._client.drop_table(self._name, name, deleteData=False)
-        for table in saved:
+        for table, partitions in saved:
             self._client.create_table(table)
+            if partitions:
+                self._client.add_partitions(partitions)
 
 
 class SQLiteFile(ServerSide):

@@ -27,6 +27,7 @@ PLACES = {
     "chaos": "chaos_world:ChaosWorld",
     "hive-pointer": "hive_worlds:HiveWorld",
     "hive-rename": "hive_worlds:HiveRenameWorld",
+    "hive-hiveserver2": "hive_server_worlds:HiveServer2World",
     "jdbc-sqlite": "jdbc_worlds:JdbcWorld",
     "jdbc-postgresql": "jdbc_worlds:JdbcServerWorld",
     "jdbc-mariadb": "jdbc_worlds:JdbcMariaDBWorld",
@@ -113,9 +114,9 @@ class World(ABC):
         for catalog in self.catalogs.values():
             catalog.close()
 
-    def coordinator(self) -> Coordinator:
+    def coordinator(self, name: str = "crash") -> Coordinator:
         timeline = Timeline(f"sqlite:///{self.timeline_file}")
-        return Coordinator(timeline, self.catalogs.__getitem__, name="crash", wait_seconds=0.0)
+        return Coordinator(timeline, self.catalogs.__getitem__, name=name, wait_seconds=0.0)
 
     def path(self, table: str) -> ObjectPath:
         return ObjectPath.of(DATABASE, table.split(".")[1])

@@ -1,0 +1,42 @@
+"""The crash matrix over the Hive catalog through a HiveServer2: a driver dies at each statement of SQL of a publish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.hive_server_worlds import HiveServer2World
+from tests.crash.matrix import Case, Crew
+from tests.crash.worlds import variable
+from tests.servers import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: A case takes seconds here: the steps in which something becomes visible, and not those that stage.
+STEPS = ("hiveserver2.sql", "core.publish", "core.record_committing", "hive.pointer.publish", "hive.pointer.own")
+
+
+@pytest.fixture(scope="module")
+def crew(hive_metastore: Server, hive_server2: Server, crew_of: Callable[[str], Crew]) -> Crew:
+    # The children of the matrix find the servers by these.
+    os.environ[variable("hive_metastore")] = hive_metastore.url
+    os.environ[variable("hiveserver2")] = f"{hive_server2.host}:{hive_server2.port}"
+    return crew_of("hive-hiveserver2")
+
+
+@pytest.mark.parametrize("scenario", HiveServer2World.scenarios)
+def test_after_any_death_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    cases = list(crew.planner.cases(scenario, lambda step: ("exit_after",) if step in STEPS else ()))
+    assert cases
+    assert not crew.run(cases)
+
+
+def test_a_recovery_that_dies_is_recovered_from(crew: Crew) -> None:
+    death = Case("insert partitioned", "core.record_committing=exit_after")
+    assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
+
+
+def test_the_steps_of_this_way_were_reached(crew: Crew) -> None:
+    assert set(STEPS) <= crew.report.points
