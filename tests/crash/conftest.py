@@ -37,8 +37,8 @@ def fast_directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def crew_of(fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Callable[[str], Crew]]:
-    """The crew of a world, opened when first asked for, and kept for the module.
+def crew_of(fast_directory: Path, report_of: Callable[[str], Report]) -> Iterator[Callable[..., Crew]]:
+    """The crew of a world (and of a size, if told), opened when first asked for, and kept for the module.
 
     A fixture with parameters would not keep it: pytest makes it anew for each test that is given its parameter together
     with others.
@@ -46,7 +46,7 @@ def crew_of(fast_directory: Path, report_of: Callable[[str], Report]) -> Iterato
     with ExitStack() as opened:
 
         @cache
-        def crew(world: str) -> Crew:
-            return opened.enter_context(Crew(world, fast_directory / world, report_of(world)))
+        def crew(world: str, **size: int) -> Crew:
+            return opened.enter_context(Crew(world, fast_directory / world, report_of(world), **size))
 
         yield crew

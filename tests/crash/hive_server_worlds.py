@@ -52,6 +52,7 @@ class HiveServer2World(HiveWorld):
             "insert",
             "insert partitioned",
             "overwrite",
+            "overwrite partitioned",
             "overwrite dynamic partitions",
             "two tables",
         )

@@ -161,9 +161,10 @@ class Matrix:
         self.report = report
 
     def close(self) -> None:
-        """Give the connection to a server back."""
+        """Give the connection to a server back, and remove the files: who looks at all that is there finds nothing."""
         if self._server:
             self._server.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def scenario(self, name: str) -> Scenario:
         return self._kind.scenarios[name]
@@ -185,9 +186,10 @@ class Matrix:
         for arm in self._ways(self._watch(name, "work"), wanted, done):
             yield Case(name, arm)
 
-    def recovery_cases(self, case: Case, actions: tuple[str, ...] = KILLS) -> Iterator[Case]:
-        """The same case, with the recovery failing at each step that it reaches."""
-        for arm in self._ways(self._watch(case.scenario, "recover", case.work), lambda _: actions):
+    def recovery_cases(self, case: Case, actions: tuple[str, ...] = KILLS, *, only: str = "") -> Iterator[Case]:
+        """The same case, with the recovery failing at each step that it reaches, or at one of them."""
+        watched = self._watch(case.scenario, "recover", case.work)
+        for arm in self._ways(watched, lambda step: actions if only in ("", step) else ()):
             yield Case(case.scenario, case.work, arm)
 
     def _watch(self, scenario: str, job: str, before: str = "") -> Job:
