@@ -42,17 +42,59 @@ class CtasJobStatusHook(JobStatusHook):
         self.autocommit = autocommit
 
     def on_created(self, job: JobStatus) -> None:
+        """Make the staging area.
+
+        Parameters
+        ----------
+        job : JobStatus
+
+        Raises
+        ------
+        CatalogError
+            It cannot be made.
+        """
+
         self.transaction.begin_participant(self.participant)
 
     def on_finished(self, job: JobStatus) -> None:
+        """Prepare the participant; with ``autocommit`` commit the transaction.
+
+        Parameters
+        ----------
+        job : JobStatus
+
+        Raises
+        ------
+        TransactionAborted
+            It was rolled back.
+        TransactionInDoubt
+            It could not be learned whether it was published.
+        """
+
         self.transaction.prepare_participant(self.participant)
         if self.autocommit:
             self.transaction.commit()
 
     def on_failed(self, job: JobStatus, error: BaseException) -> None:
+        """Remove what was staged; with ``autocommit`` end the transaction.
+
+        Parameters
+        ----------
+        job : JobStatus
+        error : BaseException
+            The user's; what goes wrong in here is attached to it.
+        """
+
         self._undo(error)
 
     def on_canceled(self, job: JobStatus) -> None:
+        """As :meth:`on_failed`.
+
+        Parameters
+        ----------
+        job : JobStatus
+        """
+
         self._undo(None)
 
     def _undo(self, error: BaseException | None) -> None:

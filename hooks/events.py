@@ -22,7 +22,16 @@ log = logging.getLogger("twophase.hooks")
 
 @dataclass(frozen=True)
 class JobStarted:
-    """``SparkListenerJobStart``: the tags of its properties, its stages and their task counts."""
+    """``SparkListenerJobStart``.
+
+    Parameters
+    ----------
+    job_id : int
+    tags : tuple of str
+        The job tags among its properties.
+    stages : tuple of (int, int)
+        Stage id and number of tasks of each of its stages.
+    """
 
     job_id: int
     tags: tuple[str, ...]
@@ -31,7 +40,14 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """``SparkListenerJobEnd``; ``error`` is the message of a failed job."""
+    """``SparkListenerJobEnd``.
+
+    Parameters
+    ----------
+    job_id : int
+    error : str or None
+        The message of a failed job.
+    """
 
     job_id: int
     error: str | None
@@ -39,7 +55,12 @@ class JobEnded:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """``SparkListenerTaskEnd`` of a task that succeeded."""
+    """``SparkListenerTaskEnd`` of a task that succeeded.
+
+    Parameters
+    ----------
+    stage_id : int
+    """
 
     stage_id: int
 
@@ -75,7 +96,13 @@ class EventFeed:
             return list(self._statements.values())
 
     def watch(self, statement: Statement) -> None:
-        """Route events of jobs that carry the statement's tag to it."""
+        """Route events of jobs that carry the statement's tag to it.
+
+        Parameters
+        ----------
+        statement : Statement
+            Told until :meth:`unwatch`.
+        """
         with self._lock:
             self._statements[statement.job.tag] = statement
             if self._thread is None:
@@ -83,7 +110,13 @@ class EventFeed:
                 self._thread.start()
 
     def unwatch(self, statement: Statement) -> None:
-        """Forget the statement; late events are dropped."""
+        """Forget the statement; late events are dropped.
+
+        Parameters
+        ----------
+        statement : Statement
+            Watched or not.
+        """
         with self._lock:
             self._statements.pop(statement.job.tag, None)
             for mapping in (self._jobs, self._stages):
@@ -102,7 +135,13 @@ class EventFeed:
                 log.warning("A Spark event could not be handled: %r", event, exc_info=True)
 
     def handle(self, event: Event) -> None:
-        """Handle one event; called on the feed's thread, and by tests."""
+        """Handle one event; called on the feed's thread, and by tests.
+
+        Parameters
+        ----------
+        event : JobStarted, JobEnded or TaskEnded
+            In the order of the listener bus.
+        """
         if isinstance(event, JobStarted):
             self._job_started(event)
         elif isinstance(event, JobEnded):

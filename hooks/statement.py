@@ -93,6 +93,11 @@ class Statement:
     def write(self, df: Any) -> None:
         """Write the query's rows to the staging area.
 
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+            The query's rows, in the order of the definition's columns.
+
         Raises
         ------
         Exception
@@ -132,7 +137,13 @@ class Statement:
             self._end("on_finished")
 
     def fail(self, error: BaseException) -> None:
-        """The query failed or was cancelled: roll back. Never raises; a clean-up error is attached to ``error``."""
+        """The query failed or was cancelled: roll back. Never raises; a clean-up error is attached to ``error``.
+
+        Parameters
+        ----------
+        error : BaseException
+            The user's own, which the caller raises afterwards.
+        """
         if self.done.is_set() or not self.job.failed(error):
             return
         self.error = error

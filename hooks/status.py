@@ -33,6 +33,8 @@ class JobState(Enum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the job has ended, in whatever way."""
+
         return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
 
 
@@ -43,6 +45,7 @@ class JobStatus:
     Attributes
     ----------
     transaction_id : str
+        The statement's transaction, as on the timeline.
     path : str
         The target, with its catalog's name.
     purpose : str
@@ -54,6 +57,7 @@ class JobStatus:
     tasks_total, tasks_done : int
         Tasks of those jobs; the total grows while stages are submitted.
     state : JobState
+        Where it is; a terminal state is final.
     cancel_reason : str, optional
         Why it was cancelled, in Spark's words.
     hook_errors : list of Exception
@@ -81,13 +85,32 @@ class JobStatus:
         return self._move(JobState.FINISHED)
 
     def failed(self, error: BaseException) -> bool:
-        """Note the driver's word that the query failed: *canceled* where the error or an event says so."""
+        """Note the driver's word that the query failed: *canceled* where the error or an event says so.
+
+        Parameters
+        ----------
+        error : BaseException
+            What the action raised.
+
+        Returns
+        -------
+        bool
+            False when another terminal signal came first.
+        """
         reason = cancellation_reason(error) or self.cancel_reason
         self.cancel_reason = reason
         return self._move(JobState.CANCELED if reason else JobState.FAILED)
 
     def job_started(self, job_id: int, tasks: int) -> None:
-        """An event: a Spark job with our tag began."""
+        """An event: a Spark job with our tag began.
+
+        Parameters
+        ----------
+        job_id : int
+            Spark's; a repeated one is ignored.
+        tasks : int
+            Tasks of all its stages.
+        """
         with self._lock:
             if not self.state.is_terminal and job_id not in self.job_ids:
                 self.job_ids = (*self.job_ids, job_id)
@@ -99,7 +122,13 @@ class JobStatus:
             self.tasks_done += 1
 
     def job_cancelled(self, reason: str) -> None:
-        """An event or a request: a job of ours was cancelled. Only a hint: AQE cancels jobs of queries that succeed."""
+        """An event or a request: a job of ours was cancelled. Only a hint: AQE cancels jobs of queries that succeed.
+
+        Parameters
+        ----------
+        reason : str
+            In Spark's words; the first one stays.
+        """
         with self._lock:
             if not self.state.is_terminal:
                 self.cancel_reason = self.cancel_reason or reason

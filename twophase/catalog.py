@@ -1,4 +1,4 @@
-"""The service-provider interface: what a catalog offers and what a participant promises.
+"""The service-provider interface: what a catalog offers; what its participants promise is in the module beside it.
 
 The shape is that of Flink's FLIP-305 (``Catalog.twoPhaseCreateTable`` and ``TwoPhaseCatalogTable``); the
 *purpose* comes from what Flink shipped later, the rest from what Spark's staged tables need. This module
@@ -7,22 +7,20 @@ knows no store, no Spark and no JVM: a plugin author needs nothing else (and :mo
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.errors import AtomicityNotSupportedError
 from twophase.model import (
     Capabilities,
-    Level,
     ObjectPath,
-    Outcome,
     Purpose,
     TableDefinition,
     WriteContext,
 )
+from twophase.participant import TwoPhaseCatalogTable
 from twophase.reading import Deletion, Filter, ReadSource
 
 if TYPE_CHECKING:
@@ -124,209 +122,18 @@ class Environment:
     conf: Mapping[str, str] = {}
 
     def executor_problems(self, modules: Sequence[str]) -> list[str]:
-        """Which of these modules the executors cannot import, in words with what to do; for :meth:`Catalog.check`."""
-        return []
-
-
-class TwoPhaseCatalogTable(ABC):
-    """One participant: a table (or the rows of an insert) that is staged, then committed or aborted.
-
-    The whole state is :attr:`document`, a plain JSON document that names no connection and no secret. It is
-    written to the timeline before :meth:`begin`, and whenever a method changed it, so that a fresh process can
-    carry on: ``catalog.restore(document)`` gives an equal participant. What :meth:`prepare` changes is written
-    together with the decision: an :meth:`abort` before it has the document as it was before :meth:`prepare`, as
-    after a death in the middle of it. Pickling keeps the document only; :meth:`bind` gives an unpickled
-    participant its catalog back.
-
-    Order of calls: ``begin`` → ``write`` → ``prepare`` → ``commit`` → ``finish``, or ``abort`` at any moment
-    before something was published. Each method but ``write`` is idempotent: recovery may repeat it, may itself be
-    killed in the middle, and may run twice at once in two processes.
-
-    Notes
-    -----
-    Source of the idea: ``TwoPhaseCatalogTable{beginTransaction, commit, abort}`` of FLIP-305.
-    """
-
-    def __init__(self, catalog: Catalog, document: Mapping[str, Any]) -> None:
-        self._catalog: Catalog | None = catalog
-        self.document: dict[str, Any] = copy.deepcopy(dict(document))
-
-    # -- identity ------------------------------------------------------------------------------------------------
-
-    @property
-    def catalog(self) -> Catalog:
-        """The live catalog behind this participant.
-
-        Raises
-        ------
-        CatalogError
-            The participant was unpickled and not yet bound.
-        """
-        if self._catalog is None:
-            raise CatalogError(
-                f"The participant for {self.path} is not bound to a catalog: call bind(catalog) first.", path=self.path
-            )
-        return self._catalog
-
-    @property
-    def path(self) -> ObjectPath:
-        """The table that this participant writes."""
-        return ObjectPath.from_document(self.document["path"])
-
-    @property
-    def purpose(self) -> Purpose:
-        """What the statement does to the table."""
-        return Purpose(self.document["purpose"])
-
-    @property
-    def transaction_id(self) -> str:
-        """The transaction; each thing that is staged or published carries it as its owner stamp."""
-        return str(self.document["transaction_id"])
-
-    def bind(self, catalog: Catalog) -> TwoPhaseCatalogTable:
-        """Give an unpickled participant its catalog back, and return it."""
-        self._catalog = catalog
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"document": copy.deepcopy(self.document)}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self._catalog = None
-        self.document = copy.deepcopy(dict(state["document"]))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.purpose.name} {self.path} of {self.transaction_id}>"
-
-    # -- the contract --------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Make the staging area. Called by the coordinator after the document is on the timeline; idempotent.
-
-        Raises
-        ------
-        CatalogError
-            The staging area cannot be made, or the target is not free (``TableAlreadyExistsError``, a foreign
-            directory): nothing may be left.
-        """
-
-    @abstractmethod
-    def write(self, df: Any) -> None:
-        """Write the rows of ``df`` to the staging area, with Spark's executors. Called once, on the statement's thread.
+        """Which of these modules the executors cannot import, in words with what to do; for :meth:`Catalog.check`.
 
         Parameters
         ----------
-        df : pyspark.sql.DataFrame
-            The query's rows; the column order is that of the definition. The driver must never collect it.
-
-        Raises
-        ------
-        Exception
-            The user's own Spark error, unchanged.
-        """
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Validate everything that can be validated before the decision: after this, ``commit`` is expected to work.
-
-        Called by the coordinator when the query has finished, once more where that was interrupted; idempotent. It sets
-        :attr:`level`.
-
-        Raises
-        ------
-        WriteConflictError
-            The target is no longer what it was at ``begin``; ``TableAlreadyExistsError`` where it was free then.
-        CatalogError
-            Anything else that would make the publish fail. The transaction is rolled back.
-        """
-
-    @abstractmethod
-    def commit(self) -> None:
-        """Publish. Called by the coordinator only after the decision is durable, and again by recovery; idempotent.
-
-        Any exception means that the outcome is **unknown** until :meth:`outcome` was asked: an implementation never
-        cleans up in here. A target already published by this transaction is success.
-
-        Raises
-        ------
-        TransactionAborted
-            A definite refusal; :meth:`outcome` then answers ``NOT_PUBLISHED``.
-        Exception
-            Anything else; the coordinator asks :meth:`outcome`.
-        """
-
-    @abstractmethod
-    def outcome(self) -> Outcome:
-        """Ask the store whether this participant was published, by the transaction's owner stamp.
-
-        Called by the coordinator after each :meth:`commit` that raised, a few times while the answer is ``UNKNOWN``,
-        and by recovery before it decides; at any time, also long after the publish. It changes nothing.
+        modules : sequence of str
+            Import names of what the catalog's tasks need.
 
         Returns
         -------
-        Outcome
-            ``PUBLISHED``, ``NOT_PUBLISHED`` or ``UNKNOWN``; ``UNKNOWN`` where the store cannot be reached.
-            It never raises for a store that cannot be reached; what it raises all the same counts as ``UNKNOWN``. While
-            nothing but that is answered, nobody publishes, removes or undoes anything: the transaction is in doubt.
+        list of str
+            A sentence for each problem; empty when all can be imported, and where there are no executors.
         """
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Remove what this participant staged, and nothing else. Idempotent.
-
-        Called when the participant was not published (the coordinator has made sure). Spark calls its own abort even
-        when commit threw: an implementation must not remove anything that a published table refers to. Recovery calls
-        it again, in another process, as long as it raises.
-
-        Raises
-        ------
-        Exception
-            Something could not be removed, or may not be while the store does not answer. That changes no outcome:
-            what :meth:`left_behind` names is recorded on the timeline, told to the user, and tried again by
-            ``twophase clean``.
-        """
-
-    def finish(self) -> None:
-        """Tidy up after the publish (mark replaced versions for retention, drop helper objects). Idempotent.
-
-        A failure in here changes no outcome; it is recorded on the timeline as left behind.
-        """
-
-    def compensate(self) -> bool:
-        """Undo a publish, where the published pointer is unchanged since; used when a later participant is refused.
-
-        Called by the coordinator and by recovery, more than once where it was cut off; idempotent.
-
-        Returns
-        -------
-        bool
-            True when the table is again as it was before; False where that cannot be done: in doubt, too.
-
-        Raises
-        ------
-        Exception
-            It is not known whether it was undone: the coordinator asks :meth:`outcome`, and unless that answers
-            ``NOT_PUBLISHED``, the transaction is in doubt.
-        """
-        return False
-
-    @property
-    def level(self) -> Level:
-        """What the publish of this participant guarantees (valid after :meth:`prepare`)."""
-        return Level(self.document.get("level", Level.ATOMIC))
-
-    @property
-    def level_reason(self) -> str | None:
-        """Why the level is below 3, in words for the user; None at level 3."""
-        return self.document.get("level_reason")
-
-    def read_source(self) -> ReadSource | None:
-        """How a later statement of the same transaction reads what this one staged; None where it cannot."""
-        return None
-
-    def left_behind(self) -> list[str]:
-        """What would remain if the process died now: paths and tables, for error messages."""
         return []
 
 
@@ -369,11 +176,33 @@ class Catalog(ABC):
 
     @abstractmethod
     def list_databases(self) -> list[str]:
-        """Names of all databases, sorted."""
+        """Names of all databases, sorted.
+
+        Returns
+        -------
+        list of str
+            Unquoted, in the store's own spelling.
+
+        Raises
+        ------
+        CatalogError
+            The store cannot be asked.
+        """
 
     @abstractmethod
     def database_exists(self, database: str) -> bool:
-        """Whether the database exists."""
+        """Whether the database exists.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted; levels of a namespace joined by dots, as in :attr:`ObjectPath.database`.
+
+        Raises
+        ------
+        CatalogError
+            The store cannot be asked.
+        """
 
     @abstractmethod
     def create_database(
@@ -381,18 +210,37 @@ class Catalog(ABC):
     ) -> None:
         """Create a database.
 
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        ignore_if_exists : bool
+            An existing database is no error and stays as it is.
+        properties : mapping of str to str, optional
+            ``comment``, ``location`` and whatever else Spark's ``CREATE NAMESPACE`` says.
+
         Raises
         ------
         DatabaseAlreadyExistsError
             It exists and ``ignore_if_exists`` is False.
+        CatalogError
+            A name or a property that this store cannot take; nothing was made.
         """
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
         """Set properties of a database (``comment`` among them), and remove those that are None; all or none.
 
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        changes : mapping of str to str or None
+            New values by name; None removes. What is not named stays.
+
         Raises
         ------
         DatabaseNotExistError
+            It does not exist.
         CatalogError
             Not possible here; nothing was changed.
         """
@@ -401,6 +249,15 @@ class Catalog(ABC):
     @abstractmethod
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
         """Drop a database.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        ignore_if_not_exists : bool
+            A database that does not exist is no error.
+        cascade : bool
+            Drop its tables too.
 
         Raises
         ------
@@ -412,6 +269,16 @@ class Catalog(ABC):
 
     def load_database(self, database: str) -> dict[str, str]:
         """Properties of a database (``comment``, ``location``, ...).
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+
+        Returns
+        -------
+        dict of str to str
+            Empty where the store keeps none.
 
         Raises
         ------
@@ -430,12 +297,22 @@ class Catalog(ABC):
         """The one spelling of a table's name here: two paths name the same table where these are equal.
 
         A store that folds case overrides it; reservations and the statements of one transaction go by it.
+
+        Parameters
+        ----------
+        path : ObjectPath
+            As the user wrote it; the table need not exist.
         """
         return path
 
     @abstractmethod
     def list_tables(self, database: str) -> list[str]:
         """Names of the tables of a database, sorted; never a staging table.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
 
         Raises
         ------
@@ -445,11 +322,31 @@ class Catalog(ABC):
 
     @abstractmethod
     def table_exists(self, path: ObjectPath) -> bool:
-        """Whether the table exists and is published."""
+        """Whether the table exists and is published.
+
+        Parameters
+        ----------
+        path : ObjectPath
+            Its name; False where its database does not exist.
+
+        Raises
+        ------
+        CatalogError
+            The store cannot be asked.
+        """
 
     @abstractmethod
     def load_table(self, path: ObjectPath) -> TableDefinition:
         """The definition of a published table.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        TableDefinition
+            As the store keeps it, with the properties that the store adds.
 
         Raises
         ------
@@ -461,17 +358,35 @@ class Catalog(ABC):
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         """Create an empty table.
 
+        Parameters
+        ----------
+        path : ObjectPath
+        definition : TableDefinition
+            Schema, layout and properties.
+        ignore_if_exists : bool
+            An existing table is no error and stays as it is.
+
         Raises
         ------
         TableAlreadyExistsError
             It exists and ``ignore_if_exists`` is False.
         DatabaseNotExistError
             Its database does not exist.
+        CatalogError
+            A name, a type or a layout that this store cannot take; nothing was made.
         """
 
     @abstractmethod
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         """Drop a table.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        ignore_if_not_exists : bool
+            A table that does not exist is no error.
+        purge : bool
+            Past the trash, where the store has one (``DROP TABLE ... PURGE``).
 
         Raises
         ------
@@ -482,9 +397,19 @@ class Catalog(ABC):
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         """Rename a table within the catalog.
 
+        Parameters
+        ----------
+        path : ObjectPath
+            The table.
+        new_path : ObjectPath
+            Its new name; another database where the store can move it there.
+
         Raises
         ------
-        TableNotExistError, TableAlreadyExistsError
+        TableNotExistError
+            ``path`` does not exist.
+        TableAlreadyExistsError
+            ``new_path`` exists.
         AtomicityNotSupportedError
             The capability ``rename_table`` is not declared.
         """
@@ -493,9 +418,16 @@ class Catalog(ABC):
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         """Apply changes to a table, all or none.
 
+        Parameters
+        ----------
+        path : ObjectPath
+        changes : iterable of TableChange
+            In the order in which they are to be made.
+
         Raises
         ------
         TableNotExistError
+            It does not exist.
         CatalogError
             A change is not possible here; none was made.
         """
@@ -503,6 +435,15 @@ class Catalog(ABC):
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         """How Spark reads the published table.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        ReadSource
+            A format with its options and paths; may hold credentials: never log.
 
         Raises
         ------
@@ -524,6 +465,11 @@ class Catalog(ABC):
         timestamp : int, optional
             What ``TIMESTAMP AS OF`` says, in microseconds since the epoch.
 
+        Returns
+        -------
+        ReadSource
+            As :meth:`read_source`.
+
         Raises
         ------
         TableNotExistError
@@ -534,7 +480,13 @@ class Catalog(ABC):
         raise AtomicityNotSupportedError(f"Catalog {self.name} has no time travel.", path=path)
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
-        """Whether a table takes rows with columns that it does not have; their columns are found by name then."""
+        """Whether a table takes rows with columns that it does not have; their columns are found by name then.
+
+        Parameters
+        ----------
+        definition : TableDefinition
+            The table's own, from :meth:`load_table`.
+        """
         return False
 
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
@@ -545,6 +497,11 @@ class Catalog(ABC):
         path : ObjectPath
         conditions : sequence of Filter or None
             All must hold for a row to be deleted; None for one that only Spark understands.
+
+        Returns
+        -------
+        Deletion
+            The files whose rows have to be written again, and the state of the table of which that is told.
 
         Raises
         ------
@@ -613,6 +570,11 @@ class Catalog(ABC):
         document : mapping
             As :attr:`TwoPhaseCatalogTable.document` was, after JSON.
 
+        Returns
+        -------
+        TwoPhaseCatalogTable
+            Bound to this catalog; the store was not asked and nothing was changed.
+
         Raises
         ------
         CatalogError
@@ -620,11 +582,35 @@ class Catalog(ABC):
         """
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
-        """Participants with the same key (not None) are published by one :meth:`publish_group`."""
+        """Participants with the same key (not None) are published by one :meth:`publish_group`.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            One of this catalog's.
+
+        Returns
+        -------
+        str or None
+            None where it is published on its own.
+        """
         return None
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
-        """Publish several participants in one step; the same contract as :meth:`TwoPhaseCatalogTable.commit`."""
+        """Publish several participants in one step; the same contract as :meth:`TwoPhaseCatalogTable.commit`.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All of one :meth:`group_key`; on a repetition also those that were published before.
+
+        Raises
+        ------
+        TransactionAborted
+            A definite refusal: none was published.
+        Exception
+            Anything else; the coordinator asks each one's :meth:`~TwoPhaseCatalogTable.outcome`.
+        """
         raise NotImplementedError
 
     @property
@@ -661,25 +647,63 @@ class Catalog(ABC):
     def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
         """What dead transactions left here, and versions past retention; only what carries our stamp.
 
+        Called by ``twophase clean``, and by its ``--dry-run``; it changes nothing.
+
         Parameters
         ----------
         live_transactions : frozenset of str
             Transactions that must not be touched.
+
+        Returns
+        -------
+        list of Residue
+            Each with its size, its transaction and, where it must stay, the reason.
         """
         return []
 
     def remove_residue(self, residue: Residue) -> None:
-        """Remove one of :meth:`residues`; checks its stamp again. Idempotent."""
+        """Remove one of :meth:`residues`; checks its stamp again. Idempotent.
+
+        Parameters
+        ----------
+        residue : Residue
+            As :meth:`residues` told it, in this process.
+
+        Raises
+        ------
+        CatalogError
+            It could not be removed, or is no longer what it was; nothing else was touched.
+        """
         raise NotImplementedError
 
     def table_dropped(self, path: ObjectPath) -> None:
-        """The host dropped this table past the catalog: give the place that it held free again. Idempotent."""
+        """The host dropped this table past the catalog: give the place that it held free again. Idempotent.
+
+        Parameters
+        ----------
+        path : ObjectPath
+            The name that it had.
+        """
 
     def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
-        """The host renamed this table past the catalog: make sure that it finds the files. Idempotent."""
+        """The host renamed this table past the catalog: make sure that it finds the files. Idempotent.
+
+        Parameters
+        ----------
+        path : ObjectPath
+            The name that it had.
+        new_path : ObjectPath
+            The name that it has.
+        """
 
     def check(self) -> list[str]:
-        """Problems that ``twophase doctor`` should tell: each a sentence with what to do. Empty when all is well."""
+        """Problems that ``twophase doctor`` should tell.
+
+        Returns
+        -------
+        list of str
+            Each a sentence with what to do; empty when all is well. No secrets.
+        """
         return []
 
     def close(self) -> None:

@@ -39,7 +39,18 @@ class ObjectPath:
 
     @classmethod
     def of(cls, *parts: str) -> ObjectPath:
-        """From its parts, the table's name last: ``ObjectPath.of("sales", "daily")``."""
+        """From its parts.
+
+        Parameters
+        ----------
+        *parts : str
+            One name a level, the table's name last: ``ObjectPath.of("sales", "daily")``.
+
+        Raises
+        ------
+        CatalogError
+            A part is empty.
+        """
         return cls(tuple(parts[:-1]), parts[-1])
 
     @property
@@ -48,10 +59,19 @@ class ObjectPath:
         return ".".join(self.namespace)
 
     def to_document(self) -> list[str]:
+        """Its parts, the table's name last."""
+
         return [*self.namespace, self.name]
 
     @classmethod
     def from_document(cls, document: list[str]) -> ObjectPath:
+        """What :meth:`to_document` gave.
+
+        Parameters
+        ----------
+        document : list of str
+        """
+
         return cls.of(*document)
 
     def __str__(self) -> str:
@@ -138,19 +158,46 @@ class Transform:
 
     @classmethod
     def identity(cls, column: str) -> Transform:
+        """The column's own value.
+
+        Parameters
+        ----------
+        column : str
+            Its path, levels joined by dots.
+        """
+
         return cls("identity", (column,))
 
     def to_document(self) -> dict[str, Any]:
+        """A plain JSON document."""
+
         return {"name": self.name, "columns": list(self.columns), "arguments": list(self.arguments)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Transform:
+        """What :meth:`to_document` gave.
+
+        Parameters
+        ----------
+        document : mapping
+        """
+
         return cls(document["name"], tuple(document["columns"]), tuple(document["arguments"]))
 
 
 @dataclass(frozen=True)
 class BucketSpec:
-    """``CLUSTERED BY (columns) SORTED BY (sort_columns) INTO count BUCKETS``."""
+    """``CLUSTERED BY (columns) SORTED BY (sort_columns) INTO count BUCKETS``.
+
+    Parameters
+    ----------
+    count : int
+        Buckets, at least 1.
+    columns : tuple of str
+        Whose hash tells a row's bucket.
+    sort_columns : tuple of str
+        By which the rows of a bucket are sorted.
+    """
 
     count: int
     columns: tuple[str, ...]
@@ -219,6 +266,13 @@ class TableDefinition:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableDefinition:
+        """What :meth:`to_document` gave.
+
+        Parameters
+        ----------
+        document : mapping
+        """
+
         facts = dict(document)
         facts["schema"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"])))
         facts["partitioning"] = tuple(Transform.from_document(t) for t in facts["partitioning"])
@@ -251,11 +305,20 @@ class OverwriteScope:
     version: str | None = None
 
     def to_document(self) -> dict[str, Any]:
+        """A plain JSON document."""
+
         document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
         return document if self.files is None else {**document, "files": list(self.files), "version": self.version}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OverwriteScope:
+        """What :meth:`to_document` gave.
+
+        Parameters
+        ----------
+        document : mapping
+        """
+
         files = document.get("files")
         scope = (document["static_partition"], document["dynamic"])
         return cls(*scope) if files is None else cls(*scope, tuple(files), document["version"])
@@ -289,7 +352,13 @@ class WriteContext:
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:
-        """For a participant that no coordinator asked for: a transaction id of its own."""
+        """For a participant that no coordinator asked for: a transaction id of its own.
+
+        Parameters
+        ----------
+        catalog : str
+            The catalog's name; the id begins with it.
+        """
         return cls(f"{catalog}-{secrets.token_hex(6)}")
 
 

@@ -38,6 +38,13 @@ class Transaction:
     the others are refused before they have touched anything of it. A statement whose table is already reserved by
     another transaction is refused at once, before its job starts; an INSERT INTO waits for a while instead.
 
+    Parameters
+    ----------
+    coordinator : Coordinator
+        Lends it the timeline, leases and the clearing of dead holders.
+    transaction_id : str
+        Unique on the timeline.
+
     Notes
     -----
     ``commit`` and ``abort`` may be called from any thread; the first one decides.
@@ -90,7 +97,20 @@ class Transaction:
         return self._left_behind
 
     def find(self, catalog: str, path: ObjectPath) -> TwoPhaseCatalogTable | None:
-        """The participant by which this transaction writes a table, so that a later statement can read it."""
+        """The participant by which this transaction writes a table, so that a later statement can read it.
+
+        Parameters
+        ----------
+        catalog : str
+            The catalog's name in the session.
+        path : ObjectPath
+            The table, in any spelling that its catalog takes for the same.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            The latest one that takes part; None where the transaction does not write the table.
+        """
         member = self._find(catalog, path)
         return member.participant if member else None
 
@@ -160,14 +180,42 @@ class Transaction:
             return participant
 
     def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
-        """Make the staging area of a participant."""
+        """Make the staging area of a participant.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`.
+
+        Raises
+        ------
+        CatalogError
+            It cannot be made, or the target is not free.
+        LeaseLostError
+            Another process has rolled the transaction back meanwhile.
+        """
         member = self._member(participant)
         with self._fenced(), step("core.begin"):
             participant.begin()
         self._driver().save_if_changed(member)
 
     def write(self, participant: TwoPhaseCatalogTable, df: Any) -> None:
-        """Write the rows of ``df`` to the staging area; the user's own error comes out unchanged."""
+        """Write the rows of ``df`` to the staging area; the user's own error comes out unchanged.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`, after :meth:`begin_participant`.
+        df : pyspark.sql.DataFrame
+            The query's rows, in the order of the definition's columns.
+
+        Raises
+        ------
+        Exception
+            The user's own Spark error.
+        LeaseLostError
+            Another process has rolled the transaction back meanwhile.
+        """
         member = self._member(participant)
         with self._fenced(), step("core.write"):
             participant.write(df)
@@ -176,10 +224,19 @@ class Transaction:
     def prepare_participant(self, participant: TwoPhaseCatalogTable) -> None:
         """Reserve the table and prepare the participant; idempotent.
 
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`, written.
+
         Raises
         ------
         WriteConflictError
             Another transaction holds the table, or changed it.
+        CatalogError
+            Anything else that would make the publish fail.
+        LeaseLostError
+            Another process has rolled the transaction back meanwhile.
         """
         member = self._member(participant)
         if member.state is ParticipantState.STAGED:
@@ -191,6 +248,11 @@ class Transaction:
 
         A participant of the same table that it had superseded counts again. Idempotent; never raises for what cannot
         be removed now: that is tried again when the transaction ends.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`.
         """
         with self._lock:
             member = self._member(participant)

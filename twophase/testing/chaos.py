@@ -128,7 +128,13 @@ class ChaosCatalog(Catalog):
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Run one step that may be armed, by a failpoint or by :attr:`faults`."""
+        """Run one step that may be armed, by a failpoint or by :attr:`faults`.
+
+        Parameters
+        ----------
+        name : str
+            One of the steps that :attr:`faults` knows.
+        """
         with failpoints.step(f"chaos.{name}") if name in STEPS else nullcontext(), self.faults.step(name):
             yield
 
@@ -182,7 +188,15 @@ class ChaosCatalog(Catalog):
         return found
 
     def tables_of(self, document: Document, path: ObjectPath) -> Document:
-        """The tables of the path's database, by name."""
+        """The tables of the path's database, by name.
+
+        Parameters
+        ----------
+        document : dict
+            The whole store, as read or as being changed.
+        path : ObjectPath
+            Of which the database counts only.
+        """
         if len(path.namespace) != 1:
             raise CatalogError(f"A table of catalog {self.name} has a name of the form database.table.", path=path)
         tables: Document = self._database(document, path.namespace[0])["tables"]
@@ -210,7 +224,17 @@ class ChaosCatalog(Catalog):
         return TableDefinition.from_document(self._table(self.store.read(), path)["definition"])
 
     def rows(self, path: ObjectPath) -> list[dict[str, Any]]:
-        """The rows of a published table, for a test to look at."""
+        """The rows of a published table, for a test to look at.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        list of dict
+            A row each, values by column.
+        """
         rows: list[dict[str, Any]] = _rows.decode(self._table(self.store.read(), path)["rows"]).to_pylist()
         return rows
 

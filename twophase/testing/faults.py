@@ -57,6 +57,15 @@ class Faults:
     def add(self, step: str, action: str, nth: int | None = None) -> None:
         """Let a step fail; several faults of one step are tried in the order they were added.
 
+        Parameters
+        ----------
+        step : str
+            The step's name; see :class:`ChaosCatalog`.
+        action : str
+            ``error``, ``error_after`` or ``lost_reply``.
+        nth : int, optional
+            Only the n-th time, counted from 1; else each time.
+
         Raises
         ------
         ConfigurationError
@@ -74,7 +83,20 @@ class Faults:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Run one step, failing as asked."""
+        """Run one step, failing as asked.
+
+        Parameters
+        ----------
+        name : str
+            Counted whether it fails or not.
+
+        Raises
+        ------
+        ChaosError
+            ``error``, before the effect, or ``error_after``.
+        ConnectionError
+            ``lost_reply``, after the effect.
+        """
         self._counts[name] += 1
         count = self._counts[name]
         action = self._action(name, count)
