@@ -73,6 +73,19 @@ class TwoPhaseError(Exception):
             facts.append(self.hint)
         return " ".join(facts)
 
+    def concerns(self, path: object, transaction_id: str | None = None) -> None:
+        """Fill in what whoever raised this did not know.
+
+        Parameters
+        ----------
+        path : object
+            The table or database, as the user would write it; a path that is told already stays.
+        transaction_id : str, optional
+            The transaction; one that is told already stays.
+        """
+        self.path = self.path or str(path)
+        self.transaction_id = self.transaction_id or transaction_id
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own pickling passes only ``args`` and would lose the keyword facts.
         return (_rebuild, (type(self), dict(self.__dict__)))

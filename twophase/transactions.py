@@ -31,6 +31,16 @@ _log = logging.getLogger("twophase")
 declare("core.begin", "core.write")
 
 
+@contextmanager
+def _concerning(path: ObjectPath, transaction_id: str | None = None) -> Iterator[None]:
+    """What fails in a store that knows no tables is told with the table all the same."""
+    try:
+        yield
+    except TwoPhaseError as error:
+        error.concerns(path, transaction_id)
+        raise
+
+
 class Transaction:
     """One or more participants with one outcome. Made by :meth:`twophase.coordinator.Coordinator.begin`.
 
@@ -167,14 +177,15 @@ class Transaction:
                 base=earlier.participant.document if earlier else None,
                 autocommit=autocommit,
             )
-            participant = catalog.two_phase_create_table(
-                path,
-                definition,
-                purpose=purpose,
-                ignore_if_exists=ignore_if_exists,
-                is_streaming_mode=is_streaming_mode,
-                context=context,
-            )
+            with _concerning(path):
+                participant = catalog.two_phase_create_table(
+                    path,
+                    definition,
+                    purpose=purpose,
+                    ignore_if_exists=ignore_if_exists,
+                    is_streaming_mode=is_streaming_mode,
+                    context=context,
+                )
             if participant is not None:
                 self._enlist(catalog, participant)
             return participant
@@ -195,7 +206,8 @@ class Transaction:
             Another process has rolled the transaction back meanwhile.
         """
         member = self._member(participant)
-        with self._fenced(), step("core.begin"):
+        # Without the transaction: it ends with this error, and leaves nothing that could be asked for by its id.
+        with self._fenced(), _concerning(participant.path), step("core.begin"):
             participant.begin()
         self._driver().save_if_changed(member)
 
@@ -217,7 +229,7 @@ class Transaction:
             Another process has rolled the transaction back meanwhile.
         """
         member = self._member(participant)
-        with self._fenced(), step("core.write"):
+        with self._fenced(), _concerning(participant.path, self._id), step("core.write"):
             participant.write(df)
         self._driver().save_if_changed(member)
 
@@ -240,7 +252,7 @@ class Transaction:
         """
         member = self._member(participant)
         if member.state is ParticipantState.STAGED:
-            with self._fenced():
+            with self._fenced(), _concerning(participant.path, self._id):
                 self._driver().run(protocol.prepare(member.ordinal))
 
     def discard(self, participant: TwoPhaseCatalogTable) -> None:
@@ -499,6 +511,7 @@ class Transaction:
         return TransactionInDoubt(
             f"It is not known whether transaction {self._id} was published{why}; nothing was cleaned up. "
             f"In doubt: {', '.join(tables)}.",
+            path=", ".join(tables),
             transaction_id=self._id,
             left_behind=[place for m in self._enlisted.values() if m.state.takes_part for place in left_behind(m)],
             hint=resolving_hint(self._id, self._coordinator.timeline),

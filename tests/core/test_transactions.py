@@ -413,6 +413,18 @@ def test_a_later_refusal_that_cannot_be_undone_is_in_doubt_with_names(bench: Ben
         tx.commit()
 
 
+@pytest.mark.parametrize(("step", "told_with_id"), [("begin", False), ("write", True), ("prepare", True)])
+def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
+    bench: Bench, step: str, told_with_id: bool
+) -> None:
+    tx = bench.coordinator().begin()
+    bench.catalogs["one"].faults.add(step, "error")
+    with pytest.raises(ChaosError) as caught:
+        write(tx, bench.catalogs["one"], "t")
+    assert "Table: default.t." in str(caught.value)
+    assert (caught.value.transaction_id == tx.id) is told_with_id
+
+
 # -- in doubt ---------------------------------------------------------------------------------------------------------
 
 
@@ -435,6 +447,7 @@ def test_an_unknown_outcome_is_in_doubt_and_names_the_commands_that_resolve_it(b
     assert f"twophase recover {tx.id}" in text
     assert f"twophase recover {tx.id} --assume committed|rolled-back" in text
     assert "one.default.t" in text
+    assert caught.value.path == "one.default.t"
     assert not isinstance(caught.value, TransactionAborted)
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import py4j.protocol
+import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -17,10 +18,15 @@ from pyspark.sql.functions import udf
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
+from twophase.coordinator import Coordinator
 from twophase.errors import ConfigurationError
+from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark import private
 from twophase.spark.jvm import Jvm, private_name
-from twophase.spark.session import handle_of
+from twophase.spark.options import default_timeline
+from twophase.spark.session import Handle, handle_of
+from twophase.states import TransactionState
+from twophase.timeline import Timeline
 
 pytestmark = pytest.mark.spark40
 
@@ -237,6 +243,36 @@ def test_another_spark_without_them_is_refused_with_every_name(
 
     assert Jvm(spark).catalogs().keySet().toString() == before
     assert handle_of(spark) is None
+
+
+def died(handle: Handle, application: str, table: str) -> str:
+    """A transaction of a driver that died while it wrote: nobody holds it any more."""
+    url = f"sqlite:///{default_timeline(handle.environment.warehouse)}"
+    coordinator = Coordinator(Timeline(url), handle.catalog, name=application)
+    tx = coordinator.begin()
+    definition = TableDefinition(pa.schema([("a", pa.int64())]))
+    path = ObjectPath.of("default", table)
+    participant = tx.stage(handle.catalog("lake"), path, definition, purpose=Purpose.CREATE_TABLE_AS)
+    assert participant is not None
+    tx.begin_participant(participant)
+    transaction_id = tx.id
+    del tx, participant
+    coordinator.timeline.close()
+    return transaction_id
+
+
+def test_attaching_recovers_the_dead_of_this_application_and_no_others(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    spark.sql("CREATE TABLE lake.default.first AS SELECT 1 AS a")  # the default timeline is made with a first statement
+    ours = died(handle, spark.sparkContext.appName, "ours")
+    theirs = died(handle, "another job", "theirs")
+    handle.detach()
+
+    timeline = twophase.attach(spark).coordinator.timeline
+
+    states = {record.id: record.state for record in timeline.transactions()}
+    assert states[ours] is TransactionState.ROLLED_BACK
+    assert states[theirs] is TransactionState.INFLIGHT
 
 
 def test_an_unknown_catalog_is_named_with_the_nearest(spark: SparkSession) -> None:

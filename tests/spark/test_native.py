@@ -363,3 +363,18 @@ def test_time_travel_is_refused_with_words(spark: SparkSession, lake: ChaosCatal
     spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
     with pytest.raises(CatalogError, match="time travel"):
         spark.sql("SELECT * FROM lake.db.t VERSION AS OF 1")
+
+
+@pytest.mark.parametrize(
+    ("step", "statement"),
+    [
+        ("create_table", "CREATE TABLE lake.db.`a b` (id INT)"),
+        ("write", "CREATE TABLE lake.db.`a b` AS SELECT 1 AS id"),
+    ],
+)
+def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
+    spark: SparkSession, lake: ChaosCatalog, step: str, statement: str
+) -> None:
+    lake.faults.add(step, "error")
+    with pytest.raises(CatalogError, match=r"Table: db\.`a b`\."):
+        spark.sql(statement)

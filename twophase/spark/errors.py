@@ -28,7 +28,9 @@ from twophase.errors import (
     InvalidNameError,
     TableAlreadyExistsError,
     TableNotExistError,
+    TwoPhaseError,
 )
+from twophase.model import quote_if_needed
 from twophase.spark.jvm import Jvm
 
 _TOKEN = re.compile(r"\[twophase:([0-9a-f]{32})\]")
@@ -74,9 +76,19 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
     except Py4JJavaError:
         raise
     except BaseException as error:
+        if isinstance(error, TwoPhaseError):
+            _complete(jvm, error, identifier, namespace)
         if namespace is None and identifier is not None:
             namespace = identifier.namespace()
         raise _Thrown("", java_exception(jvm, error, identifier, namespace)) from error
+
+
+def _complete(jvm: Jvm, error: TwoPhaseError, identifier: Any, namespace: Any) -> None:
+    """Name the table or the database that Spark asked for, where the error does not."""
+    if error.path is not None or (identifier is None and namespace is None):
+        return
+    parts = jvm.parts(namespace) if identifier is None else (*jvm.parts(identifier.namespace()), identifier.name())
+    error.concerns(".".join(quote_if_needed(part) for part in parts if part))
 
 
 def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, namespace: Any = None) -> Any:

@@ -344,7 +344,7 @@ class Router:
         """
         if purpose in target.catalog.capabilities.purposes:
             return True
-        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value} ({target.path})")
         return False
 
     def stays_outside(self, name: str) -> None:
