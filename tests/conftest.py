@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    java = list(servers.JAVA_FOR_SHORT_RUNS)
+    java = [*servers.JAVA_FOR_SHORT_RUNS, *(servers.WITH_ARCHIVE if servers.ARCHIVE.exists() else ())]
     if version("pyspark").startswith("4.0"):
         # It leaves sockets to the garbage collector, which is no fault of ours.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")

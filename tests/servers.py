@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,10 @@ JAVA_FOR_SHORT_RUNS = (
     "-XX:+UseSerialGC",
     "-Dderby.system.durability=test",
 )
+#: Spark's classes, ready to be used: ``make test`` has them written by :mod:`tests.class_archive`.
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+#: Java ignores an archive of another Java or of other jars, and need not say so.
+WITH_ARCHIVE = (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 #: The environment variable that names the ``mysqld`` of a MySQL to test instead of MariaDB.
 MYSQL = "TWOPHASE_MYSQLD"
 _ATTEMPTS = 3
@@ -299,7 +304,9 @@ def _spark_home() -> Path:
 def _java_env() -> dict[str, str]:
     # A SPARK_HOME or SPARK_CONF_DIR of the developer's would start another Spark than the one under test.
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "HADOOP_", "HIVE_"))}
-    return {**kept, "SPARK_HOME": str(_spark_home()), "_JAVA_OPTIONS": " ".join(["-Xmx768m", *JAVA_FOR_SHORT_RUNS])}
+    archive = {"SPARK_SUBMIT_OPTS": " ".join(WITH_ARCHIVE)} if ARCHIVE.exists() else {}
+    options = " ".join(["-Xmx768m", *JAVA_FOR_SHORT_RUNS])
+    return {**kept, **archive, "SPARK_HOME": str(_spark_home()), "_JAVA_OPTIONS": options}
 
 
 def _call_metastore(port: int) -> None:
