@@ -11,6 +11,7 @@ from typing import Any
 
 import twophase
 import twophase.hooks
+import twophase.schema
 import twophase.testing
 
 _SECTION = re.compile(r"^Parameters\n-{3,}\n(.*?)(?=^\w+\n-{3,}|\Z)", re.MULTILINE | re.DOTALL)
@@ -32,7 +33,7 @@ def undescribed(name: str, function: Any, doc: str | None) -> str | None:
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    for module in (twophase, twophase.hooks, twophase.testing):
+    for module in (twophase, twophase.hooks, twophase.schema, twophase.testing):
         for name in module.__all__:
             yield f"{module.__name__}.{name}", getattr(module, name)
 

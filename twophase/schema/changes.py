@@ -36,12 +36,24 @@ def last() -> Position:
 
 
 def before(sibling: str | int) -> Position:
-    """Right before a sibling, given by its name or id."""
+    """Right before a sibling, given by its name or id.
+
+    Parameters
+    ----------
+    sibling : str or int
+        A field of the same struct.
+    """
     return Position("before", sibling)
 
 
 def after(sibling: str | int) -> Position:
-    """Right after a sibling, given by its name or id."""
+    """Right after a sibling, given by its name or id.
+
+    Parameters
+    ----------
+    sibling : str or int
+        A field of the same struct.
+    """
     return Position("after", sibling)
 
 

@@ -42,7 +42,13 @@ class Resolution:
     recheck: tuple[str, ...] = ()
 
     def renumbered(self, writer: Schema) -> Schema:
-        """The writer's schema under the table's ids: what the writer's files are to be read with."""
+        """The writer's schema under the table's ids: what the writer's files are to be read with.
+
+        Parameters
+        ----------
+        writer : Schema
+            The schema that the writer worked with.
+        """
         if not self.writer_ids:
             return writer
         return _renumber(writer, self.writer_ids, max(writer.highest_field_id, self.schema.highest_field_id))

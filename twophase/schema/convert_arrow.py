@@ -24,7 +24,13 @@ _OURS = frozenset((FIELD_ID, COMMENT, INITIAL_DEFAULT, WRITE_DEFAULT))
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """The schema as a PyArrow schema that :func:`from_arrow` reads back exactly."""
+    """The schema as a PyArrow schema that :func:`from_arrow` reads back exactly.
+
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+    """
     facts = {
         "schema_id": schema.schema_id,
         "highest_field_id": schema.highest_field_id,
@@ -246,6 +252,13 @@ def bind_by_name(source: pa.Schema, written_with: Schema) -> Schema:
 
 def verify_file_schema(source: pa.Schema, written_with: Schema) -> None:
     """Check that a file's ids are those of the schema that it claims to be written with, at every level.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        The file's own.
+    written_with : Schema
+        The version that the file names.
 
     Raises
     ------

@@ -56,6 +56,11 @@ def to_iceberg_document(schema: Schema) -> dict[str, Any]:
     Primary keys become ``identifier-field-ids``. The partition keys are no part of an Iceberg schema: they are
     :func:`to_iceberg_partition_spec`.
 
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+
     Raises
     ------
     UnsupportedTypeError
@@ -70,7 +75,15 @@ def to_iceberg_document(schema: Schema) -> dict[str, Any]:
 
 
 def to_iceberg_partition_spec(schema: Schema, *, spec_id: int = 0) -> dict[str, Any]:
-    """The partition keys as a ``partition-spec`` object of Iceberg's table metadata: identity transforms."""
+    """The partition keys as a ``partition-spec`` object of Iceberg's table metadata: identity transforms.
+
+    Parameters
+    ----------
+    schema : Schema
+        Whose ``partition_keys`` are taken.
+    spec_id : int
+        Number of the spec.
+    """
     fields = [
         {"name": schema.name_of(key), "transform": "identity", "source-id": key, "field-id": 1000 + i}
         for i, key in enumerate(schema.partition_keys)
@@ -153,6 +166,11 @@ def _value(scalar: pa.Scalar, path: tuple[str, ...]) -> Any:
 def to_iceberg(schema: Schema) -> pyiceberg.schema.Schema:
     """The schema as PyIceberg's.
 
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+
     Raises
     ------
     UnsupportedTypeError
@@ -198,6 +216,15 @@ def from_iceberg_document(
     partition_spec: dict[str, Any] | None = None,
 ) -> Schema:
     """A schema from a ``schema`` object of Iceberg's table metadata, and its ``partition-spec`` object.
+
+    Parameters
+    ----------
+    document : dict
+        The ``schema`` object.
+    highest_field_id : int, optional
+        ``last-column-id`` of the table, so that no id of a dropped column is given out again; None: the highest in use.
+    partition_spec : dict, optional
+        The ``partition-spec`` object; None: not partitioned.
 
     Raises
     ------

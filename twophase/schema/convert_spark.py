@@ -37,6 +37,11 @@ def to_spark(schema: Schema) -> StructType:
     ``parquet.field.id`` makes Spark write the ids to Parquet, and read by them. The version and the keys stand in the
     first column's metadata.
 
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+
     Raises
     ------
     UnsupportedTypeError
@@ -196,6 +201,11 @@ def _near(leaf: pa.DataType) -> tuple[str, ...]:
 def from_spark(source: StructType) -> Schema:
     """A schema from a ``StructType`` whose every field carries ``parquet.field.id``.
 
+    Parameters
+    ----------
+    source : pyspark.sql.types.StructType
+        As :func:`to_spark` gives it.
+
     Raises
     ------
     FieldIdError
@@ -228,6 +238,11 @@ def _with_facts(fields: tuple[Field, ...], facts: Any, path: str) -> Schema:
 
 def from_spark_types(source: StructType) -> pa.Schema:
     """A ``StructType`` without ids as a PyArrow schema, for :func:`assign_ids` and :func:`reconcile`.
+
+    Parameters
+    ----------
+    source : pyspark.sql.types.StructType
+        Whose metadata is not looked at for ids.
 
     Raises
     ------

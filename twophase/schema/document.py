@@ -18,7 +18,13 @@ _WAYS = ("a document that to_document wrote",)
 
 
 def to_document(schema: Schema) -> dict[str, Any]:
-    """The schema as plain JSON values, read back exactly by :func:`from_document`."""
+    """The schema as plain JSON values, read back exactly by :func:`from_document`.
+
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+    """
     return {
         "format": FORMAT,
         "schema_id": schema.schema_id,
@@ -30,7 +36,13 @@ def to_document(schema: Schema) -> dict[str, Any]:
 
 
 def to_json(schema: Schema) -> str:
-    """The document as text."""
+    """The document as text.
+
+    Parameters
+    ----------
+    schema : Schema
+        Any version.
+    """
     return json.dumps(to_document(schema), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -56,6 +68,11 @@ def _write(node: Field) -> dict[str, Any]:
 def from_json(text: str | bytes) -> Schema:
     """The schema of a document's text.
 
+    Parameters
+    ----------
+    text : str or bytes
+        What :func:`to_json` gave.
+
     Raises
     ------
     SchemaDocumentError
@@ -72,6 +89,11 @@ def from_json(text: str | bytes) -> Schema:
 
 def from_document(document: Any) -> Schema:
     """The schema of a document.
+
+    Parameters
+    ----------
+    document : Any
+        What :func:`to_document` gave, after JSON.
 
     Raises
     ------

@@ -70,6 +70,13 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
     Renamed fields are found under the file's name; a field that the file lacks decides by its default; literals of a
     widened field are compared in the file's type where it can hold them. A lossy cast is never pushed through.
 
+    Parameters
+    ----------
+    plan : ReadPlan
+        How the file is read for the query.
+    filters : Filters
+        One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
+
     Raises
     ------
     UnknownFieldError
@@ -93,7 +100,15 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
 
 
 def row_filter(query: Schema, filters: Filters) -> pc.Expression:
-    """The whole filter, over rows that are the query's already."""
+    """The whole filter, over rows that are the query's already.
+
+    Parameters
+    ----------
+    query : Schema
+        What the rows have.
+    filters : Filters
+        One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
+    """
     any_of: Any = None
     for branch in _branches(filters):
         all_of: Any = None
@@ -110,6 +125,13 @@ def row_filter_sql(query: Schema, filters: Filters) -> str:
 
     Spark itself carries it through the plan's projection to the file: ``frame.selectExpr(*plan.spark_expressions())
     .where(row_filter_sql(plan.query, filters))``.
+
+    Parameters
+    ----------
+    query : Schema
+        What the rows have.
+    filters : Filters
+        One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
 
     Raises
     ------

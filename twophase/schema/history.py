@@ -64,12 +64,23 @@ class SchemaHistory:
         return Fate.COMMITTED if not record.transaction_id else self._fate(record.transaction_id)
 
     def latest(self, transaction_id: str | None = None) -> Schema | None:
-        """The current schema, as a transaction sees it (see :meth:`versions`); None for a table without history."""
+        """The current schema, as a transaction sees it (see :meth:`versions`); None for a table without history.
+
+        Parameters
+        ----------
+        transaction_id : str, optional
+            Also what this one has entered and not yet published.
+        """
         versions = self.versions(transaction_id)
         return versions[-1].schema if versions else None
 
     def version(self, schema_id: int) -> Schema:
         """The schema of a version, as a data file names it.
+
+        Parameters
+        ----------
+        schema_id : int
+            Number of a published version.
 
         Raises
         ------
@@ -80,6 +91,11 @@ class SchemaHistory:
 
     def at(self, instant: int) -> Schema:
         """The schema that held at an instant: that of the version, or of the nearest earlier one.
+
+        Parameters
+        ----------
+        instant : int
+            On the clock by which the versions were entered.
 
         Raises
         ------

@@ -68,6 +68,11 @@ class Record:
     def from_json(cls, text: str | bytes) -> Record:
         """The entry of a document.
 
+        Parameters
+        ----------
+        text : str or bytes
+            What ``to_json`` gave.
+
         Raises
         ------
         SchemaDocumentError, NewerDocumentError
@@ -100,15 +105,33 @@ class HistoryStore(ABC):
 
     @abstractmethod
     def insert(self, record: Record) -> bool:
-        """Add an entry; False, and nothing happens, where its number is taken. Durable once it returns."""
+        """Add an entry; False, and nothing happens, where its number is taken. Durable once it returns.
+
+        Parameters
+        ----------
+        record : Record
+            The entry; its ``number`` must be free.
+        """
 
     @abstractmethod
     def replace(self, record: Record) -> None:
-        """Put an entry in the place of the one with its number and transaction; nothing happens if there is none."""
+        """Put an entry in the place of the one with its number and transaction; nothing happens if there is none.
+
+        Parameters
+        ----------
+        record : Record
+            What it becomes; ``number`` and ``transaction_id`` tell which.
+        """
 
     @abstractmethod
     def delete(self, record: Record) -> None:
-        """Remove the entry of that number and transaction; nothing happens if there is none."""
+        """Remove the entry of that number and transaction; nothing happens if there is none.
+
+        Parameters
+        ----------
+        record : Record
+            Its ``number`` and ``transaction_id`` name the entry.
+        """
 
     def remove_unfinished(self, failed: Callable[[str], bool], older_than: float) -> None:
         """Remove what a writer left that was killed inside :meth:`insert`; a store with transactions has nothing.

@@ -132,11 +132,23 @@ class ReadPlan:
         return expressions(self)
 
     def path_of(self, read: ReadField) -> str:
-        """The query's path of a field of the plan, as text."""
+        """The query's path of a field of the plan, as text.
+
+        Parameters
+        ----------
+        read : ReadField
+            A field of this plan, at any level.
+        """
         return self.query.name_of(read.field.id)
 
     def find(self, field_id: int) -> ReadField | None:
-        """How the field of an id is read; None where the query has none of that id."""
+        """How the field of an id is read; None where the query has none of that id.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field of the query, at any level.
+        """
         if field_id not in self.query:
             return None
         above = [*reversed([parent.id for parent in self.query.ancestors(field_id)]), field_id]
@@ -349,7 +361,13 @@ def _unreadable(node: Field, taken: set[str]) -> str:
 
 
 def describe(plan: ReadPlan) -> str:
-    """A plan as text, one line a field: what a reader of a log wants to see."""
+    """A plan as text, one line a field: what a reader of a log wants to see.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        Of one file, from :func:`plan_read`.
+    """
     lines: list[str] = []
     _describe(plan.fields, (), lines)
     return "\n".join(lines)

@@ -151,5 +151,12 @@ def may_skip(plan: ReadPlan, filters: Filters) -> bool:
 
     Only what the file's own version was partitioned by, and fields that came later, can tell: a partition field of a
     later version says nothing about an older file.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        How the file is read for the query.
+    filters : Filters
+        One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
     """
     return file_filter(plan, filters).never

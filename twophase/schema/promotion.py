@@ -177,11 +177,28 @@ class PromotionPolicy:
     on_cast_failure: str = "error"
 
     def allows(self, old: pa.DataType, new: pa.DataType) -> bool:
-        """Whether a field of the old type may become one of the new type."""
+        """Whether a field of the old type may become one of the new type.
+
+        Parameters
+        ----------
+        old : pyarrow.DataType
+            The type that the field has.
+        new : pyarrow.DataType
+            The type that it shall have; the same type is no change and is allowed.
+        """
         return _RULES[self.name](old, new)
 
     def check(self, path: str, old: pa.DataType, new: pa.DataType) -> None:
         """Refuse a change that the policy does not allow.
+
+        Parameters
+        ----------
+        path : str
+            The field, for the error.
+        old : pyarrow.DataType
+            The type that the field has.
+        new : pyarrow.DataType
+            The type that it shall have.
 
         Raises
         ------
@@ -253,6 +270,11 @@ def matrix(policy: str | PromotionPolicy) -> dict[str, dict[str, bool]]:
     """The policy as a table: source family, target family, allowed.
 
     Decimals stand for one with 38 digits, 18 of them after the point.
+
+    Parameters
+    ----------
+    policy : str or PromotionPolicy
+        A policy or the name of one.
     """
     chosen = promotion_policy(policy)
     return {old: {new: chosen.allows(SAMPLE_TYPES[old], SAMPLE_TYPES[new]) for new in FAMILIES} for old in FAMILIES}

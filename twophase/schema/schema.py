@@ -215,6 +215,11 @@ class Schema:
     def by_id(self, field_id: int) -> Field:
         """The field of that id.
 
+        Parameters
+        ----------
+        field_id : int
+            Id of a field, at any level.
+
         Raises
         ------
         UnknownFieldError
@@ -229,13 +234,24 @@ class Schema:
             ) from None
 
     def get(self, field_id: int) -> Field | None:
-        """The field of that id, or None."""
+        """The field of that id, or None.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field, at any level.
+        """
         return self._index.by_id.get(field_id)
 
     def find(self, path: FieldPath) -> Field:
         """The field at a path: dotted text (backticks quote), names one a level, or an id.
 
         A name in another case is found too, as Spark finds it.
+
+        Parameters
+        ----------
+        path : str, int or sequence
+            ``"a.b"``, ``("a", "b")``, an id, or names that begin with an id.
 
         Raises
         ------
@@ -259,7 +275,13 @@ class Schema:
         return self._index.named(self.fields if parent is None else parent.children, parent, name)
 
     def ancestors(self, field_id: int) -> list[Field]:
-        """The fields above one, nearest first."""
+        """The fields above one, nearest first.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field of this schema.
+        """
         above: list[Field] = []
         parent = self._index.parent[field_id]
         while parent is not None:
@@ -268,16 +290,34 @@ class Schema:
         return above
 
     def path_of(self, field_id: int) -> tuple[str, ...]:
-        """The names that lead to a field, the top one first."""
+        """The names that lead to a field, the top one first.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field of this schema.
+        """
         names = [self.by_id(field_id).name, *(parent.name for parent in self.ancestors(field_id))]
         return tuple(reversed(names))
 
     def name_of(self, field_id: int) -> str:
-        """The path of a field as text."""
+        """The path of a field as text.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field of this schema.
+        """
         return format_path(self.path_of(field_id))
 
     def parent_of(self, field_id: int) -> int | None:
-        """Id of the field that a field lies in; None at the top."""
+        """Id of the field that a field lies in; None at the top.
+
+        Parameters
+        ----------
+        field_id : int
+            Id of a field of this schema.
+        """
         return self._index.parent[field_id]
 
     @cached_property
@@ -285,11 +325,23 @@ class Schema:
         return (self.fields, self.primary_keys, self.partition_keys)
 
     def same_as(self, other: Schema) -> bool:
-        """Whether both describe the same table, whatever number each version has."""
+        """Whether both describe the same table, whatever number each version has.
+
+        Parameters
+        ----------
+        other : Schema
+            Compared field by field: ids, names, types, nullability, defaults, order and keys.
+        """
         return self._shape == other._shape
 
     def with_id(self, schema_id: int) -> Schema:
-        """The same schema under another version number."""
+        """The same schema under another version number.
+
+        Parameters
+        ----------
+        schema_id : int
+            The number.
+        """
         return self if schema_id == self.schema_id else replace(self, schema_id=schema_id)
 
     @property
