@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -141,7 +141,8 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Transform:
-    """A partition transform: ``identity``, ``bucket``, ``years``, ``months``, ``days``, ``hours``, ``truncate``.
+    """A partition transform: ``identity``, ``bucket``, ``years``, ``months``, ``days``, ``hours``, ``truncate``; and
+    ``cluster_by``, Spark's ``CLUSTER BY``, which makes no partitions.
 
     Parameters
     ----------
@@ -149,7 +150,8 @@ class Transform:
     columns : tuple of str
         Column paths, levels joined by dots.
     arguments : tuple
-        Literals: the number of buckets or the width; for a sorted bucket also the sort columns, as a list.
+        Literals: the number of buckets or the width; for a sorted bucket also the sort columns, as a list; for
+        ``cluster_by`` each column's path, as a list.
     """
 
     name: str
@@ -167,6 +169,17 @@ class Transform:
         """
 
         return cls("identity", (column,))
+
+    @classmethod
+    def cluster_by(cls, *columns: Sequence[str]) -> Transform:
+        """``CLUSTER BY``.
+
+        Parameters
+        ----------
+        *columns : sequence of str
+            Path of each column, one name a level.
+        """
+        return cls("cluster_by", tuple(".".join(path) for path in columns), tuple(list(path) for path in columns))
 
     def to_document(self) -> dict[str, Any]:
         """A plain JSON document."""
@@ -247,6 +260,11 @@ class TableDefinition:
     def partition_columns(self) -> tuple[str, ...]:
         """Columns of the identity transforms, in order."""
         return tuple(t.columns[0] for t in self.partitioning if t.name == "identity")
+
+    @property
+    def clustering_columns(self) -> tuple[tuple[str, ...], ...]:
+        """Paths of the columns of ``CLUSTER BY``, one name a level, in order."""
+        return tuple(tuple(path) for t in self.partitioning if t.name == "cluster_by" for path in t.arguments)
 
     def to_document(self) -> dict[str, Any]:
         """A plain JSON document (the schema as Arrow IPC, base64)."""

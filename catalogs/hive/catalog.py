@@ -121,7 +121,7 @@ class HiveCatalog(Catalog):
         through_session = self._metastore_kind == "session"
         return Capabilities(
             purposes=frozenset(Purpose),
-            partitioning=frozenset({"identity"}),
+            partitioning=frozenset({"identity", "cluster_by"} if through_session else {"identity"}),
             bucketing=through_session,
             alter_database=True,
             rename_table=True,
@@ -295,7 +295,7 @@ class HiveCatalog(Catalog):
     def check_definition(self, path: ObjectPath, definition: TableDefinition) -> None:
         """The columns of a new table."""
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
-        names.check_definition(path, definition, case_sensitive=sensitive)
+        names.check_definition(path, definition, self.capabilities.partitioning, case_sensitive=sensitive)
 
     def check_free(self, path: ObjectPath, home: str, transaction_id: str) -> None:
         """Refuse to create a table that came into being meanwhile, or whose default location ``home`` is taken."""

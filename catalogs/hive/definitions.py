@@ -18,6 +18,9 @@ FILE_PROVIDERS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
 SERDE_PROVIDER = "hive"
 PROVIDERS = FILE_PROVIDERS | {SERDE_PROVIDER}
 
+#: Where Spark keeps the columns of ``CLUSTER BY``.
+CLUSTERING = "clusteringColumns"
+
 REDACTED = "*********(redacted)"
 _SECRET = "(?i)secret|password|token|access[.]?key"
 
@@ -36,7 +39,13 @@ def complete(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefin
         serde = dict(_TEXT_SERDE)
     bucketing, partitioning = _bucketing(definition), tuple(t for t in definition.partitioning if t.name == "identity")
     completed = replace(
-        definition, provider=provider, serde=serde, bucketing=bucketing, partitioning=partitioning, external=False
+        definition,
+        provider=provider,
+        serde=serde,
+        bucketing=bucketing,
+        partitioning=partitioning,
+        properties=_with_clustering(definition),
+        external=False,
     )
     return replace(completed, schema=_partition_columns_last(completed))
 
@@ -55,6 +64,23 @@ def _bucketing(definition: TableDefinition) -> BucketSpec | None:
             sorting = transform.arguments[1] if len(transform.arguments) > 1 else ()
             return definition.bucketing or BucketSpec(int(transform.arguments[0]), transform.columns, tuple(sorting))
     return definition.bucketing
+
+
+def _with_clustering(definition: TableDefinition) -> Mapping[str, str]:
+    """The properties, with ``CLUSTER BY`` as the one by which Spark's own session catalog remembers it."""
+    columns = definition.clustering_columns
+    if not columns:
+        return definition.properties
+    return {**definition.properties, CLUSTERING: json.dumps(columns, separators=(",", ":"), ensure_ascii=False)}
+
+
+def _clustering(properties: Mapping[str, str]) -> tuple[Transform, ...]:
+    """``CLUSTER BY`` of a table in the metastore; what is no list of paths is nothing but a property."""
+    try:
+        columns = json.loads(properties.get(CLUSTERING, "[]"))
+        return (Transform.cluster_by(*columns),) if columns else ()
+    except (ValueError, TypeError):
+        return ()
 
 
 def _partition_columns_last(definition: TableDefinition) -> pa.Schema:
@@ -95,7 +121,7 @@ def to_definition(table: HiveTable) -> TableDefinition:
     return TableDefinition(
         schema=table.schema,
         provider=table.provider,
-        partitioning=tuple(Transform.identity(column) for column in table.partition_columns),
+        partitioning=(*map(Transform.identity, table.partition_columns), *_clustering(table.properties)),
         bucketing=table.bucketing,
         comment=table.comment,
         properties={key: value for key, value in table.properties.items() if key != STAMP},

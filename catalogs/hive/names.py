@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Set
 
 from twophase.catalogs import metastore_names
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
@@ -32,7 +33,9 @@ def check_name(name: str, what: str, longest: int, path: object = None) -> None:
     metastore_names.check_name(name, what, "the session catalog", longest, path)
 
 
-def check_definition(path: ObjectPath, definition: TableDefinition, *, case_sensitive: bool) -> None:
+def check_definition(
+    path: ObjectPath, definition: TableDefinition, transforms: Set[str], *, case_sensitive: bool
+) -> None:
     """Refuse columns and a layout that no Hive table can have.
 
     Raises
@@ -45,7 +48,8 @@ def check_definition(path: ObjectPath, definition: TableDefinition, *, case_sens
     if definition.external and definition.location is None:
         raise CatalogError(f"The external table {path} needs a LOCATION.", path=path)
     _check_columns(path, columns)
-    _check_partitioning(path, definition, [fold(name) for name in definition.partition_columns], columns)
+    _check_partitioning(path, definition, transforms, [fold(name) for name in definition.partition_columns], columns)
+    _check_clustering(path, definition, columns, fold)
     _check_buckets(path, definition, {fold(name) for name in definition.partition_columns}, columns, fold)
 
 
@@ -64,9 +68,14 @@ def _refuse_duplicates(path: ObjectPath, names: list[str], what: str) -> None:
 
 
 def _check_partitioning(
-    path: ObjectPath, definition: TableDefinition, partition_columns: list[str], columns: list[str]
+    path: ObjectPath,
+    definition: TableDefinition,
+    transforms: Set[str],
+    partition_columns: list[str],
+    columns: list[str],
 ) -> None:
-    other = sorted({t.name for t in definition.partitioning if t.name not in ("identity", "bucket", "sorted_bucket")})
+    known = {*transforms, "bucket", "sorted_bucket"}
+    other = sorted({t.name for t in definition.partitioning} - known)
     if other:
         raise CatalogError(
             f"A Hive table is partitioned by columns; {', '.join(other)} of {path} is a transform.",
@@ -83,13 +92,27 @@ def _check_partitioning(
         raise CatalogError(f"All columns of {path} are partition columns: at least one must hold data.", path=path)
 
 
+def _check_clustering(
+    path: ObjectPath, definition: TableDefinition, columns: list[str], fold: Callable[[str], str]
+) -> None:
+    clustered = definition.clustering_columns
+    if clustered and (definition.bucketing or len(definition.partitioning) > 1):
+        raise CatalogError(f"{path} cannot be both clustered and partitioned or bucketed.", path=path)
+    _refuse_duplicates(path, [".".join(map(fold, column)) for column in clustered], "clustering column")
+    if missing := [column[0] for column in clustered if fold(column[0]) not in columns]:
+        raise CatalogError(f"The clustering column {', '.join(missing)} is no column of {path}.", path=path)
+
+
 def _check_buckets(
-    path: ObjectPath, definition: TableDefinition, partition_columns: set[str], columns: list[str], fold: object
+    path: ObjectPath,
+    definition: TableDefinition,
+    partition_columns: set[str],
+    columns: list[str],
+    fold: Callable[[str], str],
 ) -> None:
     bucketing = definition.bucketing
     if bucketing is None:
         return
-    assert callable(fold)
     names = [fold(name) for name in (*bucketing.columns, *bucketing.sort_columns)]
     if wrong := [name for name in names if name not in columns or name in partition_columns]:
         raise CatalogError(f"The bucket or sort column {', '.join(wrong)} is no data column of {path}.", path=path)

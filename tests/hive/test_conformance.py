@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 class TestSessionMetastore(CatalogConformance):
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
-        partitioning=frozenset({"identity"}),
+        partitioning=frozenset({"identity", "cluster_by"}),
         bucketing=True,
         alter_database=True,
         rename_table=True,

@@ -36,7 +36,7 @@ class TestHiveByPointer(CatalogConformance):
     recipe = "pointer"
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
-        partitioning=frozenset({"identity"}),
+        partitioning=frozenset({"identity", "cluster_by"}),
         bucketing=True,
         alter_database=True,
         rename_table=True,

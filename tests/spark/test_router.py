@@ -451,6 +451,7 @@ def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
         (lambda writer: writer.partitionBy("a", "b"), "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
         (lambda writer: writer.bucketBy(2, "a").sortBy("c"), "COLUMN_NOT_DEFINED_IN_TABLE"),
         (lambda writer: writer.partitionBy("b").bucketBy(2, "b"), "_LEGACY_ERROR_TEMP_1166"),
+        (lambda writer: writer.clusterBy("a", "a"), "COLUMN_ALREADY_EXISTS"),
     ],
 )
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
@@ -529,12 +530,13 @@ def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
         lambda df: df.write.format("csv"),
         lambda df: df.write.partitionBy("p"),
         lambda df: df.write.bucketBy(2, "id"),
+        lambda df: df.write.clusterBy("id"),
         lambda df: df.write.option("path", "/nowhere"),
         lambda df: df.select("id").write,
         lambda df: df.withColumnRenamed("p", "q").write,
         lambda df: df.select(F.lit("x").alias("id"), "p").write,
     ],
-    ids=["format", "partitions", "buckets", "path", "count", "names", "types"],
+    ids=["format", "partitions", "buckets", "clustering", "path", "count", "names", "types"],
 )
 def test_an_append_that_does_not_fit_is_refused(spark: SparkSession, writer: Any) -> None:
     frame = partitioned(spark)
@@ -550,6 +552,32 @@ def test_a_bucketed_table_can_be_appended_to(spark: SparkSession) -> None:
         frame = partitioned(spark)
         frame.write.mode("append").partitionBy("p").bucketBy(2, "id").sortBy("id").saveAsTable("t")
     assert spark.table("t").count() == 8
+
+
+def clustering(spark: SparkSession, table: str = "t") -> str:
+    (row,) = spark.sql(f"SHOW TBLPROPERTIES {table} ('clusteringColumns')").collect()
+    return str(row.value)
+
+
+def test_a_table_that_is_clustered_by_columns_stays_so(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT 1 AS id, named_struct('x', 2) AS n, 3 AS `a.b`")
+    for _ in range(2):
+        frame.write.mode("append").clusterBy("id", "n.x", "`a.b`").saveAsTable("t")
+    spark.sql("INSERT INTO t SELECT * FROM t")
+    assert spark.table("t").count() == 4
+    spark.sql("INSERT OVERWRITE t SELECT * FROM t LIMIT 1")
+    assert (spark.table("t").count(), clustering(spark)) == (1, '[["id"],["n","x"],["a.b"]]')
+    assert is_ours(spark, "t")
+
+    frame.writeTo("t").clusterBy("id").createOrReplace()
+    assert clustering(spark) == '[["id"]]'
+    spark.sql("ALTER TABLE t CLUSTER BY (n)")
+    for columns in (["id"], ["N"], ["n", "id"]):
+        with pytest.raises(AnalysisException) as caught:
+            frame.write.mode("append").clusterBy(*columns).saveAsTable("t")
+        assert caught.value.getCondition() == "CLUSTERING_COLUMNS_MISMATCH"
+    frame.write.mode("append").clusterBy("n").saveAsTable("hive.default.t")
+    assert spark.table("t").count() == 2
 
 
 def test_a_table_can_be_overwritten_with_what_is_read_from_it(spark: SparkSession) -> None:

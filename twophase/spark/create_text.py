@@ -29,15 +29,20 @@ def of_save(path: ObjectPath, facts: WriterFacts, schema: StructType) -> str | N
         count, columns, order = facts.bucketing
         sorted_by = f" SORTED BY ({_names(order)})" if order else ""
         clauses.append(f"CLUSTERED BY ({_names(columns)}){sorted_by} INTO {count} BUCKETS")
+    if facts.clustering_columns:
+        clauses.append(f"CLUSTER BY ({', '.join(facts.clustering_columns)})")
     return _statement(path, facts.source, clauses, schema)
 
 
-def of_write_to(path: ObjectPath, provider: str | None, partitioning: Iterable[Any], schema: StructType) -> str | None:
+def of_write_to(
+    path: ObjectPath, provider: str | None, partitioning: Iterable[Any], clustering: Sequence[str], schema: StructType
+) -> str | None:
     """The statement of a ``writeTo`` that makes a table; None where it has none."""
     transforms = [c if isinstance(c, str) else str(c._jc.toString()) for c in partitioning]
     if not all(_PLAIN.match(transform) for transform in transforms):
         return None  # Its text does not tell what is a name and what is not.
     clauses = [f"PARTITIONED BY ({', '.join(transforms)})"] if transforms else []
+    clauses += [f"CLUSTER BY ({', '.join(clustering)})"] if clustering else []
     return _statement(path, provider, clauses, schema)
 
 

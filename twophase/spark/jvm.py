@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from twophase.errors import ConfigurationError
+from twophase.model import quote
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
@@ -309,6 +310,10 @@ class Jvm:
             return make.bucket(int(arguments[0]), self.strings(columns))
         if name in ("years", "months", "days", "hours"):
             return getattr(make, name)(columns[0])
+        if name == "cluster_by":
+            paths = [make.column(".".join(map(quote, path))) for path in arguments]
+            with private_name("ClusterByTransform", self.spark):
+                return self.kind("org.apache.spark.sql.connector.expressions.ClusterByTransform")(self.seq(paths))
         parts = [make.literal(argument) for argument in arguments] + [make.column(column) for column in columns]
         return make.apply(name, self.array("org.apache.spark.sql.connector.expressions.Expression", parts))
 

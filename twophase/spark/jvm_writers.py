@@ -24,6 +24,8 @@ class WriterFacts:
         None where ``partitionBy`` was not called.
     bucketing : tuple or None
         Number of buckets, bucket columns, sort columns.
+    clustering_columns : tuple of str or None
+        As the job wrote them; None where ``clusterBy`` was not called.
     options : dict
         Keys as the job wrote them.
     """
@@ -32,6 +34,7 @@ class WriterFacts:
     mode: str
     partition_columns: tuple[str, ...] | None = None
     bucketing: tuple[int, tuple[str, ...], tuple[str, ...]] | None = None
+    clustering_columns: tuple[str, ...] | None = None
     options: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -51,14 +54,15 @@ def writer_facts(spark: Any, writer: Any) -> WriterFacts:
             (int(count.get()), _names(writer.bucketColumnNames()) or (), _names(writer.sortColumnNames()) or ())
             if count.isDefined()
             else None,
+            _names(writer.clusteringColumns()),
             _options(spark, writer),
         )
 
 
 @contextmanager
 def without_layout(spark: Any, writer: Any) -> Iterator[None]:
-    """Make a Java ``DataFrameWriter`` forget its partitions and buckets for a while."""
-    fields = ("partitioningColumns", "numBuckets", "bucketColumnNames", "sortColumnNames")
+    """Make a Java ``DataFrameWriter`` forget its partitions, buckets and clustering for a while."""
+    fields = ("partitioningColumns", "numBuckets", "bucketColumnNames", "sortColumnNames", "clusteringColumns")
     with private_name("DataFrameWriter.partitioningColumns", spark):
         before = {name: getattr(writer, name)() for name in fields}
         nothing = spark._jvm.scala.Option.empty()
@@ -77,6 +81,8 @@ class StoredFacts:
 
     columns: int
     bucketing: tuple[int, tuple[str, ...], tuple[str, ...]] | None
+    #: As JSON, a list of names for each column.
+    clustering: str | None
     location: str | None
 
 
@@ -84,9 +90,11 @@ def stored_facts(spark: Any, table: Any) -> StoredFacts:
     """Read a ``CatalogTable``."""
     with private_name("CatalogTable.bucketSpec", spark):
         bucketing, location = table.bucketSpec(), table.storage().locationUri()
+        clustering = table.properties().get("clusteringColumns")
         return StoredFacts(
             int(table.schema().size()),
             _bucketing(bucketing.get()) if bucketing.isDefined() else None,
+            str(clustering.get()) if clustering.isDefined() else None,
             str(location.get().toString()) if location.isDefined() else None,
         )
 

@@ -27,7 +27,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "classic.DataFrameWriter": (
         *("source", "curmode", "extraOptions", "partitioningColumns", "partitioningColumns_$eq"),
         *("numBuckets", "numBuckets_$eq", "bucketColumnNames", "bucketColumnNames_$eq"),
-        *("sortColumnNames", "sortColumnNames_$eq"),
+        *("sortColumnNames", "sortColumnNames_$eq", "clusteringColumns", "clusteringColumns_$eq"),
     ),
     _SQL + "internal.SessionState": (
         *("sqlParser", "catalog", "catalogManager", "conf", "executePlan", "newHadoopConf"),
@@ -88,6 +88,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("identifier", "tableType", "storage", "schema", "provider", "partitionColumnNames", "bucketSpec"),
         *("properties", "comment", "tracksPartitionsInCatalog", "copy", "productElementNames"),
     ),
+    "org.apache.spark.sql.connector.expressions.ClusterByTransform": (),
     _CATALYST + "catalog.CatalogTableType": ("MANAGED", "EXTERNAL", "VIEW"),
     _CATALYST + "catalog.CatalogTablePartition": (
         *("spec", "storage", "parameters", "createTime", "lastAccessTime", "stats"),

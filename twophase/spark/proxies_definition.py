@@ -86,8 +86,11 @@ def _serde(jvm: Jvm, facts: Mapping[str, str]) -> dict[str, str]:
 
 def transform_of(transform: Any) -> Transform:
     """A transform of ours from one of Spark's."""
-    columns = tuple(".".join(reference.fieldNames()) for reference in transform.references())
+    paths = [list(reference.fieldNames()) for reference in transform.references()]
+    columns = tuple(".".join(path) for path in paths)
     name = str(transform.name())
+    if name == "cluster_by":
+        return Transform.cluster_by(*paths)
     literals = [str(a.value()) for a in transform.arguments() if hasattr(a, "value") and _is_literal(a)]
     arguments: tuple[Any, ...] = tuple(int(v) if v.lstrip("-").isdigit() else v for v in literals)
     if name == "sorted_bucket":

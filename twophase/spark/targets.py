@@ -205,7 +205,8 @@ class Targets:
 
 def _sources(definition: TableDefinition) -> tuple[str, ...]:
     """Columns that partitions are made of, whatever the transform."""
-    return tuple(dict.fromkeys(column for t in definition.partitioning for column in t.columns))
+    makes_partitions = [t for t in definition.partitioning if t.name != "cluster_by"]
+    return tuple(dict.fromkeys(column for t in makes_partitions for column in t.columns))
 
 
 def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:

@@ -7,6 +7,7 @@ left to Spark, which then refuses it in its own words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from pyspark.sql.readwriter import DataFrameWriterV2
 
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.spark import create_text
-from twophase.spark.jvm_writers import WriterFacts, qualified, stored_facts, without_layout, writer_facts
+from twophase.spark.jvm_writers import StoredFacts, WriterFacts, qualified, stored_facts, without_layout, writer_facts
 from twophase.spark.ownership import Owner, Ruling
 from twophase.spark.targets import Target
 
@@ -81,7 +82,16 @@ def _appends(router: Router, ruling: Ruling, facts: WriterFacts, df: Any) -> boo
         return True
     stored = stored_facts(router.spark, router.handle.jvm.session_table(target.path.database, target.path.name))
     is_there = facts.path is None or qualified(router.spark, facts.path) == stored.location
-    return stored.columns == len(df.columns) and stored.bucketing == facts.bucketing and is_there
+    same_layout = stored.bucketing == facts.bucketing and _same_clustering(router, facts, stored)
+    return stored.columns == len(df.columns) and same_layout and is_there
+
+
+def _same_clustering(router: Router, facts: WriterFacts, stored: StoredFacts) -> bool:
+    """Whether both say the same ``CLUSTER BY``: letter for letter, as Spark compares them."""
+    if facts.clustering_columns is None or stored.clustering is None:
+        return facts.clustering_columns is None and stored.clustering is None
+    wanted = [list(router.parts(column) or ()) for column in facts.clustering_columns]
+    return bool(wanted == json.loads(stored.clustering))
 
 
 def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
@@ -235,5 +245,6 @@ class RoutedWriter(DataFrameWriterV2):
         self._router.run(run, scopes, options={target.path: self._options}, instead=_stock(target, stock))
 
     def _as_text(self, target: Target) -> str | None:
-        told = [columns for method, columns, _ in self._told if method == "partitionedBy"]
-        return create_text.of_write_to(target.path, self._provider, told[-1] if told else (), self._df.schema)
+        told = {method: columns for method, columns, _ in self._told}
+        layout = (told.get("partitionedBy", ()), told.get("clusterBy", ()))
+        return create_text.of_write_to(target.path, self._provider, *layout, self._df.schema)

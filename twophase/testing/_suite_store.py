@@ -32,6 +32,7 @@ TRANSFORMS = {
     "months": Transform("months", ("at",)),
     "days": Transform("days", ("at",)),
     "hours": Transform("hours", ("at",)),
+    "cluster_by": Transform.cluster_by(["id"]),
 }
 
 NAMES = [
