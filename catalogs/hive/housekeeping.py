@@ -125,7 +125,9 @@ class Housekeeping:
         retired = layout.read_retired(self._catalog.files, directory)
         if retired is not None:
             return self._judge_retired(directory, retired, used)
-        if stamp is None or stamp["transaction_id"] in live:
+        if stamp is None:
+            return self._judge_late(directory, used, live)
+        if stamp["transaction_id"] in live:
             return None
         if stamp.get("catalog") != self._catalog.name or _in_use(directory, used):
             return None
@@ -142,6 +144,12 @@ class Housekeeping:
         # Whether a create was published, only the metastore tells.
         since = float(stamp.get("created", 0))
         return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True)
+
+    def _judge_late(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
+        transaction_id = layout.late_writer(self._catalog.files, directory)
+        if transaction_id is None or transaction_id in live or _in_use(directory, used):
+            return None
+        return Residue(STAGING, directory, self._catalog.files.size(directory), transaction_id, 0.0)
 
     def _strange(self, directory: str, stamp: dict[str, Any]) -> Residue:
         """Listed, and kept: whether a table of the other metastore needs it cannot be seen from here."""
@@ -188,7 +196,10 @@ class Housekeeping:
             raise CatalogError(f"{residue.location} is in use by a table: it was not removed.")
         if layout.read_retired(files, residue.location) is not None:
             layout.remove_retired(files, residue.location)
-        elif layout.owned_by(files, residue.location, residue.transaction_id):
+        elif layout.owned_by(files, residue.location, residue.transaction_id) or (
+            layout.read_stamp(files, residue.location) is None
+            and layout.late_writer(files, residue.location) == residue.transaction_id
+        ):
             files.remove_tree(residue.location)
         self._catalog.remove_if_unused(residue.location)
 

@@ -30,6 +30,8 @@ RETIRED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
 WITHDRAWN_FILE = "_twophase_withdrawn.json"
+#: Where Spark's and Hive's tasks write before their job commits.
+_UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
 _MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE})
 #: Tables with this prefix are staging: never listed, never a user's.
 HIDDEN_PREFIX = "__twophase_"
@@ -97,6 +99,30 @@ def owned_by(files: Files, directory: str, transaction_id: str) -> bool:
     """Whether this very transaction made the directory."""
     stamp = read_stamp(files, directory)
     return stamp is not None and stamp["transaction_id"] == transaction_id
+
+
+def late_writer(files: Files, directory: str) -> str | None:
+    """The transaction of a version that a task has made anew after it was removed, which holds nothing to publish.
+
+    Spark does not wait for the tasks of a job that failed. Whoever stages for real writes the owner stamp first.
+
+    Parameters
+    ----------
+    files : Files
+    directory : str
+        A directory without an owner stamp.
+
+    Returns
+    -------
+    str or None
+        The transaction by the directory's name; None for anything else.
+    """
+    transaction_id, _, ordinal = base_name(directory).rpartition("-")
+    if base_name(parent(parent(directory))) != ROOT or not transaction_id or not ordinal.isdigit():
+        return None
+    entries = files.list(directory)
+    is_late = entries and all(entry.name.startswith(_UNCOMMITTED) for entry in entries)
+    return transaction_id if is_late else None
 
 
 def retire(files: Files, directory: str, transaction_id: str) -> None:

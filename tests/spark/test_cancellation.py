@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
+from twophase.clean import clean
 from twophase.hooks import JobStatus, JobStatusHook
 
 # Many short sleeps: a cancelled task ends at its next row.
@@ -147,6 +148,53 @@ def assert_nothing_is_left(spark: SparkSession) -> None:
     warehouse = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
     assert list(warehouse.glob(".twophase/fresh/*")) == []
     assert len(list(warehouse.glob(".twophase/kept/*"))) == 1
+
+
+#: One task fails; the other one is busy then, too busy to be interrupted, and opens its file with its first row.
+LATE = """
+    INSERT INTO lines SELECT id, IF(
+        id = 0,
+        raise_error(java_method('java.lang.Thread', 'sleep', 200L)),
+        CAST(aggregate(sequence(id, 5000000), 0L, (sum, x) -> sum + x) AS STRING)
+    ) FROM range(0, 2, 1, 2)
+"""
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["it is waited for", "it takes too long"])
+def test_a_task_that_ends_after_its_statement_failed_leaves_no_file(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Where it is not waited for any more, ``twophase clean`` finds what it leaves."""
+    monkeypatch.setattr("twophase.spark.listener._TASKS_TIMEOUT", seconds)
+    spark.sql("DROP TABLE IF EXISTS lines")
+    spark.sql("CREATE TABLE lines USING csv AS SELECT 1L AS id, 'old' AS s")
+    # A compiled query looks for an interrupt between rows only.
+    compiled = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {key: spark.conf.get(key) for key in compiled}
+    for key, value in compiled.items():
+        spark.conf.set(key, value)
+    try:
+        with pytest.raises(Exception, match="USER_RAISED_EXCEPTION"):
+            spark.sql(LATE)
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
+    deadline = time.monotonic() + 60
+    while spark.sparkContext.statusTracker().getActiveStageIds() or _tasks_run(spark):
+        assert time.monotonic() < deadline, "the task does not end"
+    warehouse = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
+    left = len(list(warehouse.glob(".twophase/lines/*")))
+    handle = twophase.attach(spark)
+    cleaned = clean(handle.coordinator, [handle.catalog("hive")])
+    assert (left, [one.removed for one in cleaned]) == ((1, []) if seconds else (2, [True]))
+    assert len(list(warehouse.glob(".twophase/lines/*"))) == 1
+    assert [tuple(row) for row in spark.table("lines").collect()] == [(1, "old")]
+
+
+def _tasks_run(spark: SparkSession) -> bool:
+    """Whether an executor is busy, also with tasks of a job that has ended."""
+    executors = spark.sparkContext.statusTracker().getExecutorInfos()
+    return any(executor.numRunningTasks for executor in executors)
 
 
 def test_lost_events_change_no_outcome(

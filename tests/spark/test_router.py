@@ -601,6 +601,47 @@ def test_a_path_makes_an_external_table_there(spark: SparkSession, tmp_path: Pat
     assert spark.read.parquet(str(place)).count() == 3
 
 
+# -- spark.sql.storeAssignmentPolicy=LEGACY -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def legacy(spark: SparkSession) -> Iterator[None]:
+    """A policy that Spark offers for the tables of its own session catalog only."""
+    spark.conf.set("spark.sql.storeAssignmentPolicy", "LEGACY")
+    yield
+    spark.conf.unset("spark.sql.storeAssignmentPolicy")
+
+
+@pytest.mark.usefixtures("legacy")
+def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE t USING parquet PARTITIONED BY (p) AS SELECT 1 AS a, 2 AS p")
+    before = len(handle.timeline.transactions())
+    spark.sql("INSERT INTO t VALUES ('3', '2')")
+    spark.sql("INSERT INTO t PARTITION (p = '5') SELECT 'no number'")
+    spark.sql("SELECT 7.9 AS x, '5' AS y").write.insertInto("t")
+    spark.sql("SELECT '6' AS p, 4000000000L AS a").write.mode("append").partitionBy("p").saveAsTable("t")
+    expected = [(-294967296, 6), (-1, 5), (1, 2), (3, 2), (7, 5)]
+    assert rows(spark, "SELECT coalesce(a, -1), p FROM t") == expected
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 5) VALUES ('8')")
+    assert rows(spark, "SELECT a FROM t WHERE p = 5") == [(8,)]
+    spark.sql("SELECT '9', '9'").write.insertInto("t", overwrite=True)
+    assert rows(spark, "SELECT * FROM t") == [(9, 9)]
+    assert len(handle.timeline.transactions()) == before + 6
+
+
+@pytest.mark.usefixtures("legacy")
+@pytest.mark.parametrize("text", ["BEGIN INSERT INTO t VALUES ('3'); END", "INSERT INTO lake.default.t VALUES ('3')"])
+def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: SparkSession, text: str) -> None:
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    spark.sql("CREATE TABLE lake.default.t AS SELECT 1 AS a")
+    try:
+        with pytest.raises((AtomicityNotSupportedError, AnalysisException), match=r"(?i)legacy"):
+            spark.sql(text)
+        assert (spark.table("t").count(), spark.table("lake.default.t").count()) == (1, 1)
+    finally:
+        spark.sql("DROP TABLE lake.default.t")
+
+
 # -- insertInto and writeTo --------------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
 from twophase.hooks.statement import Statement
-from twophase.spark.jvm import Jvm
+from twophase.spark.jvm import Jvm, private_name
 from twophase.spark.remembering import NEVER_ASKED, remembering
 
 log = logging.getLogger("twophase.spark")
@@ -33,6 +34,9 @@ _UNWANTED = dict.fromkeys(
     NEVER_ASKED,
 )
 _REMOVE_TIMEOUT = 5.0
+#: Seconds that a statement that failed waits for its tasks; most end at their next row.
+_TASKS_TIMEOUT = 3.0
+_TASKS_POLL = 0.01
 
 
 class _Listener:
@@ -112,6 +116,7 @@ class JobTracker:
     """
 
     def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
         self._sc = jvm.spark.sparkContext
         self.feed = EventFeed()
         self._listener = remembering(jvm, _Listener(self.feed), _UNWANTED)
@@ -131,6 +136,9 @@ class JobTracker:
         self._sc.addJobTag(statement.job.tag)
         try:
             yield
+        except BaseException:
+            self._await_tasks(statement.job.tag, _TASKS_TIMEOUT)
+            raise
         finally:
             try:
                 self._sc.removeJobTag(statement.job.tag)
@@ -140,6 +148,25 @@ class JobTracker:
     def cancel(self, statement: Statement) -> None:
         """Ask Spark to cancel the statement's jobs; harmless when it has none."""
         self._sc.cancelJobsWithTag(statement.job.tag)
+
+    def _await_tasks(self, tag: str, seconds: float) -> None:
+        """Wait, bounded, until the tasks of jobs that failed have ended.
+
+        Spark does not wait for them: one that opens its file after the staging area was removed makes it anew.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            while self._has_tasks(tag) and time.monotonic() < deadline:
+                time.sleep(_TASKS_POLL)
+        except Exception:
+            log.debug("Whether tasks still run cannot be told; the context is probably stopped", exc_info=True)
+
+    def _has_tasks(self, tag: str) -> bool:
+        status = self._sc.statusTracker()
+        with private_name("SparkStatusTracker.getJobIdsForTag", self._jvm.spark):
+            jobs = [status.getJobInfo(job) for job in self._sc._jsc.sc().statusTracker().getJobIdsForTag(tag)]
+        stages = [status.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return any(stage.numActiveTasks for stage in stages if stage)
 
     def settle(self, seconds: float) -> bool:
         """Wait, bounded, until past events have arrived: for tidy reports and tests only.

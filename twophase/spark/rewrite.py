@@ -65,6 +65,8 @@ class Rewritten:
         Each statement in it is a transaction of its own.
     insert : tuple, optional
         For a single INSERT: its target, and what it overwrites.
+    inserts : bool
+        Whether there is an INSERT among its statements.
     written : frozenset of Target
         What else may have been written when it runs: by the script that it is, or that it is part of.
     """
@@ -74,6 +76,7 @@ class Rewritten:
     targets: tuple[Target, ...] = ()
     is_script: bool = False
     insert: tuple[Target, OverwriteScope | None] | None = None
+    inserts: bool = False
     written: frozenset[Target] = frozenset()
 
     @property
@@ -391,7 +394,8 @@ class _Draft:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
-        return Rewritten(text, self._args, tuple(self._targets), self._script is not None, insert, written)
+        is_script, inserts = self._script is not None, bool(self._inserts)
+        return Rewritten(text, self._args, tuple(self._targets), is_script, insert, inserts, written)
 
     def _refuse_mixed(self, inside_transaction: bool) -> None:
         """A multi-insert that could be published by halves."""

@@ -7,6 +7,7 @@ transaction reads what was staged there; everything else goes to Spark as it is.
 from __future__ import annotations
 
 import logging
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -37,6 +38,11 @@ log = logging.getLogger("twophase.spark")
 Original = Callable[..., Any]
 
 _NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
+#: Spark casts as ``spark.sql.storeAssignmentPolicy=LEGACY`` says for tables of its own session catalog only.
+_LEGACY_POLICY = "_LEGACY_ERROR_TEMP_1000"
+_LEGACY_SETTING = "spark.sql.storeAssignmentPolicy"
+_LEGACY_WORDS = f"under {_LEGACY_SETTING}=LEGACY Spark casts rows of its own tables only"
+_ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
 _NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
@@ -133,6 +139,9 @@ class Router:
             with self._grouped(rewritten):
                 return self._execute(original, rewritten, text, args)
 
+        if rewritten.is_script and rewritten.inserts and self._casts_by_legacy_policy():
+            self.unprotected(f"it is a script with an INSERT, and {_LEGACY_WORDS}", hint=_ANSI)
+            return original(text, args)
         if rewritten.text == text and not rewritten.is_group:
             # Spark finds our catalog by the name as it is written: there is no other way to run it.
             with interruptible(self.handle.tracker):
@@ -166,16 +175,58 @@ class Router:
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
         insert = rewritten.insert
-        rows = self.reader.rows_of(plan) if plan and insert and _lacks_columns(refused) else None
+        wanted = plan and insert and (_lacks_columns(refused) or _needs_legacy_casts(refused))
+        rows = self.reader.rows_of(plan) if wanted else None
         if rows is None or insert is None:
             raise refused
-        return self._insert(rows, *insert)
+        self._insert(rows, *insert)
+        return self.spark.range(0).select()
 
-    def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> Any:
-        """Insert rows that Spark has completed: before 4.1 it fills in missing columns of v1 tables only."""
+    def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> None:
+        """Insert rows that Spark has completed: some of what it does for v1 tables it does for no others."""
         with intending(self.spark.sparkContext, {target.path: scope} if scope else {}):
             rows.write().insertInto(target.name)
-        return self.spark.range(0).select()
+
+    def insert_cast(
+        self, insert: Callable[[], None], df: Any, target: Target, scope: OverwriteScope | None, *, by_name: bool
+    ) -> None:
+        """Run an insert of the DataFrame API; under the LEGACY policy with the casts of Spark's own tables.
+
+        Parameters
+        ----------
+        insert : callable
+            The insert.
+        df : pyspark.sql.DataFrame
+            Its rows.
+        target : Target
+        scope : OverwriteScope or None
+            What it overwrites.
+        by_name : bool
+            Whether columns are found by name, and not by position.
+        """
+        try:
+            insert()
+        except AnalysisException as error:
+            if self.in_transaction() or not _needs_legacy_casts(error):
+                raise
+            rows = self._cast(df, target, by_name)
+            if rows is None:
+                raise
+            self._insert(rows, target, scope)
+
+    def _cast(self, df: Any, target: Target, by_name: bool) -> Any | None:
+        """The rows as Spark itself would write them into its own table."""
+        view = f"twophase_{uuid.uuid4().hex}"
+        df.createTempView(view)
+        try:
+            name = quoted(("spark_catalog", *target.path.to_document()))
+            plan = self.reader.analysed(f"INSERT INTO {name} {'BY NAME ' if by_name else ''}TABLE {view}")
+            return plan and self.reader.rows_of(plan)
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def _casts_by_legacy_policy(self) -> bool:
+        return self.targets.names.setting(_LEGACY_SETTING).upper() == "LEGACY"
 
     def _dropping(self, run: Callable[[], Any], text: str) -> Any:
         """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
@@ -303,6 +354,10 @@ class Router:
             if instead is None:
                 raise
             self.unprotected(str(error), error)
+        except AnalysisException as error:
+            if instead is None or not _needs_legacy_casts(error):
+                raise
+            self.unprotected(_LEGACY_WORDS, hint=_ANSI)
         return instead()
 
     def create(self, run: Callable[[], Any], text: Callable[[], str | None]) -> None:
@@ -395,6 +450,10 @@ def _is_about_layout(error: Exception) -> bool:
     if isinstance(error, AnalysisException):
         return error.getCondition() in _LAYOUTS
     return type(error) is CatalogError and not _has_begun(error)
+
+
+def _needs_legacy_casts(error: Exception) -> bool:
+    return isinstance(error, AnalysisException) and error.getCondition() == _LEGACY_POLICY
 
 
 def _lacks_columns(error: Exception) -> bool:

@@ -40,7 +40,7 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     def append() -> None:
         # A layout that fits was checked above; Spark's check of it does not know a sorted bucket.
         with without_layout(router.spark, writer._jwrite):
-            save(target.name)
+            router.insert_cast(lambda: save(target.name), writer._df, target, None, by_name=True)
 
     def create() -> None:
         router.create(lambda: save(target.name), lambda: create_text.of_save(target.path, facts, writer._df.schema))
@@ -106,12 +106,13 @@ def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
         insert(name)
         return
     scope = router.targets.carried_scope(existing, {}, {}) if facts.mode == "Overwrite" else None
+    overwritten = scope or (OverwriteScope() if facts.mode == "Overwrite" else None)
 
     def run() -> None:
         if scope:
             writer.mode("append")
         try:
-            insert(target.name)
+            router.insert_cast(lambda: insert(target.name), writer._df, target, overwritten, by_name=False)
         finally:
             writer.mode(facts.mode.lower())
 
