@@ -56,7 +56,7 @@ def check_definition(
 def _check_columns(path: ObjectPath, columns: list[str]) -> None:
     if not columns:
         raise CatalogError(f"Table {path} would have no column.", path=path)
-    if not all(columns):
+    if any(not name.strip() for name in columns):
         raise CatalogError(f"A column of {path} has an empty name: give it an alias.", path=path)
     _refuse_duplicates(path, columns, "column")
 
