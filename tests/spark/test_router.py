@@ -618,7 +618,7 @@ def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: 
     before = len(handle.timeline.transactions())
     spark.sql("INSERT INTO t VALUES ('3', '2')")
     spark.sql("INSERT INTO t PARTITION (p = '5') SELECT 'no number'")
-    spark.sql("SELECT 7.9 AS x, '5' AS y").write.insertInto("t")
+    spark.sql("SELECT 7.9 AS x, '5' AS x").write.insertInto("t")
     spark.sql("SELECT '6' AS p, 4000000000L AS a").write.mode("append").partitionBy("p").saveAsTable("t")
     expected = [(-294967296, 6), (-1, 5), (1, 2), (3, 2), (7, 5)]
     assert rows(spark, "SELECT coalesce(a, -1), p FROM t") == expected
@@ -627,6 +627,14 @@ def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: 
     spark.sql("SELECT '9', '9'").write.insertInto("t", overwrite=True)
     assert rows(spark, "SELECT * FROM t") == [(9, 9)]
     assert len(handle.timeline.transactions()) == before + 6
+
+
+def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a, 2 AS b")
+    for frame in (spark.range(1), spark.sql("SELECT 1 AS x, array(2) AS y")):
+        with pytest.raises(AnalysisException, match=r"`spark_catalog`\.`default`\.`t`"):
+            frame.write.insertInto("t")
+    assert [row.tableName for row in spark.sql("SHOW TABLES").collect() if row.isTemporary] == []
 
 
 @pytest.mark.usefixtures("legacy")

@@ -192,6 +192,8 @@ class Router:
     ) -> None:
         """Run an insert of the DataFrame API; under the LEGACY policy with the casts of Spark's own tables.
 
+        What Spark refuses of its own table, too, is told as it tells it there: with the table's own name.
+
         Parameters
         ----------
         insert : callable
@@ -206,13 +208,27 @@ class Router:
         """
         try:
             insert()
+            return
         except AnalysisException as error:
-            if self.in_transaction() or not _needs_legacy_casts(error):
+            if self.in_transaction() or not target.spliced:
                 raise
-            rows = self._cast(df, target, by_name)
-            if rows is None:
-                raise
-            self._insert(rows, target, scope)
+            refused = error
+        if not _needs_legacy_casts(refused):
+            raise (refused if by_name else self._in_own_words(refused, df, target)) from None
+        rows = self._cast(df if by_name else df.toDF(*map(str, range(len(df.columns)))), target, by_name)
+        if rows is None:
+            raise refused
+        self._insert(rows, target, scope)
+
+    def _in_own_words(self, refused: AnalysisException, df: Any, target: Target) -> AnalysisException:
+        try:
+            self._cast(df, target, by_name=False)
+        except AnalysisException as error:
+            if error.getCondition() == refused.getCondition():
+                return error
+        except Exception:
+            log.debug("Spark was asked about an insert, and failed", exc_info=True)
+        return refused
 
     def _cast(self, df: Any, target: Target, by_name: bool) -> Any | None:
         """The rows as Spark itself would write them into its own table."""
