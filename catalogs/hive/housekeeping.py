@@ -262,7 +262,8 @@ class Housekeeping:
         if table is None or table.kind == VIEW or table.stamp is None:
             return None
         lost = self._catalog.metastore.lost_location(database, name)
-        return lost if lost is not None and layout.read_stamp(self._catalog.files, lost) is not None else None
+        # By its place, not by its stamp: a TRUNCATE or an overwrite of stock Spark's removes that with all other files.
+        return lost if lost is not None and layout.is_version_place(lost) else None
 
     def _remove_dropped(self, directory: str, used: set[str]) -> None:
         """Remove a version of a dropped table that was published once; what somebody is staging now stays."""

@@ -68,6 +68,11 @@ def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
     return join(parent(location), ROOT, base_name(location), version_name(transaction_id, ordinal))
 
 
+def is_version_place(location: str) -> bool:
+    """Whether a directory lies where only versions of ours do."""
+    return base_name(parent(parent(location))) == ROOT
+
+
 def hidden_name(role: str, transaction_id: str, ordinal: int) -> str:
     """Name of a hidden table; short enough for any metastore, and the same at every call."""
     digest = hashlib.sha256(f"{transaction_id}-{ordinal}".encode()).hexdigest()[:24]
@@ -118,7 +123,7 @@ def late_writer(files: Files, directory: str) -> str | None:
         The transaction by the directory's name; None for anything else.
     """
     transaction_id, _, ordinal = base_name(directory).rpartition("-")
-    if base_name(parent(parent(directory))) != ROOT or not transaction_id or not ordinal.isdigit():
+    if not is_version_place(directory) or not transaction_id or not ordinal.isdigit():
         return None
     entries = files.list(directory)
     is_late = entries and all(entry.name.startswith(_UNCOMMITTED) for entry in entries)

@@ -48,3 +48,40 @@ def test_a_renamed_table_keeps_its_rows_attached_or_told_by_doctor(spark: SparkS
     spark.sql("INSERT INTO c VALUES (9, 'nine')")
     assert spark.table("c").where("note = 'nine'").count() == 1
     handle.detach()
+
+
+#: A rename whose names only Spark can tell, or of a table whose owner stamp somebody removed.
+RENAMES = [
+    ("ALTER TABLE IDENTIFIER('{t}') RENAME TO {t}_new", None),
+    ("ALTER TABLE IDENTIFIER(:old) RENAME TO IDENTIFIER(:new)", {"old": "{t}", "new": "{t}_new"}),
+    ("BEGIN ALTER TABLE {t} RENAME TO {t}_new; END", None),
+    ("BEGIN DECLARE old STRING DEFAULT '{t}'; ALTER TABLE IDENTIFIER(old) RENAME TO {t}_new; END", None),
+    ("EXECUTE IMMEDIATE 'ALTER TABLE {t} RENAME TO {t}_new'", None),
+    ("ALTER TABLE {t} RENAME TO {t}_new", None),
+]
+
+
+@pytest.mark.slow
+def test_a_table_keeps_its_rows_however_it_is_renamed_or_dropped(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    for number, (text, args) in enumerate(RENAMES):
+        table = f"t{number}"
+        spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT id FROM range(3)")
+        spark.sql(f"INSERT INTO {table} VALUES (7)")
+        spark.sql(text.format(t=table), args={key: value.format(t=table) for key, value in (args or {}).items()})
+        assert (text, spark.table(f"{table}_new").count()) == (text, 4)
+
+    # Stock Spark empties the directory: our stamp goes with the files.
+    spark._jsparkSession.sql("TRUNCATE TABLE t0_new")
+    spark._jsparkSession.sql("INSERT OVERWRITE t1_new VALUES (8)")
+    for table, left in (("t0_new", 1), ("t1_new", 2)):
+        spark.sql(f"INSERT INTO {table} VALUES (9)")
+        spark.sql(f"ALTER TABLE {table} RENAME TO {table}er")
+        assert spark.table(f"{table}er").count() == left
+
+    for number, name in enumerate(("'t2_new'", ":name")):
+        spark.sql(f"DROP TABLE IDENTIFIER({name})", args={"name": "t3_new"} if number else None)
+        spark.sql(f"CREATE TABLE t{number + 2}_new (id INT) USING parquet")
+        assert spark.table(f"t{number + 2}_new").count() == 0
+    assert handle.catalog("hive").check() == []
+    handle.detach()

@@ -31,6 +31,7 @@ from twophase.spark.targets import Target, Targets, quoted
 from twophase.spark.tokens import leading_words
 
 if TYPE_CHECKING:
+    from twophase.catalog import Catalog
     from twophase.spark.session import Handle
 
 log = logging.getLogger("twophase.spark")
@@ -90,11 +91,13 @@ class Router:
             return self._sql_inside(original, text, args)
         said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
         words = leading_words(said, 2)
-        if words == ("DROP", "TABLE") or (words[:1] == ("BEGIN",) and "drop" in said.lower()):
-            return self._dropping(lambda: self._sql(original, text, args), said)
-        if words == ("ALTER", "TABLE") and "rename" in said.lower():
-            return self._renaming(lambda: self._sql(original, text, args), said)
-        return self._sql(original, text, args)
+        run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
+        is_script, lower = words[:1] == ("BEGIN",), said.lower()
+        renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
+        if words == ("DROP", "TABLE") or (is_script and "drop" in lower):
+            drop = run
+            run = lambda: self._dropping(drop, said)  # noqa: E731
+        return self._renaming(run, said) if renames else run()
 
     def _said(self, text: str, args: Args) -> str:
         """What an EXECUTE IMMEDIATE runs; of a script its text, and behind it what those in it run."""
@@ -248,7 +251,12 @@ class Router:
         """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
         resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
         targets = [target for target in resolved if target and target.spliced]
+        lower = text.lower()
+        catalog = self.targets.session_catalog if "identifier" in lower and "rename" not in lower else None
+        before = _tables_of(catalog) if catalog else set()
         result = run()
+        if catalog:  # names that only Spark knows
+            targets += [Target(catalog, path) for path in sorted(before - _tables_of(catalog))]
         for target in targets:
             if self.targets.existing(target) is None:
                 self._table_dropped(target)
@@ -263,12 +271,32 @@ class Router:
     def _renaming(self, run: Callable[[], Any], text: str) -> Any:
         """Spark's own rename supposes that a managed table's files are at its default location."""
         names = renamed_table(text)
-        old = self.targets.resolve(names[0], views=True) if names else None
+        if names is None:
+            return self._renaming_some(run)
+        old = self.targets.resolve(names[0], views=True)
         result = run()
-        if names and old is not None and old.spliced:
+        if old is not None and old.spliced:
             new = ObjectPath(old.path.namespace, names[1][-1])
             old.catalog.table_renamed(old.path, new)
         return result
+
+    def _renaming_some(self, run: Callable[[], Any]) -> Any:
+        """Names that only Spark knows, by ``IDENTIFIER`` or in a script: who has a name that was not there before?"""
+        catalog = self.targets.session_catalog
+        if catalog is None:
+            return run()
+        before = _tables_of(catalog)
+        try:
+            return run()
+        finally:  # of a script a part may have run
+            self._find_again(catalog, before)
+
+    def _find_again(self, catalog: Catalog, before: set[ObjectPath]) -> None:
+        try:
+            for path in sorted(_tables_of(catalog) - before):
+                catalog.table_renamed(path, path)
+        except Exception:  # the statement's own outcome counts; `twophase doctor` tells of the rest
+            log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
 
     def _refuse_change(self, text: str) -> None:
         """A statement that changes the catalog past us takes effect at once."""
@@ -466,6 +494,12 @@ def _is_about_layout(error: Exception) -> bool:
     if isinstance(error, AnalysisException):
         return error.getCondition() in _LAYOUTS
     return type(error) is CatalogError and not _has_begun(error)
+
+
+def _tables_of(catalog: Catalog) -> set[ObjectPath]:
+    """All names of a catalog, of views too."""
+    databases = catalog.list_databases()
+    return {ObjectPath.of(database, name) for database in databases for name in catalog.list_tables(database)}
 
 
 def _needs_legacy_casts(error: Exception) -> bool:
