@@ -629,6 +629,15 @@ def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: 
     assert len(handle.timeline.transactions()) == before + 6
 
 
+@pytest.mark.parametrize("using", ["(:name) VALUES (:x)' USING 't' AS name, 2 AS x", "(?) VALUES (?)' USING 't', 2"])
+def test_a_target_that_is_a_parameter_of_execute_immediate_is_refused(spark: SparkSession, using: str) -> None:
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    with pytest.raises(AtomicityNotSupportedError, match="bound only when it runs"):
+        spark.sql(f"EXECUTE IMMEDIATE 'INSERT INTO IDENTIFIER{using}")
+    spark.sql("EXECUTE IMMEDIATE 'INSERT INTO t VALUES (?)' USING 3")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
+
+
 def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a, 2 AS b")
     for frame in (spark.range(1), spark.sql("SELECT 1 AS x, array(2) AS y")):

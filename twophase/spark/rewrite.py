@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from twophase.model import OverwriteScope, quote
 from twophase.spark.intent import option_clause
 from twophase.spark.jvm_formats import TEXT
@@ -233,7 +235,12 @@ class Rewriter:
         inside = [token for token in stream if span[0] <= token.start < span[1]]
         if is_script and any(_may_be_variable(inside, index) for index in range(len(inside))):
             raise Untellable(f"the value of {expression} is known only when the script runs")
-        return self._evaluate(expression, _within(args, stream, span))
+        try:
+            return self._evaluate(expression, _within(args, stream, span))
+        except PySparkException as error:
+            if error.getCondition() != "UNBOUND_SQL_PARAMETER":
+                raise
+            raise Untellable(f"the value of {expression} is a parameter that is bound only when it runs") from error
 
     # -- EXECUTE IMMEDIATE ---------------------------------------------------------------------------------------
 
@@ -304,6 +311,8 @@ class Rewriter:
                 raise Untellable(f"who writes {quoted(node.parts or ())} is known only when the script runs")
             ruling = told
         target, facts = ruling.ours, ruling.facts
+        if target is not None and target.spliced and "" in node.partition.values():
+            raise Untellable("its PARTITION names an empty value")
         if target is None or (node.replaces_rows and target.spliced):
             return self._left(node, ruling if target is None else Ruling(Owner.SPARK, target, facts))
         self._require(node, target)

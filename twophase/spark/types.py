@@ -98,19 +98,27 @@ def _arrow_field(field: Json) -> pa.Field:
 
 
 def _field(field: Json, metadata: Mapping[bytes, bytes] | None) -> pa.Field:
-    arrow = _arrow_type(field["type"], field["name"])
-    # Arrow has no type for "always null, yet not nullable".
-    return pa.field(field["name"], arrow, field["nullable"] or pa.types.is_null(arrow), metadata)
+    return _nullable_field(field["name"], _arrow_type(field["type"], field["name"]), field["nullable"], metadata)
+
+
+def _nullable_field(
+    name: str, arrow: pa.DataType, nullable: bool, metadata: Mapping[bytes, bytes] | None = None
+) -> pa.Field:
+    # Arrow has no type for "always null, yet not nullable": the elements of ``array()``.
+    return pa.field(name, arrow, nullable or pa.types.is_null(arrow), metadata)
 
 
 def _arrow_type(kind: Json, name: str) -> pa.DataType:
     if isinstance(kind, str):
         return _arrow_atom(kind, name)
     if kind["type"] == "array":
-        return pa.list_(pa.field("element", _arrow_type(kind["elementType"], name), kind["containsNull"]))
+        return pa.list_(_nullable_field("element", _arrow_type(kind["elementType"], name), kind["containsNull"]))
     if kind["type"] == "map":
-        value = pa.field("value", _arrow_type(kind["valueType"], name), kind["valueContainsNull"])
-        return pa.map_(pa.field("key", _arrow_type(kind["keyType"], name), False), value)
+        value = _nullable_field("value", _arrow_type(kind["valueType"], name), kind["valueContainsNull"])
+        key = _arrow_type(kind["keyType"], name)
+        # The key of ``map()``: PyArrow has no map of it, and the field's own JSON tells Spark.
+        key = pa.string() if pa.types.is_null(key) else key
+        return pa.map_(pa.field("key", key, False), value)
     if kind["type"] == "struct":
         return pa.struct([_nested_field(field) for field in kind["fields"]])
     if kind["type"] == "udt":
