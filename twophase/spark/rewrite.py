@@ -235,12 +235,7 @@ class Rewriter:
         inside = [token for token in stream if span[0] <= token.start < span[1]]
         if is_script and any(_may_be_variable(inside, index) for index in range(len(inside))):
             raise Untellable(f"the value of {expression} is known only when the script runs")
-        try:
-            return self._evaluate(expression, _within(args, stream, span))
-        except PySparkException as error:
-            if error.getCondition() != "UNBOUND_SQL_PARAMETER":
-                raise
-            raise Untellable(f"the value of {expression} is a parameter that is bound only when it runs") from error
+        return self._evaluate(expression, _within(args, stream, span))
 
     # -- EXECUTE IMMEDIATE ---------------------------------------------------------------------------------------
 
@@ -251,7 +246,12 @@ class Rewriter:
         inner = self._immediate_text(text, stream, place, args, script is not None)
         if inner is None:
             return None
-        statement = self.rewrite(inner, script=script) or Rewritten(inner, None)
+        try:
+            statement = self.rewrite(inner, script=script) or Rewritten(inner, None)
+        except PySparkException as error:
+            if error.getCondition() != "UNBOUND_SQL_PARAMETER":
+                raise
+            raise Untellable("the name of its table is a parameter that is bound only when it runs") from error
         if self._targets.in_transaction:
             statement = self._reading(replace(statement, written=frozenset(script.written if script else ())))
         return statement, statement.text != inner

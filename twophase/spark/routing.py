@@ -342,8 +342,6 @@ class Router:
             return self.rewriter.rewrite(text, args)
         except Untellable as problem:
             if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
-                if isinstance(problem.__cause__, PySparkException):
-                    raise problem.__cause__ from None
                 self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
