@@ -15,8 +15,8 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive import recipe_pointer
 from twophase.errors import CatalogError, TableAlreadyExistsError
 from twophase.model import Outcome
-from twophase.spark.metastore import SessionMetastore
-from twophase.spark.metastore_base import spark_errors
+from twophase.spark.metastore.base import spark_errors
+from twophase.spark.metastore.session import SessionMetastore
 
 pytestmark = [pytest.mark.spark40, HIVE]
 

@@ -10,8 +10,8 @@ import pytest
 from tests.hive.world import World
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
-from twophase.spark.jvm import Jvm
-from twophase.spark.jvm_metastore import case_classes
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.metastore import case_classes
 
 TEXT = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",

@@ -19,8 +19,8 @@ from twophase.catalogs.hive.recipe_partitions import PointerPartitions
 from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Outcome, Purpose
-from twophase.spark import jvm_hive
-from twophase.spark.metastore import SessionMetastore
+from twophase.spark.jvm import hive as jvm_hive
+from twophase.spark.metastore.session import SessionMetastore
 
 pytestmark = [pytest.mark.spark40, HIVE]
 

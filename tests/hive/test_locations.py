@@ -11,7 +11,7 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.files import Files, same
 from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
-from twophase.spark.jvm_partitions import path_of, uri_of
+from twophase.spark.jvm.partitions import path_of, uri_of
 
 
 def kind_of(world: World, table: str) -> str:

@@ -13,9 +13,9 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
-from twophase.spark import jvm_hive
-from twophase.spark.jvm import Jvm
-from twophase.spark.metastore import SessionMetastore
+from twophase.spark.jvm import hive as jvm_hive
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.metastore.session import SessionMetastore
 
 pytestmark = pytest.mark.spark40
 

@@ -15,8 +15,8 @@ from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
 from twophase.spark import types
-from twophase.spark.metastore import SessionMetastore
-from twophase.spark.writer import SessionTableWriter
+from twophase.spark.metastore.session import SessionMetastore
+from twophase.spark.routing.table_writer import SessionTableWriter
 
 Rows = list[tuple[Any, ...]]
 

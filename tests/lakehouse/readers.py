@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.lakehouse.places import NAME, Lake, assert_alike
 from twophase.model import ObjectPath
-from twophase.spark.targets import quoted
+from twophase.spark.routing.targets import quoted
 
 
 def read_alike(spark: SparkSession, lake: Lake, path: ObjectPath, *, but: Set[str] = frozenset()) -> pa.Table:

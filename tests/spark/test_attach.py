@@ -21,8 +21,8 @@ from tests.spark.conftest import Start, warehouse_of
 from twophase.coordinator import Coordinator
 from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.spark import private
-from twophase.spark.jvm import Jvm, private_name
+from twophase.spark.jvm import private
+from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.options import default_timeline
 from twophase.spark.session import Handle, handle_of
 from twophase.states import TransactionState

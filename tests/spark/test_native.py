@@ -16,7 +16,7 @@ from twophase.errors import AtomicityNotSupportedError, CatalogError, Transactio
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath
 from twophase.protocol import TransactionState
-from twophase.spark.native import NativeCatalog
+from twophase.spark.native.catalog import NativeCatalog
 from twophase.spark.session import Handle
 from twophase.testing import ChaosCatalog
 

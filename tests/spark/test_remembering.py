@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from tests.spark.conftest import Start
-from twophase.spark.jvm import Jvm
-from twophase.spark.remembering import ALWAYS, NEVER_ASKED, remembering
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.remembering import ALWAYS, NEVER_ASKED, remembering
 
 pytestmark = pytest.mark.spark40
 

@@ -18,10 +18,10 @@ import twophase
 from tests.spark.conftest import Start
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError
-from twophase.spark.jvm import INTENT_PROPERTY
-from twophase.spark.router import router_of
+from twophase.spark.jvm.bridge import INTENT_PROPERTY
+from twophase.spark.routing.doors import router_of
+from twophase.spark.routing.table_writer import SessionTableWriter
 from twophase.spark.session import Handle
-from twophase.spark.writer import SessionTableWriter
 
 pytestmark = pytest.mark.spark40
 

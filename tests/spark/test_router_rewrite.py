@@ -12,8 +12,8 @@ import twophase
 from tests.spark.conftest import Start
 from twophase.model import OverwriteScope
 from twophase.spark.intent import option_clause, stated_overwrite
-from twophase.spark.rewrite import Rewriter, Rewritten, Untellable
-from twophase.spark.router import router_of
+from twophase.spark.routing.doors import router_of
+from twophase.spark.routing.rewrite import Rewriter, Rewritten, Untellable
 
 pytestmark = pytest.mark.spark40
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twophase.spark.ddl import changes, dropped_tables
-from twophase.spark.rewrite import concerns_us
-from twophase.spark.tokens import leading_words, places, splice, tokens
+from twophase.spark.routing.ddl import changes, dropped_tables
+from twophase.spark.routing.rewrite import concerns_us
+from twophase.spark.routing.tokens import leading_words, places, splice, tokens
 
 
 def found(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from twophase.catalog import Environment
 from twophase.spark.executors import executor_problems
-from twophase.spark.jvm import Jvm
+from twophase.spark.jvm.bridge import Jvm
 from twophase.spark.parquet import SparkParquet
 from twophase.spark.partitions import SparkPartitions
 
@@ -58,14 +58,14 @@ class SessionEnvironment(Environment):
     @cached_property
     def session_metastore(self) -> Any:
         """The session's own metastore; connected at its first use."""
-        from twophase.spark.metastore import SessionMetastore
+        from twophase.spark.metastore.session import SessionMetastore
 
         return SessionMetastore(self._spark, self._jvm)
 
     @cached_property
     def table_writer(self) -> Any:
         """Spark's own writer of session tables."""
-        from twophase.spark.writer import SessionTableWriter
+        from twophase.spark.routing.table_writer import SessionTableWriter
 
         return SessionTableWriter(self._spark)
 

@@ -31,7 +31,7 @@ from twophase.errors import (
     TwoPhaseError,
 )
 from twophase.model import quote_if_needed
-from twophase.spark.jvm import Jvm
+from twophase.spark.jvm.bridge import Jvm
 
 _TOKEN = re.compile(r"\[twophase:([0-9a-f]{32})\]")
 _KEPT = 256

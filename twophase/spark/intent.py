@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from twophase.model import ObjectPath, OverwriteScope
-from twophase.spark.jvm import INTENT_PROPERTY
+from twophase.spark.jvm.bridge import INTENT_PROPERTY
 
 #: Option of an INSERT that runs as an append and means an overwrite.
 OVERWRITE_OPTION = "twophase.overwrite"

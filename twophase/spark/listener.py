@@ -17,8 +17,8 @@ from typing import Any
 
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
 from twophase.hooks.statement import Statement
-from twophase.spark.jvm import Jvm, private_name
-from twophase.spark.remembering import NEVER_ASKED, remembering
+from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.remembering import NEVER_ASKED, remembering
 
 log = logging.getLogger("twophase.spark")
 

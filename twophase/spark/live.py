@@ -7,7 +7,8 @@ transaction travels in a local property of Spark, and this registry finds the tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.reading import ReadSource
-from twophase.spark.jvm import TRANSACTION_PROPERTY
+from twophase.spark.jvm.bridge import TRANSACTION_PROPERTY
 from twophase.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -74,6 +75,47 @@ def find(transaction_id: str) -> LiveTransaction | None:
     """The transaction of this id, while statements can join it."""
     with _lock:
         return _live.get(transaction_id)
+
+
+@contextmanager
+def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator[Transaction]:
+    """Group the statements of a block: all are published at its end, or none.
+
+    What it raises is told at :func:`twophase.transaction`.
+    """
+    context = handle.spark.sparkContext
+    _refuse_nested(context.getLocalProperty(TRANSACTION_PROPERTY))
+    tx = handle.coordinator.begin()
+    register(LiveTransaction(handle, tx, tuple(hooks)))
+    context.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
+    try:
+        yield tx
+    except BaseException as error:
+        tx.abort(error)  # what goes wrong in there is attached to the error
+        raise
+    finally:
+        unregister(tx.id)
+        context.setLocalProperty(TRANSACTION_PROPERTY, None)
+    _commit(handle, tx)
+
+
+def _refuse_nested(transaction_id: str | None) -> None:
+    if transaction_id and find(transaction_id):
+        raise TransactionAborted(
+            f"Transaction {transaction_id} is open already: transactions do not nest.",
+            transaction_id=transaction_id,
+            hint="Run the statements in the block that is open; it goes on as it was.",
+        )
+
+
+def _commit(handle: Handle, tx: Transaction) -> None:
+    written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
+    made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
+    tx.commit()
+    for catalog, path in made:
+        handle.refresh(catalog, path)
+    for catalog, path, cached in written:
+        handle.refresh(catalog, path, cached=cached)
 
 
 def current(handle: Handle) -> LiveTransaction | None:

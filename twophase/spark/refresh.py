@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from twophase.catalog import Catalog
 from twophase.errors import TwoPhaseError
 from twophase.model import ObjectPath, quote
-from twophase.spark.jvm_caches import TableCaches
+from twophase.spark.jvm.caches import TableCaches
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -79,11 +79,8 @@ class Refresher:
         return follows
 
     def _tell_sisters(self, database: str, name: str) -> None:
-        from twophase.spark.session import handles
-
-        for handle in handles():
-            if handle is not self._handle and handle.spark.sparkContext is self._handle.spark.sparkContext:
-                TableCaches(handle.jvm).follow(database, name)
+        for sister in self._handle.sisters():
+            TableCaches(sister.jvm).follow(database, name)
 
     def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
         """The table's full names: in its own catalog, and in the session's where it is one of those tables."""

@@ -10,18 +10,20 @@ from typing import Any
 
 from twophase.catalog import Catalog
 from twophase.coordinator import Coordinator, Recovered
-from twophase.errors import AtomicityNotSupportedError, ConfigurationError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import ObjectPath
-from twophase.spark import live, options, private, shared
+from twophase.spark import live, options, shared
 from twophase.spark.environment import SessionEnvironment
-from twophase.spark.jvm import TRANSACTION_PROPERTY, Jvm
+from twophase.spark.jvm import private
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.remembering import remembering
 from twophase.spark.listener import JobTracker
-from twophase.spark.native import CATALOG_ANSWERS, NativeCatalog
+from twophase.spark.native.catalog import CATALOG_ANSWERS, NativeCatalog
+from twophase.spark.native.table import TABLE_ANSWERS
 from twophase.spark.options import Options
-from twophase.spark.proxies_table import TABLE_ANSWERS
 from twophase.spark.refresh import Refresher
-from twophase.spark.remembering import remembering
+from twophase.spark.routing import doors
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
 
@@ -77,12 +79,6 @@ def handle_of(spark: Any) -> Handle | None:
     if not hasattr(spark, "_jsparkSession") or not _attached:
         return None
     return _attached.get(Jvm(spark).session_id())
-
-
-def handles() -> list[Handle]:
-    """The handles of all attached sessions."""
-    with _lock:
-        return list(_attached.values())
 
 
 class Handle:
@@ -242,10 +238,10 @@ class Handle:
         for name, catalog in self._catalogs.items():
             native = NativeCatalog(self, catalog)
             registered.put(name, remembering(self.jvm, native, CATALOG_ANSWERS, TABLE_ANSWERS))
-        shared.install_router(self)
+        doors.install(self)
 
     def _unregister(self) -> None:
-        shared.uninstall_router(self)
+        doors.uninstall(self)
         if self.jvm.current_catalog() in self._catalogs:
             self.jvm.use_session_catalog()
         registered = self.jvm.catalogs()
@@ -261,6 +257,11 @@ class Handle:
             self._coordinator = None
         for catalog in self._catalogs.values():
             catalog.close()
+
+    def sisters(self) -> list[Handle]:
+        """The other attached sessions of this application."""
+        with _lock:
+            return [h for h in _attached.values() if h is not self and h.spark.sparkContext is self.spark.sparkContext]
 
     # -- the coordinator -----------------------------------------------------------------------------------------
 
@@ -320,39 +321,8 @@ def transaction(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Itera
     handle = handle_of(spark)
     if handle is None:
         raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
-    context = spark.sparkContext
-    _refuse_nested(context.getLocalProperty(TRANSACTION_PROPERTY))
-    tx = handle.coordinator.begin()
-    live.register(live.LiveTransaction(handle, tx, tuple(hooks)))
-    context.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
-    try:
+    with live.transaction(handle, hooks) as tx:
         yield tx
-    except BaseException as error:
-        tx.abort(error)  # what goes wrong in there is attached to the error
-        raise
-    finally:
-        live.unregister(tx.id)
-        context.setLocalProperty(TRANSACTION_PROPERTY, None)
-    _commit(handle, tx)
-
-
-def _refuse_nested(transaction_id: str | None) -> None:
-    if transaction_id and live.find(transaction_id):
-        raise TransactionAborted(
-            f"Transaction {transaction_id} is open already: transactions do not nest.",
-            transaction_id=transaction_id,
-            hint="Run the statements in the block that is open; it goes on as it was.",
-        )
-
-
-def _commit(handle: Handle, tx: Transaction) -> None:
-    written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
-    made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
-    tx.commit()
-    for catalog, path in made:
-        handle.refresh(catalog, path)
-    for catalog, path, cached in written:
-        handle.refresh(catalog, path, cached=cached)
 
 
 def cli_session(conf: Mapping[str, str]) -> Handle:

@@ -1,9 +1,9 @@
-"""What all attached sessions of a process share: listener, signal handling, Py4J's result function, router."""
+"""What all attached sessions of a process share: listener, signal handling, Py4J's result function."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twophase.spark import errors
 from twophase.spark.cancellation import Terminator
@@ -54,24 +54,3 @@ def release(handle: Handle) -> None:
             application.close()
     if not _applications:
         errors.uninstall()
-
-
-def install_router(handle: Handle) -> None:
-    """Let unprefixed names reach the session catalog."""
-    router = _router()
-    if router is not None:
-        router.install(handle)
-
-
-def uninstall_router(handle: Handle) -> None:
-    """Undo :func:`install_router`."""
-    router = _router()
-    if router is not None:
-        router.uninstall(handle)
-
-
-def _router() -> Any:
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    return import_module("twophase.spark.router") if find_spec("twophase.spark.router") else None

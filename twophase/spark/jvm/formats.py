@@ -1,0 +1,75 @@
+"""The formats of SerDe tables: what ``STORED AS`` and the options of ``USING hive`` say, completed as Spark does.
+
+Spark completes such a table only when its own session catalog makes it (rule ``ResolveHiveSerdeTable``); another
+catalog is told what the statement says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from twophase.errors import CatalogError
+from twophase.model import TableDefinition
+from twophase.spark.jvm.bridge import Jvm, private_name
+
+#: The setting that says how a SerDe table is stored that says nothing, and what it is where it is not set.
+DEFAULT_FORMAT, TEXT = "hive.default.fileformat", "textfile"
+_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
+_LAZY_SIMPLE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+
+def hive_format(jvm: Jvm, word: str) -> dict[str, str]:
+    """``serde``, ``input_format`` and ``output_format`` of a word of ``STORED AS``; empty for an unknown one."""
+    fields: dict[str, str] = jvm.once(("HiveSerDe", word), lambda: _of_word(jvm, word))
+    return fields
+
+
+def _of_word(jvm: Jvm, word: str) -> dict[str, str]:
+    with private_name("HiveSerDe.sourceToSerDe", jvm.spark):
+        found = jvm.kind("org.apache.spark.sql.internal.HiveSerDe").sourceToSerDe(word)
+        return {} if found.isEmpty() else _fields(found.get())
+
+
+def _fields(facts: object) -> dict[str, str]:
+    parts = {name: getattr(facts, field)() for name, field in _FIELDS.items()}
+    return {name: str(value.get()) for name, value in parts.items() if value.isDefined()}
+
+
+def with_hive_format(jvm: Jvm, definition: TableDefinition, default: Callable[[], str | None]) -> TableDefinition:
+    """The definition of a SerDe table with all three parts of its format; any other definition as it is.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    definition : TableDefinition
+    default : callable
+        Asks for the session's ``hive.default.fileformat``.
+
+    Raises
+    ------
+    CatalogError
+        Its options name a format that Spark does not know, or it is bucketed.
+    py4j.protocol.Py4JJavaError
+        Spark's own refusal of the options.
+    """
+    if (definition.provider or "").lower() != "hive":
+        return definition
+    usual = {"serde": _LAZY_SIMPLE, **hive_format(jvm, TEXT), **hive_format(jvm, default() or TEXT)}
+    if definition.serde:
+        return replace(definition, serde={**usual, **definition.serde})
+    if definition.bucketing is not None:
+        raise CatalogError("A bucketed table USING hive cannot be made, as in Spark itself.", hint="Say STORED AS.")
+    with private_name("HiveOptions", jvm.spark):
+        options = jvm.kind("org.apache.spark.sql.hive.execution.HiveOptions")(jvm.scala_map(definition.options))
+        word = options.fileFormat()
+        said = _of_options(jvm, str(word.get())) if word.isDefined() else {}
+        settings = jvm.entries(options.serdeProperties())
+        return replace(definition, serde={**usual, **said, **_fields(options)}, options=settings)
+
+
+def _of_options(jvm: Jvm, word: str) -> dict[str, str]:
+    found = hive_format(jvm, word)
+    if not found:
+        raise CatalogError(f"USING hive OPTIONS (fileFormat '{word}'): Spark knows no Hive format of this name.")
+    return found

@@ -1,0 +1,221 @@
+"""Tables that a catalog reads itself, on the executors, in Arrow batches.
+
+The plan is made here, on the driver: which columns, which conditions, which parts. What travels to the executors are
+classes of Spark's own sources in Python, which run a function over each part; no process is started for the planning.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twophase.catalog import Catalog
+from twophase.model import ObjectPath, TableDefinition
+from twophase.reading import BatchReader, Filter
+from twophase.spark import types
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.native.base import Proxy
+from twophase.spark.native.table import TableProxy
+from twophase.spark.partitions import pickled_part, read_parts
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+# ruff: noqa: N802
+
+_READ = "org.apache.spark.sql.connector.read."
+_METRICS = "org.apache.spark.sql.connector.metric."
+_COMPARISONS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+class BatchesTable(TableProxy):
+    """A table that a :class:`twophase.catalog.BatchReader` reads."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition, reader: BatchReader
+    ) -> None:
+        super().__init__(handle, catalog, path, definition)
+        self._reader = reader
+
+    def newScanBuilder(self, _: Any) -> Any:
+        return BatchesScanBuilder(self._jvm, self.name(), self._definition.schema, self._reader)
+
+    class Java:
+        implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
+
+
+class BatchesScanBuilder(Proxy):
+    """Learns the columns and conditions of a read."""
+
+    def __init__(self, jvm: Jvm, name: str, schema: pa.Schema, reader: BatchReader) -> None:
+        super().__init__(jvm)
+        self._name = name
+        self._schema = schema
+        self._reader = reader
+        self._columns = list(schema.names)
+        self._pushed: list[Any] = []
+        self._conditions: list[Filter] = []
+
+    def pruneColumns(self, struct: Any) -> None:
+        with thrown_to_spark(self._jvm):
+            wanted = list(struct.fieldNames())
+            # A row without columns cannot be counted: the first one stands for it.
+            self._columns = wanted or self._columns[:1]
+
+    def pushPredicates(self, predicates: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            found = list(predicates)
+            for predicate in found:
+                condition = filter_of(predicate)
+                if condition is not None and self._reader.accepts(condition):
+                    self._pushed.append(predicate)
+                    self._conditions.append(condition)
+            # Spark looks at the rows again: a store may compare texts by rules of its own.
+            return self._predicates(found)
+
+    def pushedPredicates(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._predicates(self._pushed)
+
+    def _predicates(self, predicates: Sequence[Any]) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+
+    def supportsIterativePushdown(self) -> bool:
+        return False
+
+    def build(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            schema = pa.schema([self._schema.field(name) for name in self._columns])
+            return BatchesScan(self._jvm, self._name, schema, self._reader, self._conditions)
+
+    class Java:
+        implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
+
+
+class BatchesScan(Proxy):
+    """A read whose columns and conditions are settled."""
+
+    def __init__(
+        self, jvm: Jvm, name: str, schema: pa.Schema, reader: BatchReader, conditions: Sequence[Filter]
+    ) -> None:
+        super().__init__(jvm)
+        self._name = name
+        self._schema = schema
+        self._reader = reader
+        self._conditions = tuple(conditions)
+
+    def readSchema(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._jvm.struct(types.from_arrow(self._schema))
+
+    def description(self) -> str:
+        conditions = ", ".join(_shown(condition) for condition in self._conditions)
+        return f"twophase {self._name} pushed: [{conditions}]"
+
+    def toBatch(self) -> Any:
+        return Batches(self._jvm, self._schema, self._reader, self._conditions)
+
+    def supportedCustomMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomTaskMetric")
+
+    def columnarSupportMode(self) -> Any:
+        return self._jvm.columnar_support("UNSUPPORTED")
+
+    class Java:
+        implements = [_READ + "Scan"]
+
+
+class Batches(Proxy):
+    """The parts of a read, and what reads them."""
+
+    def __init__(self, jvm: Jvm, schema: pa.Schema, reader: BatchReader, conditions: tuple[Filter, ...]) -> None:
+        super().__init__(jvm)
+        self._schema = schema
+        self._reader = reader
+        self._conditions = conditions
+
+    def planInputPartitions(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            parts = self._reader.plan(self._schema.names, self._conditions)
+            return self._jvm.batch_partitions([pickled_part(part) for part in parts])
+
+    def createReaderFactory(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._jvm.batch_reader_factory(read_parts, self._jvm.struct(types.from_arrow(self._schema)))
+
+    class Java:
+        implements = [_READ + "Batch"]
+
+
+def _shown(condition: Filter) -> str:
+    if condition.parts:
+        return f"({f' {condition.operator} '.join(_shown(part) for part in condition.parts)})"
+    return f"{condition.column} {condition.operator} {', '.join(map(str, condition.values))}".strip()
+
+
+# -- predicates --------------------------------------------------------------------------------------------------------
+
+
+def filter_of(predicate: Any) -> Filter | None:
+    """A condition of ours from a ``Predicate`` of Spark's; None where there is none that says the same."""
+    name, children = str(predicate.name()), list(predicate.children())
+    if name in ("AND", "OR"):
+        parts = [filter_of(child) for child in children]
+        return None if None in parts else Filter(name.lower(), parts=tuple(part for part in parts if part))
+    if name in ("IS_NULL", "IS_NOT_NULL"):
+        column = _column(children[0])
+        return None if column is None else Filter(name.lower(), column)
+    if name == "IN":
+        return _comparison("in", children[0], children[1:])
+    if name not in _COMPARISONS or len(children) != 2:
+        return None
+    if _column(children[0]) is None:
+        return _comparison(_COMPARISONS[name], children[1], children[:1])
+    return _comparison(name, children[0], children[1:])
+
+
+def _comparison(operator: str, reference: Any, literals: Sequence[Any]) -> Filter | None:
+    column = _column(reference)
+    if column is None or not all(_is_literal(literal) for literal in literals):
+        return None
+    values = tuple(literal_of(literal) for literal in literals)
+    return None if None in values else Filter(operator, column, values)
+
+
+def _column(expression: Any) -> str | None:
+    if str(expression.getClass().getSimpleName()) != "FieldReference":
+        return None
+    names = list(expression.fieldNames())
+    return str(names[0]) if len(names) == 1 else None
+
+
+def _is_literal(expression: Any) -> bool:
+    return str(expression.getClass().getSimpleName()) == "LiteralValue"
+
+
+def literal_of(literal: Any) -> Any:
+    """A literal's value as Python has it; None for NULL and for kinds that no store is asked about."""
+    value, kind = literal.value(), str(literal.dataType().typeName())
+    if value is None or isinstance(value, bool):
+        return value
+    if kind == "date":
+        return _EPOCH.date() + datetime.timedelta(days=value)
+    if kind in ("timestamp", "timestamp_ntz"):
+        moment = _EPOCH + datetime.timedelta(microseconds=value)
+        return moment.replace(tzinfo=datetime.UTC) if kind == "timestamp" else moment
+    if kind.startswith("decimal"):
+        return Decimal(str(value.toString()))
+    if kind == "string":
+        return value if isinstance(value, str) else str(value.toString())
+    return value if isinstance(value, (int, float)) else None

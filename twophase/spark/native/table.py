@@ -1,0 +1,204 @@
+"""Tables as Spark sees them: what is read, what is written, and what is staged."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from twophase.catalog import Catalog
+from twophase.errors import TableAlreadyExistsError, TransactionAborted
+from twophase.hooks.statement import Statement
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark import live, types
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.intent import overwrite_of, stated_overwrite
+from twophase.spark.jvm.bridge import CATALOG, INTENT_PROPERTY
+from twophase.spark.jvm.remembering import ALWAYS, Lasting
+from twophase.spark.native.base import Proxy
+from twophase.spark.native.definition import table_properties, table_transforms
+from twophase.spark.native.write import WriteBuilder
+
+if TYPE_CHECKING:
+    from twophase.spark.session import Handle
+
+# ruff: noqa: N802
+
+#: What never changes of a table as it was loaded or staged.
+TABLE_ANSWERS: Lasting = dict.fromkeys(
+    (
+        *("name", "toString", "hashCode", "id", "version", "schema", "columns", "partitioning", "properties"),
+        *("constraints", "capabilities"),
+    ),
+    ALWAYS,
+)
+
+
+class TableProxy(Proxy):
+    """A table's description; as it is it can be described but neither read nor written."""
+
+    #: Names of Spark's ``TableCapability``.
+    offers: tuple[str, ...] = ()
+
+    def __init__(self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition) -> None:
+        super().__init__(handle.jvm)
+        self._handle = handle
+        self._catalog = catalog
+        self._path = path
+        self._definition = definition
+
+    def _identity(self) -> tuple[Any, ...]:
+        # Spark compares tables to find cached queries: another version of the table is another table.
+        return (self._catalog.name, self._path, self._definition.location, self._schema_json)
+
+    def name(self) -> str:
+        return f"{self._catalog.name}.{self._path}"
+
+    def toString(self) -> str:
+        return self.name()
+
+    def id(self) -> None:
+        return None
+
+    def version(self) -> None:
+        return None
+
+    @cached_property
+    def _schema_json(self) -> str:
+        return types.from_arrow(self._definition.schema)
+
+    def schema(self) -> Any:
+        return self._jvm.struct(self._schema_json)
+
+    def columns(self) -> Any:
+        return self._jvm.columns(self.schema())
+
+    def partitioning(self) -> Any:
+        return self._jvm.transforms(table_transforms(self._definition))
+
+    def properties(self) -> Any:
+        return self._jvm.map(table_properties(self._definition))
+
+    def constraints(self) -> Any:
+        return self._jvm.array(CATALOG + "constraints.Constraint")
+
+    def capabilities(self) -> Any:
+        return self._jvm.capabilities(*self.offers)
+
+    class Java:
+        implements = [CATALOG + "Table"]
+
+
+class FilesTable(TableProxy):
+    """A table whose files Spark's own file source reads, vectorised and with its push-downs."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self,
+        handle: Handle,
+        catalog: Catalog,
+        path: ObjectPath,
+        definition: TableDefinition,
+        provider: str | None,
+        location: str,
+    ) -> None:
+        super().__init__(handle, catalog, path, definition)
+        self._provider = provider or definition.provider or "parquet"
+        self._location = location
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._location)
+
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            definition = self._definition
+            files = self._jvm.file_table(
+                self._provider,
+                self._location,
+                self._schema_json,
+                definition.options,
+            )
+            return files.newScanBuilder(options)
+
+    class Java:
+        implements = [CATALOG + "SupportsRead"]
+
+
+class WriteTable(TableProxy):
+    """The target of ``INSERT``: each insert becomes one two-phase statement."""
+
+    offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
+
+    def capabilities(self) -> Any:
+        more = ("ACCEPT_ANY_SCHEMA",) if self._catalog.accepts_any_schema(self._definition) else ()
+        return self._jvm.capabilities(*self.offers, *more)
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            stated, options = stated_overwrite(self._jvm.entries(info.options().asCaseSensitiveMap()))
+            rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
+            return WriteBuilder(
+                self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope or stated)
+            )
+
+    def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
+        # A dynamic overwrite arrives as an append: Spark has no such V1 write.
+        scope = scope or overwrite_of(self._jvm.local_property(INTENT_PROPERTY), self._path)
+        purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
+        statement = live.open_statement(self._handle, self._catalog, self._path, rows, purpose, scope)
+        live.run_statement(self._handle, statement, df, self._definition)
+
+    class Java:
+        implements = [CATALOG + "SupportsWrite"]
+
+
+class StagedTable(TableProxy):
+    """The target of CTAS and RTAS: Spark commits or aborts it."""
+
+    offers = ("V1_BATCH_WRITE", "TRUNCATE")
+
+    def __init__(self, handle: Handle, statement: Statement, definition: TableDefinition) -> None:
+        super().__init__(handle, statement.participant.catalog, statement.participant.path, definition)
+        self._statement = statement
+        self._error: BaseException | None = None
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (id(self),)
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        return WriteBuilder(self._jvm, (), lambda df, _: self._write(df))
+
+    def _write(self, df: Any) -> None:
+        try:
+            self._statement.write(df)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def commitStagedChanges(self) -> None:
+        with thrown_to_spark(self._jvm):
+            try:
+                live.finish_statement(self._handle, self._statement, self._definition)
+            except TableAlreadyExistsError:
+                # Another writer came first: the same error as when Spark had seen it before the job.
+                identifier = self._jvm.identifier(list(self._path.namespace), self._path.name)
+                with thrown_to_spark(self._jvm, identifier):
+                    raise
+
+    def abortStagedChanges(self) -> None:
+        # Called even when commitStagedChanges threw; a statement that has ended takes no notice.
+        with thrown_to_spark(self._jvm):
+            self._statement.fail(
+                self._error
+                or TransactionAborted(
+                    "Spark gave the statement up before its rows were written.",
+                    path=self._path,
+                    transaction_id=self._statement.transaction.id,
+                )
+            )
+
+    def reportDriverMetrics(self) -> Any:
+        return self._jvm.array("org.apache.spark.sql.connector.metric.CustomTaskMetric")
+
+    class Java:
+        implements = [CATALOG + "StagedTable", CATALOG + "SupportsWrite"]

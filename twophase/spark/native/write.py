@@ -1,0 +1,101 @@
+"""The write side of a table: Spark hands the query over as a DataFrame, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twophase.model import OverwriteScope
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm.bridge import WRITE, Jvm
+from twophase.spark.native.base import Proxy
+from twophase.spark.native.definition import static_partition
+
+# ruff: noqa: N802
+
+#: Receives the rows, and for an overwrite which rows they replace.
+Insert = Callable[[Any, OverwriteScope | None], None]
+
+_METRICS = "org.apache.spark.sql.connector.metric."
+
+
+class WriteBuilder(Proxy):
+    """Learns what a write replaces.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    partition_columns : sequence of str
+        Columns that a static ``PARTITION`` clause can name.
+    insert : callable
+        What to do with the rows in the end.
+    """
+
+    def __init__(self, jvm: Jvm, partition_columns: Sequence[str], insert: Insert) -> None:
+        super().__init__(jvm)
+        self._partition_columns = partition_columns
+        self._insert = insert
+        self._scope: OverwriteScope | None = None
+
+    def truncate(self) -> Any:
+        self._scope = OverwriteScope()
+        return self
+
+    def canOverwrite(self, predicates: Any) -> bool:
+        with thrown_to_spark(self._jvm):
+            return self._static(predicates) is not None
+
+    def overwrite(self, predicates: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            self._scope = OverwriteScope(self._static(predicates) or {})
+            return self
+
+    def _static(self, predicates: Any) -> dict[str, str | None] | None:
+        zone = self._jvm.spark.conf.get("spark.sql.session.timeZone")
+        return static_partition(list(predicates), self._partition_columns, zone)
+
+    def build(self) -> Any:
+        return Write(self._jvm, self._insert, self._scope)
+
+    class Java:
+        implements = [WRITE + "SupportsOverwriteV2"]
+
+
+class Write(Proxy):
+    """A ``V1Write``."""
+
+    def __init__(self, jvm: Jvm, insert: Insert, scope: OverwriteScope | None) -> None:
+        super().__init__(jvm)
+        self._insert = insert
+        self._scope = scope
+
+    def toInsertableRelation(self) -> Any:
+        return Insertion(self._jvm, self._insert, self._scope)
+
+    def description(self) -> str:
+        return "twophase"
+
+    def supportedCustomMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return self._jvm.array(_METRICS + "CustomTaskMetric")
+
+    class Java:
+        implements = [WRITE + "V1Write"]
+
+
+class Insertion(Proxy):
+    """Where the rows arrive; the first thing here that is called only when a statement runs, never for EXPLAIN."""
+
+    def __init__(self, jvm: Jvm, insert: Insert, scope: OverwriteScope | None) -> None:
+        super().__init__(jvm)
+        self._insert = insert
+        self._scope = scope
+
+    def insert(self, dataset: Any, _: bool) -> None:
+        with thrown_to_spark(self._jvm):
+            self._insert(self._jvm.data_frame(dataset), self._scope)
+
+    class Java:
+        implements = ["org.apache.spark.sql.sources.InsertableRelation"]

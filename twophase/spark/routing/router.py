@@ -1,0 +1,511 @@
+"""What becomes of each statement of one attached session.
+
+A statement that writes a session table goes to the session's twophase catalog under the table's full name; one inside a
+transaction reads what was staged there; everything else goes to Spark as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from twophase.catalogs.hive.metastore import STAMP
+from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
+from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark import live
+from twophase.spark.cancellation import interruptible
+from twophase.spark.intent import intending
+from twophase.spark.jvm.statements import StatementReader, WriteNode
+from twophase.spark.options import PREFER
+from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change
+from twophase.spark.routing.deletes import delete_by_rows
+from twophase.spark.routing.ownership import Ownership
+from twophase.spark.routing.reads import StagedReads
+from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
+from twophase.spark.routing.targets import Target, Targets, quoted
+from twophase.spark.routing.tokens import leading_words
+
+if TYPE_CHECKING:
+    from twophase.catalog import Catalog
+    from twophase.spark.session import Handle
+
+log = logging.getLogger("twophase.spark")
+
+Original = Callable[..., Any]
+
+_NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
+#: Spark casts as ``spark.sql.storeAssignmentPolicy=LEGACY`` says for tables of its own session catalog only.
+_LEGACY_POLICY = "_LEGACY_ERROR_TEMP_1000"
+_LEGACY_SETTING = "spark.sql.storeAssignmentPolicy"
+_LEGACY_WORDS = f"under {_LEGACY_SETTING}=LEGACY Spark casts rows of its own tables only"
+_ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
+#: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
+_LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
+_NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
+_OUTSIDE = {
+    "empty": "CREATE TABLE",
+    "insert": "INSERT into a table that twophase does not write,",
+    "directory": "INSERT OVERWRITE DIRECTORY",
+}
+
+
+class Router:
+    """Routes the statements of one attached session.
+
+    Parameters
+    ----------
+    handle : Handle
+    original_sql : callable
+        ``SparkSession.sql`` as it was before us.
+    """
+
+    def __init__(self, handle: Handle, original_sql: Original) -> None:
+        self._original_sql = original_sql
+        self.handle = handle
+        self.spark = handle.spark
+        self.targets = Targets(handle)
+        self.reader = StatementReader(handle.spark)
+        self.ownership = Ownership(self.targets)
+        self._staged = StagedReads(self.reader, self.targets, handle)
+        self.rewriter = Rewriter(
+            self.reader,
+            self.targets,
+            self.ownership,
+            self._constant,
+            outside=self._refuse_outside,
+            told=self._refuse_change,
+            reading=self._staged.rewrite,
+        )
+
+    # -- SQL -----------------------------------------------------------------------------------------------------
+
+    def sql(self, original: Original, text: str, args: Args) -> Any:
+        """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
+        words = leading_words(text, 2)
+        if self.in_transaction():
+            return self._sql_inside(original, text, args)
+        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
+        words = leading_words(said, 2)
+        run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
+        is_script, lower = words[:1] == ("BEGIN",), said.lower()
+        renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
+        if words == ("DROP", "TABLE") or (is_script and "drop" in lower):
+            drop = run
+            run = lambda: self._dropping(drop, said)  # noqa: E731
+        return self._renaming(run, said) if renames else run()
+
+    def _said(self, text: str, args: Args) -> str:
+        """What an EXECUTE IMMEDIATE runs; of a script its text, and behind it what those in it run."""
+        inner = self.rewriter.immediate_texts(text, args)
+        if leading_words(text, 1) == ("BEGIN",):
+            return "\n;\n".join((text, *inner))
+        return inner[0] if inner else text
+
+    def _sql(self, original: Original, text: str, args: Args) -> Any:
+        rewritten = self._rewritten(text, args) if concerns_us(text) or "${" in text else None
+        if rewritten is None:
+            return self._or_delete(original, text, args)
+        return self._run_sql(original, rewritten, text, args)
+
+    def _or_delete(self, original: Original, text: str, args: Args) -> Any:
+        """Run a statement; a DELETE that Spark cannot hand to a table of ours is run by its rows."""
+        try:
+            return original(text, args)
+        except AnalysisException as error:
+            words = leading_words(text, 2)
+            if words != ("DELETE", "FROM") and not (words[:1] == ("WITH",) and "delete" in text.lower()):
+                raise
+            refused = error
+        delete = delete_by_rows(self.handle, self.reader, text, args)
+        if delete is None:
+            raise refused
+        self.run(delete, instead=None)
+        return self.spark.range(0).select()
+
+    def _sql_inside(self, original: Original, text: str, args: Args) -> Any:
+        """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
+        try:
+            rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
+            rewritten = self._staged.rewrite(rewritten)
+        except Untellable as problem:
+            self.unprotected(str(problem), hint=problem.hint)
+            return original(text, args)
+        return self._run_sql(original, rewritten, text, args)
+
+    def _run_sql(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
+        def run() -> Any:
+            with self._grouped(rewritten):
+                return self._execute(original, rewritten, text, args)
+
+        if rewritten.is_script and rewritten.inserts and self._casts_by_legacy_policy():
+            self.unprotected(f"it is a script with an INSERT, and {_LEGACY_WORDS}", hint=_ANSI)
+            return original(text, args)
+        if rewritten.text == text and not rewritten.is_group:
+            # Spark finds our catalog by the name as it is written: there is no other way to run it.
+            with interruptible(self.handle.tracker):
+                return run()
+        # In a script some statements may be published when one fails, in a transaction some targets may be staged.
+        if not rewritten.is_script and not (rewritten.is_group and self.in_transaction()):
+            return self.run(run, instead=lambda: original(text, args))
+        try:
+            return self.run(run, instead=None)
+        except AtomicityNotSupportedError as error:
+            error.add_note("What ran before it, in the same script or statement, stays, and was not run again.")
+            raise
+
+    def _execute(self, original: Original, rewritten: Rewritten, text: str, args: Args) -> Any:
+        """Run a routed statement.
+
+        Where Spark refuses the job's own text too, its error is raised: the names and positions in it are right, and
+        it is of the class that the job may expect. It never replaces tables of its own catalog, so that says nothing.
+        """
+        try:
+            return self._or_delete(original, rewritten.text, rewritten.args)
+        except (AnalysisException, CatalogError) as error:
+            if rewritten.is_script or rewritten.text == text or self.in_transaction() or _has_begun(error):
+                raise
+            refused = error
+        try:
+            plan = self.reader.analysed(text, args)
+        except PySparkException as error:
+            # What Spark never does to such a table says nothing about this statement.
+            raise (refused if error.getCondition() == _NEVER else error) from None
+        except ConfigurationError:  # a Spark version that cannot tell
+            raise refused from None
+        insert = rewritten.insert
+        wanted = plan and insert and (_lacks_columns(refused) or _needs_legacy_casts(refused))
+        rows = self.reader.rows_of(plan) if wanted else None
+        if rows is None or insert is None:
+            raise refused
+        self._insert(rows, *insert)
+        return self.spark.range(0).select()
+
+    def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> None:
+        """Insert rows that Spark has completed: some of what it does for v1 tables it does for no others."""
+        with intending(self.spark.sparkContext, {target.path: scope} if scope else {}):
+            rows.write().insertInto(target.name)
+
+    def insert_cast(
+        self, insert: Callable[[], None], df: Any, target: Target, scope: OverwriteScope | None, *, by_name: bool
+    ) -> None:
+        """Run an insert of the DataFrame API; under the LEGACY policy with the casts of Spark's own tables.
+
+        What Spark refuses of its own table, too, is told as it tells it there: with the table's own name.
+
+        Parameters
+        ----------
+        insert : callable
+            The insert.
+        df : pyspark.sql.DataFrame
+            Its rows.
+        target : Target
+        scope : OverwriteScope or None
+            What it overwrites.
+        by_name : bool
+            Whether columns are found by name, and not by position.
+        """
+        try:
+            insert()
+            return
+        except AnalysisException as error:
+            if self.in_transaction() or not target.spliced:
+                raise
+            refused = error
+        if not _needs_legacy_casts(refused):
+            raise (refused if by_name else self._in_own_words(refused, df, target)) from None
+        rows = self._cast(df if by_name else df.toDF(*map(str, range(len(df.columns)))), target, by_name)
+        if rows is None:
+            raise refused
+        self._insert(rows, target, scope)
+
+    def _in_own_words(self, refused: AnalysisException, df: Any, target: Target) -> AnalysisException:
+        try:
+            self._cast(df, target, by_name=False)
+        except AnalysisException as error:
+            if error.getCondition() == refused.getCondition():
+                return error
+        except Exception:
+            log.debug("Spark was asked about an insert, and failed", exc_info=True)
+        return refused
+
+    def _cast(self, df: Any, target: Target, by_name: bool) -> Any | None:
+        """The rows as Spark itself would write them into its own table."""
+        view = f"twophase_{uuid.uuid4().hex}"
+        df.createTempView(view)
+        try:
+            name = quoted(("spark_catalog", *target.path.to_document()))
+            plan = self.reader.analysed(f"INSERT INTO {name} {'BY NAME ' if by_name else ''}TABLE {view}")
+            return plan and self.reader.rows_of(plan)
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def _casts_by_legacy_policy(self) -> bool:
+        return self.targets.names.setting(_LEGACY_SETTING).upper() == "LEGACY"
+
+    def _dropping(self, run: Callable[[], Any], text: str) -> Any:
+        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
+        resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
+        targets = [target for target in resolved if target and target.spliced]
+        lower = text.lower()
+        catalog = self.targets.session_catalog if "identifier" in lower and "rename" not in lower else None
+        before = _tables_of(catalog) if catalog else set()
+        result = run()
+        if catalog:  # names that only Spark knows
+            targets += [Target(catalog, path) for path in sorted(before - _tables_of(catalog))]
+        for target in targets:
+            if self.targets.existing(target) is None:
+                self._table_dropped(target)
+        return result
+
+    def _table_dropped(self, target: Target) -> None:
+        try:
+            target.catalog.table_dropped(target.path)
+        except Exception:  # the table is gone; what it leaves is for `twophase clean`
+            log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
+
+    def _renaming(self, run: Callable[[], Any], text: str) -> Any:
+        """Spark's own rename supposes that a managed table's files are at its default location."""
+        names = renamed_table(text)
+        if names is None:
+            return self._renaming_some(run)
+        old = self.targets.resolve(names[0], views=True)
+        result = run()
+        if old is not None and old.spliced:
+            new = ObjectPath(old.path.namespace, names[1][-1])
+            old.catalog.table_renamed(old.path, new)
+        return result
+
+    def _renaming_some(self, run: Callable[[], Any]) -> Any:
+        """Names that only Spark knows, by ``IDENTIFIER`` or in a script: who has a name that was not there before?"""
+        catalog = self.targets.session_catalog
+        if catalog is None:
+            return run()
+        before = _tables_of(catalog)
+        try:
+            return run()
+        finally:  # of a script a part may have run
+            self._find_again(catalog, before)
+
+    def _find_again(self, catalog: Catalog, before: set[ObjectPath]) -> None:
+        try:
+            for path in sorted(_tables_of(catalog) - before):
+                catalog.table_renamed(path, path)
+        except Exception:  # the statement's own outcome counts; `twophase doctor` tells of the rest
+            log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
+
+    def _refuse_change(self, text: str) -> None:
+        """A statement that changes the catalog past us takes effect at once."""
+        change = (changes(text) or row_change(text)) if self.in_transaction() else None
+        if change is None:
+            return
+        target = self.targets.resolve(change.names, views=True) if change.names else None
+        if target is None:
+            left_to_catalog = False
+        elif target.spliced:
+            left_to_catalog = change.object == "ROWS"  # Spark changes no rows of such a table, and says so itself.
+        else:
+            left_to_catalog = change.object in ("TABLE", "ROWS", *_NAMESPACES)
+        if not left_to_catalog:
+            path = target.path if target else quoted(change.names) if change.names else None
+            self.handle.refuse_in_transaction(change.verb, path)
+
+    def _refuse_outside(self, node: WriteNode) -> None:
+        """A write that stays Spark's takes effect at once."""
+        statement = _OUTSIDE.get(node.kind, "CREATE TABLE AS SELECT of a table that twophase does not write,")
+        self.handle.refuse_in_transaction(statement, ".".join(node.parts or ()) or None)
+
+    def in_transaction(self) -> bool:
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement."""
+        return self.targets.in_transaction
+
+    def readable_name(self, name: Any) -> Any:
+        """The name under which a table that the surrounding transaction staged is read."""
+        if not self.in_transaction():
+            return name
+        parts = self.parts(name)
+        if parts is None:
+            return name
+        try:
+            self._staged.refuse_stale(parts)
+        except Untellable as problem:
+            self.unprotected(str(problem), hint=problem.hint)
+        target = self.targets.resolve(parts, views=True)
+        return target.name if target and self.targets.staged_definition(target) is not None else name
+
+    def _rewritten(self, text: str, args: Args) -> Rewritten | None:
+        try:
+            return self.rewriter.rewrite(text, args)
+        except Untellable as problem:
+            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+                self._refused_by_spark(text, args)
+            self.unprotected(str(problem), hint=problem.hint)
+            return None
+
+    def _refused_by_spark(self, text: str, args: Args) -> None:
+        """Raise Spark's own error of a statement that would fail without us, too."""
+        with suppress(ConfigurationError):  # a Spark version that cannot tell
+            try:
+                self.reader.analysed(text, args)
+            except PySparkException as error:
+                if error.getCondition() != _NEVER:
+                    raise
+
+    def _constant(self, expression: str, args: Args) -> Any:
+        """The value of a constant expression; Spark computes it without a job."""
+        return self._original_sql(self.spark, f"SELECT {expression}", args).head()[0]
+
+    @contextmanager
+    def _grouped(self, rewritten: Rewritten) -> Iterator[None]:
+        """One transaction around a statement that writes several tables."""
+        if rewritten.is_group and self.handle.current_transaction() is None:
+            with live.transaction(self.handle):
+                yield
+        else:
+            yield
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        run: Callable[[], Any],
+        scopes: Mapping[ObjectPath, OverwriteScope] | None = None,
+        *,
+        options: Mapping[ObjectPath, Mapping[str, str]] | None = None,
+        instead: Callable[[], Any] | None,
+    ) -> Any:
+        """Run a routed statement; under ``preferred`` as Spark itself would, where our catalog cannot do it.
+
+        Parameters
+        ----------
+        run : callable
+        scopes, options : mapping, optional
+            What the write intends, by its target.
+        instead : callable or None
+            The statement as Spark would run it. None where there is no such way, because the name is that of our own
+            catalog, or where a part of it may have run before the failure: nothing runs twice.
+        """
+        try:
+            with interruptible(self.handle.tracker), intending(self.spark.sparkContext, scopes or {}, options):
+                return run()
+        except AtomicityNotSupportedError as error:
+            if instead is None:
+                raise
+            self.unprotected(str(error), error)
+        except AnalysisException as error:
+            if instead is None or not _needs_legacy_casts(error):
+                raise
+            self.unprotected(_LEGACY_WORDS, hint=_ANSI)
+        return instead()
+
+    def create(self, run: Callable[[], Any], text: Callable[[], str | None]) -> None:
+        """Run what makes a table; a layout that Spark refuses too is refused in Spark's own words.
+
+        Parameters
+        ----------
+        run : callable
+        text : callable
+            The statement of SQL that says the same; None where there is none.
+        """
+        try:
+            run()
+        except (AnalysisException, CatalogError) as error:
+            if self.in_transaction() or not _is_about_layout(error):
+                raise
+            refused: Exception = error
+        else:
+            return
+        try:
+            if said := text():
+                self._refused_by_spark(said, None)
+        except PySparkException as error:
+            refused = error
+        except Exception:
+            log.debug("Spark was asked about a layout, and failed", exc_info=True)
+        raise refused from None
+
+    def parts(self, name: Any) -> tuple[str, ...] | None:
+        """The parts of a name given to the DataFrame API; None where Spark will refuse it."""
+        return self.reader.parse_name(name) if isinstance(name, str) else None
+
+    def offers(self, target: Target, purpose: Purpose) -> bool:
+        """Whether the catalog can do it; where it cannot, the policy decides.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if purpose in target.catalog.capabilities.purposes:
+            return True
+        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value} ({target.path})")
+        return False
+
+    def stays_outside(self, name: str) -> None:
+        """A write goes past us: no harm, unless a transaction is open."""
+        self.handle.refuse_in_transaction(f"A write of {name}, which is no table of a twophase catalog,", name)
+
+    def refuse_stream(self, name: Any) -> None:
+        """Refuse a streaming query into a table that moves: it would go on writing where the table was once.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        parts = self.parts(name)
+        target = self.targets.resolve(parts, views=True) if parts else None
+        facts = self.targets.existing(target) if target is not None and target.spliced else None
+        if parts and facts is not None and STAMP in facts.properties():
+            self.unprotected(
+                f"a streaming query never ends, so that there is no moment at which {quoted(parts)} could be published",
+                hint="Write its batches with foreachBatch and insertInto",
+            )
+
+    def unprotected(self, problem: str, cause: BaseException | None = None, *, hint: str | None = None) -> None:
+        """Refuse a statement under ``required``; warn under ``preferred``.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if self.handle.policy == "preferred":
+            warnings.warn(f"A statement runs without twophase: {problem}.", RuntimeWarning, stacklevel=6)
+        elif isinstance(cause, AtomicityNotSupportedError):
+            raise cause
+        else:
+            raise AtomicityNotSupportedError(
+                f"The statement cannot be made atomic, and nothing was started: {problem}.",
+                hint=f"{hint or 'Name its table in plain words'}, or {PREFER}.",
+            )
+
+
+def _has_begun(error: Exception) -> bool:
+    """Whether an error came after the statement's transaction had begun: then it is no refusal of its text."""
+    return isinstance(error, CatalogError) and error.transaction_id is not None
+
+
+def _is_about_layout(error: Exception) -> bool:
+    """Whether a new table's columns, partitions or buckets were refused, and nothing was begun."""
+    if isinstance(error, AnalysisException):
+        return error.getCondition() in _LAYOUTS
+    return type(error) is CatalogError and not _has_begun(error)
+
+
+def _tables_of(catalog: Catalog) -> set[ObjectPath]:
+    """All names of a catalog, of views too."""
+    databases = catalog.list_databases()
+    return {ObjectPath.of(database, name) for database in databases for name in catalog.list_tables(database)}
+
+
+def _needs_legacy_casts(error: Exception) -> bool:
+    return isinstance(error, AnalysisException) and error.getCondition() == _LEGACY_POLICY
+
+
+def _lacks_columns(error: Exception) -> bool:
+    return (
+        isinstance(error, AnalysisException) and error.getCondition() == "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA"
+    )

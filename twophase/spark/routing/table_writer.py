@@ -1,0 +1,59 @@
+"""Writes a DataFrame the way Spark's own ``INSERT`` does, past the statements that twophase takes over."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from twophase.catalogs.hive.metastore import TableWriter
+from twophase.model import quote
+from twophase.spark.jvm.statements import NameReader
+from twophase.spark.routing.targets import SESSION_CATALOG
+
+_STRICT_MODE = "hive.exec.dynamic.partition.mode"
+
+
+class SessionTableWriter(TableWriter):
+    """Spark's v1 insert into a table of the session catalog.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    """
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def insert(self, df: Any, database: str, name: str) -> None:
+        # The JVM's writer: the Python one may be routed to twophase.
+        target = ".".join(quote(part) for part in (SESSION_CATALOG, database, name))
+        with self._dynamic_partitions():
+            if NameReader(self._spark).current_catalog() == SESSION_CATALOG:
+                df._jdf.write().mode("append").insertInto(target)
+            else:
+                self._insert_by_text(df, target)
+
+    def _insert_by_text(self, df: Any, target: str) -> None:
+        """After ``USE catalog`` Spark's ``insertInto`` finds no v1 table of the session catalog; its SQL does."""
+        rows = f"__twophase_rows_{secrets.token_hex(12)}"
+        names = [f"c{index}" for index in range(len(df.columns))]
+        df.toDF(*names)._jdf.createTempView(rows)
+        try:
+            self._spark._jsparkSession.sql(f"INSERT INTO {target} SELECT * FROM {rows}")
+        finally:
+            self._spark.catalog.dropTempView(rows)
+
+    @contextmanager
+    def _dynamic_partitions(self) -> Iterator[None]:
+        """Hive's strict mode guards the user's inserts, not the staging of a whole table."""
+        before = self._spark.conf.get(_STRICT_MODE, None)
+        self._spark.conf.set(_STRICT_MODE, "nonstrict")
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_STRICT_MODE)
+            else:
+                self._spark.conf.set(_STRICT_MODE, before)
