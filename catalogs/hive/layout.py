@@ -7,6 +7,8 @@
                                               part-00000-...                 Spark's own files
                                               _twophase_manifest.json        what the publish does, for recovery
                                               _twophase_withdrawn.json       rolled back; a server may still point at it
+    <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   the root of a table, all of whose
+                                              partitions lie elsewhere
     any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
 
 Names that begin with an underscore are no data to Spark, Hive and Trino.
@@ -30,6 +32,7 @@ RETIRED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
 WITHDRAWN_FILE = "_twophase_withdrawn.json"
+_ROOT_SUFFIX = ".root"
 #: Where Spark's and Hive's tasks write before their job commits.
 _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
 _MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE})
@@ -71,6 +74,16 @@ def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
 def is_version_place(location: str) -> bool:
     """Whether a directory lies where only versions of ours do."""
     return base_name(parent(parent(location))) == ROOT
+
+
+def root_of(version: str) -> str:
+    """The directory beside a version that is a partitioned table's own, and holds no partition of ours."""
+    return version + _ROOT_SUFFIX
+
+
+def is_root(location: str) -> bool:
+    """Whether a table's directory is one of :func:`root_of`."""
+    return is_version_place(location) and base_name(location).endswith(_ROOT_SUFFIX)
 
 
 def hidden_name(role: str, transaction_id: str, ordinal: int) -> str:
@@ -137,6 +150,13 @@ def retire(files: Files, directory: str, transaction_id: str) -> None:
         return
     held = [entry.name for entry in files.list(directory) if entry.is_file]
     files.write_json(mark, {"transaction_id": transaction_id, "since": time.time(), "files": held})
+
+
+def mark_published(files: Files, version: str, transaction_id: str) -> None:
+    """Say beside a version's files that they were published; the first mark stays, and other directories get none."""
+    mark = join(version, PUBLISHED_FILE)
+    if read_stamp(files, version) is not None and files.read_json(mark) is None:
+        files.write_json(mark, {"transaction_id": transaction_id, "since": time.time()})
 
 
 def withdraw(files: Files, version: str, transaction_id: str) -> None:

@@ -289,6 +289,23 @@ class Metastore(ABC):
         """
         self.alter_table(table)
 
+    def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
+        """Give a partitioned table another directory for partitions to come, in one step; those that are there stay.
+
+        Parameters
+        ----------
+        table : HiveTable
+            As for :meth:`alter_table`; nothing else of it is taken where that can be.
+        instead_of : str, optional
+            As for :meth:`point_table`.
+
+        Raises
+        ------
+        StampChangedError
+            It has another stamp; nothing was changed.
+        """
+        self.alter_table(table)
+
     @abstractmethod
     def alter_columns(self, table: HiveTable) -> None:
         """Set the data columns of a table, and nothing else."""

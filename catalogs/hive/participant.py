@@ -295,11 +295,15 @@ class HiveParticipant(TwoPhaseCatalogTable):
         assert before is not None
         if now is None:
             raise self.conflict("it was dropped meanwhile")
-        if not same(now.location, before["location"]) or now.stamp != before["stamp"]:
+        if not self.is_unmoved(now) or now.stamp != before["stamp"]:
             raise self.conflict("another writer published it meanwhile")
         if not same_layout(redacted(self.hive.definition_of(now), self.hive.conf), self.before_definition):
             raise self.conflict("its columns or options were changed meanwhile")
         return now
+
+    def is_unmoved(self, now: HiveTable) -> bool:
+        """Whether the table's rows are where they were at the offer, as far as its directory tells."""
+        return self.before is not None and same(now.location, self.before["location"])
 
     @property
     def before_definition(self) -> TableDefinition:

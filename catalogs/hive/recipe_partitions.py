@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from twophase.catalogs.files import join, same
+from twophase.catalogs.files import is_below, join, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
-from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable
+from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable, StampChangedError
 from twophase.catalogs.hive.participant import INSERT, REPLACE
 from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
 from twophase.catalogs.hive.recipe_pointer import PointerParticipant
@@ -18,7 +19,7 @@ from twophase.failpoints import declare
 from twophase.model import Level, Outcome, Purpose
 from twophase.reading import ReadSource
 
-declare(*(f"hive.pointer.{name}" for name in ("manifest", "add_empty", "drop_partitions", "redefine", "mark")))
+declare(*(f"hive.pointer.{name}" for name in ("manifest", "add_empty", "drop_partitions", "redefine", "root", "mark")))
 
 
 class PointerPartitions(PointerParticipant):
@@ -33,6 +34,15 @@ class PointerPartitions(PointerParticipant):
     @property
     def defines(self) -> bool:
         return False  # The table keeps its own, with other properties.
+
+    @property
+    def root(self) -> str:
+        """The table's own directory after an INSERT that leaves directories behind in the one before."""
+        return layout.root_of(self.version)
+
+    def is_unmoved(self, now: HiveTable) -> bool:
+        # Another INSERT may have given the table a new root, whose rows lie in its partitions.
+        return super().is_unmoved(now) or (self.effect == INSERT and layout.is_root(str(now.location)))
 
     # -- preparing -----------------------------------------------------------------------------------------------
 
@@ -302,6 +312,25 @@ class PointerPartitions(PointerParticipant):
                 wanted = self.target(kind=MANAGED)
                 changed = replace(table, location=self.version, properties=wanted.properties, comment=wanted.comment)
                 self.metastore.alter_table(changed)
+        elif self.effect == INSERT:
+            self._leave_root(plan)
+
+    def _leave_root(self, plan: Plan) -> None:
+        """Give the table a root without rows, where one that it had holds directories that partitions have left.
+
+        They stay for readers in flight, and ``ADD PARTITION`` and ``MSCK REPAIR`` would find their rows again.
+        """
+        table = self.current()
+        if table is None or table.kind != MANAGED or not self.hive.places(self.path).is_tables(str(table.location)):
+            return
+        left = [change for change in plan.of(SWITCH, REMOVE) if change.old and is_below(change.old, table.location)]
+        if not left:
+            return
+        with self.step("root"), contextlib.suppress(StampChangedError):  # somebody has replaced the table: as good
+            layout.write_stamp(self.files, self.root, self.stamp_facts())
+            # Whether the version was published, its place in the metastore tells no longer.
+            layout.mark_published(self.files, str(table.location), self.transaction_id)
+            self.metastore.place_table(replace(table, location=self.root), instead_of=table.stored_stamp)
 
     def finish(self) -> None:
         plan, table = self.plan, self.current()

@@ -140,11 +140,8 @@ class HiveTables:
 
         def call(store: Any) -> None:
             table = store.getTable(wanted.database, wanted.name)
-            storage, noted = table.getSd(), table.getParameters()
-            storage.setLocation(wanted.location)
-            settings = storage.getSerdeInfo().getParameters()
-            if settings.get(_PATH) is not None:
-                settings.put(_PATH, wanted.location)
+            noted = table.getParameters()
+            _set_location(table, str(wanted.location))
             for key in (*_COUNTED, *self._counted_by_spark(noted)):
                 noted.remove(key)
             noted.put(STAMP, wanted.stamp)
@@ -152,6 +149,16 @@ class HiveTables:
                 noted.put(_FILES, str(files))
                 noted.put(_SIZE, str(size))
             self._alter(store, wanted.database, wanted.name, table, expected=expected)
+
+        self._run(call)
+
+    def place(self, database: str, name: str, location: str, *, expected: str | None) -> None:
+        """Give a partitioned table another location, and change nothing else of it."""
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            _set_location(table, location)
+            self._alter(store, database, name, table, expected=expected)
 
         self._run(call)
 
@@ -297,6 +304,15 @@ def _speaks_no_sql(store: Any) -> bool:
         return any(str(store.getMetaConf(key)).lower() == "false" for key in _SPEAKS_SQL)
     except Py4JJavaError:  # Not Hive's own service, perhaps.
         return False
+
+
+def _set_location(table: Any, location: str) -> None:
+    """Where the metastore has a table, and Spark where it keeps that for itself."""
+    storage = table.getSd()
+    storage.setLocation(location)
+    settings = storage.getSerdeInfo().getParameters()
+    if settings.get(_PATH) is not None:
+        settings.put(_PATH, location)
 
 
 def _become(table: Any, kind: str) -> None:

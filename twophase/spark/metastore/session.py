@@ -105,6 +105,12 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         else:
             self._hive.point(table, files, size, expected=self._expected(instead_of))
 
+    def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
+        if self._hive is None:
+            self.alter_table(table)
+        else:
+            self._hive.place(table.database, table.name, str(table.location), expected=self._expected(instead_of))
+
     def fence_table(self, database: str, name: str, stamp: str) -> None:
         if self._hive is not None and self._catalog.tableExists(database, name):
             self._hive.fence(database, name, stamp)

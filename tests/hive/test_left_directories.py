@@ -1,0 +1,118 @@
+"""What a partition has left stays for readers in flight, and is never read again: partitions come and go by anybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hive.world import World
+from twophase.model import Level, ObjectPath, OverwriteScope, Purpose
+
+pytestmark = pytest.mark.spark40
+
+ADD = "ALTER TABLE t ADD PARTITION (d = 'x')"
+DROP = "ALTER TABLE t DROP PARTITION (d = 'x')"
+X = OverwriteScope({"d": "x"})
+ALL = OverwriteScope({})
+
+
+def make(world: World, by_whom: str) -> None:
+    """A partitioned table of two rows, by twophase or by stock Spark."""
+    if by_whom == "twophase":
+        world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y'"), by=["d"])
+    else:
+        world.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
+        world.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+
+
+def insert(world: World, text: str, overwrite: OverwriteScope | None = None) -> None:
+    purpose = Purpose.INSERT_INTO if overwrite is None else Purpose.INSERT_OVERWRITE
+    world.run("t", world.sql(f"SELECT {text}"), purpose, by=["d"], overwrite=overwrite)
+
+
+@pytest.mark.parametrize("by_whom", ["twophase", "stock"])
+@pytest.mark.parametrize("overwrite", [None, X], ids=["into", "overwrite"])
+def test_a_partition_that_is_dropped_and_added_again_is_empty(
+    world: World, by_whom: str, overwrite: OverwriteScope | None
+) -> None:
+    make(world, by_whom)
+    insert(world, "3 AS a, 'x' AS d", overwrite)
+    world.sql(DROP)
+    world.sql(ADD)
+    assert world.rows("t") == [(2, "y")]
+    insert(world, "4 AS a, 'x' AS d")
+    assert world.rows("t") == [(2, "y"), (4, "x")]
+    # The directory that ADD PARTITION gave it is left in its turn.
+    world.sql(DROP)
+    world.sql(ADD)
+    assert world.rows("t") == [(2, "y")]
+
+
+@pytest.mark.parametrize("by_whom", ["twophase", "stock"])
+def test_a_repair_finds_no_partition_that_an_overwrite_has_removed(world: World, by_whom: str) -> None:
+    make(world, by_whom)
+    insert(world, "3 AS a, 'z' AS d", ALL)
+    world.sql("MSCK REPAIR TABLE t")
+    assert world.rows("t") == [(3, "z")]
+    world.sql("ALTER TABLE t RECOVER PARTITIONS")
+    assert (world.rows("t"), world.partitions("t")) == ([(3, "z")], ["d=z"])
+
+
+@pytest.mark.parametrize("by_whom", ["twophase", "stock"])
+def test_a_renamed_partition_leaves_no_old_rows_behind(world: World, by_whom: str) -> None:
+    make(world, by_whom)
+    insert(world, "3 AS a, 'x' AS d", X)
+    world.sql("ALTER TABLE t PARTITION (d = 'x') RENAME TO PARTITION (d = 'w')")
+    world.sql("MSCK REPAIR TABLE t")
+    assert world.rows("t") == [(2, "y"), (3, "w")]
+
+
+def test_truncated_and_dropped_partitions_stay_gone(world: World) -> None:
+    make(world, "twophase")
+    insert(world, "3 AS a, 'x' AS d", X)
+    world.sql("TRUNCATE TABLE t")
+    world.sql(DROP)
+    world.sql("ALTER TABLE t RECOVER PARTITIONS")
+    assert world.rows("t") == []
+    world.sql("INSERT INTO t VALUES (5, 'x'), (6, 'v')")
+    assert world.rows("t") == [(5, "x"), (6, "v")]
+
+
+@pytest.mark.parametrize("by_whom", ["twophase", "stock"])
+def test_another_insert_may_give_the_table_its_new_directory_meanwhile(world: World, by_whom: str) -> None:
+    make(world, by_whom)
+    rows = world.sql("SELECT 4 AS a, 'y' AS d")
+    first = world.stage("t", rows, Purpose.INSERT_INTO, by=["d"])
+    insert(world, "3 AS a, 'x' AS d")
+    first.commit()
+    first.finish()
+    assert first.level is Level.ATOMIC
+    assert world.rows("t") == [(1, "x"), (2, "y"), (3, "x"), (4, "y")]
+
+
+def test_the_table_is_replaced_dropped_and_cleaned_like_any_other(world: World) -> None:
+    make(world, "twophase")
+    insert(world, "3 AS a, 'x' AS d")
+    replacing = world.sql("SELECT a + 10 AS a, d FROM t")
+    world.run("t", replacing, Purpose.REPLACE_TABLE_AS, by=["d"])
+    assert world.rows("t") == [(11, "x"), (12, "y"), (13, "x")]
+    insert(world, "4 AS a, 'x' AS d", X)
+    world.run("t", world.sql("SELECT a, 'n' AS new, d FROM t"), Purpose.REPLACE_TABLE_AS, by=["d"])
+    assert world.rows("t") == [(12, "n", "y"), (4, "n", "x")]
+    insert(world, "5 AS a, 'n' AS new, 'x' AS d")
+    assert world.staged() == []
+
+    world.sql("DROP TABLE t")
+    world.catalog.table_dropped(ObjectPath.of("default", "t"))
+    assert not [entry for entry in world.warehouse.rglob("*.parquet") if "/t/" in str(entry)]
+    make(world, "twophase")
+    assert world.rows("t") == [(1, "x"), (2, "y")]
+
+
+def test_what_was_published_stays_so_when_the_table_leaves_its_directory(world: World) -> None:
+    created = world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y'"), by=["d"])
+    insert(world, "3 AS a, 'x' AS d")
+    # Its own recovery comes late: it must not take for unpublished what the table no longer points at.
+    late = world.reborn(created)
+    late.abort()
+    late.finish()
+    assert world.rows("t") == [(1, "x"), (2, "y"), (3, "x")]
