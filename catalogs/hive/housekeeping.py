@@ -135,7 +135,8 @@ class Housekeeping:
         if (published := self._published(directory)) is not None:
             if published + self._catalog.environment.retention > time.time():
                 return None
-            return Residue(VERSION, directory, size, str(stamp["transaction_id"]), published)
+            said = layout.published_by(self._catalog.files, directory) or str(stamp["transaction_id"])
+            return Residue(VERSION, directory, size, said, published)
         withdrawn = layout.withdrawn_since(self._catalog.files, directory)
         if withdrawn is not None:
             unneeded = self._last_part_unneeded(directory, withdrawn)
@@ -196,12 +197,17 @@ class Housekeeping:
             raise CatalogError(f"{residue.location} is in use by a table: it was not removed.")
         if layout.read_retired(files, residue.location) is not None:
             layout.remove_retired(files, residue.location)
-        elif layout.owned_by(files, residue.location, residue.transaction_id) or (
-            layout.read_stamp(files, residue.location) is None
-            and layout.late_writer(files, residue.location) == residue.transaction_id
-        ):
+        elif self._is_still(residue):
             files.remove_tree(residue.location)
         self._catalog.remove_if_unused(residue.location)
+
+    def _is_still(self, residue: Residue) -> bool:
+        """Whether a directory without a retired mark is what the residue says."""
+        files, directory = self._catalog.files, residue.location
+        stamp = layout.read_stamp(files, directory)
+        if stamp is None:
+            return layout.late_writer(files, directory) == residue.transaction_id
+        return residue.transaction_id in (stamp["transaction_id"], layout.published_by(files, directory))
 
     def _all_references(self) -> set[str]:
         return set(self._in_each_database(lambda database: self._references(self._tables(database))))

@@ -159,6 +159,12 @@ def mark_published(files: Files, version: str, transaction_id: str) -> None:
         files.write_json(mark, {"transaction_id": transaction_id, "since": time.time()})
 
 
+def published_by(files: Files, version: str) -> str | None:
+    """Who said of a version that it was published: its own transaction, or a later one that took the table away."""
+    mark = files.read_json(join(version, PUBLISHED_FILE))
+    return str(mark["transaction_id"]) if isinstance(mark, dict) and "transaction_id" in mark else None
+
+
 def withdraw(files: Files, version: str, transaction_id: str) -> None:
     """Mark a version that was rolled back and is kept for a while; the first mark stays."""
     mark = join(version, WITHDRAWN_FILE)
