@@ -107,6 +107,16 @@ class Statement:
         with self._job_scope(self):
             self.transaction.write(self.participant, df)
 
+    def write_nothing(self) -> None:
+        """In place of :meth:`write`, for a statement without a query.
+
+        Raises
+        ------
+        TransactionAborted
+            The transaction was rolled back meanwhile; the caller then calls :meth:`fail`.
+        """
+        self.transaction.write_nothing(self.participant)
+
     def finish(self) -> None:
         """The query finished: prepare, and publish when the statement is its own transaction.
 

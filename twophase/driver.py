@@ -50,6 +50,11 @@ class Enlisted:
         The earlier participant of the same table.
     was : ParticipantState
         Its state before another one superseded it.
+    written : bool
+        Whether all its rows are staged. Only the live transaction knows and needs it: an undecided one that is
+        recovered is rolled back, and of a decided one all was written.
+    failure : str, optional
+        Why it never will be written: what its ``begin`` or ``write`` raised.
     """
 
     ordinal: int
@@ -58,6 +63,8 @@ class Enlisted:
     state: ParticipantState = ParticipantState.STAGED
     supersedes: Enlisted | None = None
     was: ParticipantState = ParticipantState.STAGED
+    written: bool = False
+    failure: str | None = None
     saved: str = field(default="", repr=False)
 
     @property

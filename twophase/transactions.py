@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from twophase import actions, protocol
+from twophase import actions, protocol, refusals
 from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.driver import Driver, Enlisted, conflict, left_behind
@@ -57,7 +57,9 @@ class Transaction:
 
     Notes
     -----
-    ``commit`` and ``abort`` may be called from any thread; the first one decides.
+    ``commit`` and ``abort`` may be called from any thread; the first one decides. Only what is written is published: a
+    ``commit`` while a statement still writes rolls everything back. Statements on different tables may run at once;
+    each table has one writer at a time.
     """
 
     def __init__(self, coordinator: Coordinator, transaction_id: str) -> None:
@@ -124,6 +126,23 @@ class Transaction:
         member = self._find(catalog, path)
         return member.participant if member else None
 
+    def require_written(self, participant: TwoPhaseCatalogTable) -> None:
+        """Refuse to read what a statement in another thread has not written to its end.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`find`.
+
+        Raises
+        ------
+        WriteConflictError
+            It is still being written.
+        """
+        member = self._member(participant)
+        if not member.written:
+            raise refusals.being_written(member, self._id)
+
     # -- one statement ------------------------------------------------------------------------------------------------
 
     def stage(
@@ -158,18 +177,23 @@ class Transaction:
         Raises
         ------
         WriteConflictError
-            Another transaction is about to publish this table.
+            Another transaction is about to publish this table, or another statement of this one still writes it;
+            this transaction goes on without the new statement.
         CatalogError
             What the catalog refuses; nothing was recorded.
         TimelineError
             It cannot be recorded; nothing was staged.
         TransactionAborted
-            This transaction has ended.
+            This transaction was rolled back.
+        TransactionInDoubt
+            It is not known whether this transaction was published.
+        TwoPhaseError
+            This transaction is published: nothing can join it any more.
         """
         with self._lock:
             self._require_open()
+            earlier = self._to_build_on(catalog, path)
             self._refuse_reserved(catalog, path, purpose)
-            earlier = self._find(catalog.name, path)
             context = WriteContext(
                 transaction_id=self._id,
                 ordinal=len(self._enlisted),
@@ -187,7 +211,7 @@ class Transaction:
                     context=context,
                 )
             if participant is not None:
-                self._enlist(catalog, participant)
+                self._enlist(catalog, participant, earlier)
             return participant
 
     def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
@@ -204,15 +228,19 @@ class Transaction:
             It cannot be made, or the target is not free.
         LeaseLostError
             Another process has rolled the transaction back meanwhile.
+        TransactionAborted
+            Another thread has.
         """
-        member = self._member(participant)
-        # Without the transaction: it ends with this error, and leaves nothing that could be asked for by its id.
-        with self._fenced(), _concerning(participant.path), step("core.begin"):
-            participant.begin()
-        self._driver().save_if_changed(member)
+        with self._working(participant) as member:
+            # Without the transaction: it ends with this error, and leaves nothing that could be asked for by its id.
+            with _concerning(participant.path), step("core.begin"):
+                participant.begin()
+            self._note(member)
 
     def write(self, participant: TwoPhaseCatalogTable, df: Any) -> None:
         """Write the rows of ``df`` to the staging area; the user's own error comes out unchanged.
+
+        A participant is published only where this has returned.
 
         Parameters
         ----------
@@ -227,11 +255,29 @@ class Transaction:
             The user's own Spark error.
         LeaseLostError
             Another process has rolled the transaction back meanwhile.
+        TransactionAborted
+            Another thread has: what was written here is removed.
         """
-        member = self._member(participant)
-        with self._fenced(), _concerning(participant.path, self._id), step("core.write"):
-            participant.write(df)
-        self._driver().save_if_changed(member)
+        with self._working(participant) as member:
+            with _concerning(participant.path, self._id), step("core.write"):
+                participant.write(df)
+            self._note(member, written=True)
+
+    def write_nothing(self, participant: TwoPhaseCatalogTable) -> None:
+        """In place of :meth:`write`, for a statement that has no rows to write: REPLACE TABLE without a query.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`, after :meth:`begin_participant`.
+
+        Raises
+        ------
+        TransactionAborted
+            The transaction has been rolled back meanwhile.
+        """
+        with self._working(participant) as member:
+            self._note(member, written=True)
 
     def prepare_participant(self, participant: TwoPhaseCatalogTable) -> None:
         """Reserve the table and prepare the participant; idempotent.
@@ -249,17 +295,23 @@ class Transaction:
             Anything else that would make the publish fail.
         LeaseLostError
             Another process has rolled the transaction back meanwhile.
+        TransactionAborted
+            Another thread has.
         """
         member = self._member(participant)
-        if member.state is ParticipantState.STAGED:
+        with self._lock:  # The end of a block may prepare what a statement in another thread has just written.
+            if member.state is not ParticipantState.STAGED and self._state is not TransactionState.ROLLED_BACK:
+                return
+            self._require_open()
             with self._fenced(), _concerning(participant.path, self._id):
                 self._driver().run(protocol.prepare(member.ordinal))
 
     def discard(self, participant: TwoPhaseCatalogTable) -> None:
         """Give one participant up while the transaction goes on: what one failed statement staged is removed.
 
-        A participant of the same table that it had superseded counts again. Idempotent; never raises for what cannot
-        be removed now: that is tried again when the transaction ends.
+        A participant of the same table that it had superseded counts again. Idempotent, and nothing once the
+        transaction has ended or is in doubt; never raises for what cannot be removed now: that is tried again when the
+        transaction ends.
 
         Parameters
         ----------
@@ -268,7 +320,7 @@ class Transaction:
         """
         with self._lock:
             member = self._member(participant)
-            if not member.state.takes_part or self._state.is_final or self._lease is None:
+            if not (member.state.takes_part and self._is_open) or self._lease is None:
                 return
             reply = self._driver().perform(actions.Abort(member.ordinal))
             member.state = ParticipantState.DISCARDED if reply.error is None else ParticipantState.SUPERSEDED
@@ -290,7 +342,7 @@ class Transaction:
         ------
         TransactionAborted
             It was rolled back: nothing happened. A refusing store's own error, where it is of this kind
-            (:class:`~twophase.errors.WriteConflictError`).
+            (:class:`~twophase.errors.WriteConflictError`). Also where a statement of it is not written to its end.
         TransactionInDoubt
             The outcome could not be learned; the message names the command that resolves it.
         """
@@ -316,7 +368,9 @@ class Transaction:
             Why: it stays the one that is raised. What goes wrong in here is attached to it as a note.
         """
         with self._lock:
-            if self._state.is_final or self._state is TransactionState.IN_DOUBT:
+            if self._state is TransactionState.COMMITTING:
+                self._end()  # Cut off between two steps: recovery asks the stores.
+            if not self._is_open:
                 return
             self._state = TransactionState.ROLLED_BACK
             if self._lease is None:
@@ -369,12 +423,60 @@ class Transaction:
             pass  # It cannot be known: the error itself says more.
         return None
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether nothing is decided: statements can join it, and it can be given up."""
+        return self._state.is_undecided
+
     def _require_open(self) -> None:
-        if self._state in (TransactionState.REQUESTED, TransactionState.INFLIGHT):
+        if self._is_open:
             return
-        raise TransactionAborted(
-            f"Transaction {self._id} has ended ({self._state.name}).", transaction_id=self._id, hint="Begin a new one."
-        )
+        if self._state is TransactionState.ROLLED_BACK:
+            raise refusals.rolled_back(self._id)
+        if self._state is TransactionState.COMPLETED:
+            raise refusals.completed(self._id)
+        raise self._doubt or self._in_doubt((), None)
+
+    @contextmanager
+    def _working(self, participant: TwoPhaseCatalogTable) -> Iterator[Enlisted]:
+        """A step of a statement, on its own thread; others may end the transaction while it runs."""
+        member = self._member(participant)
+        self._require_open()
+        try:
+            with self._fenced():
+                yield member
+        except BaseException as error:
+            with self._lock:
+                member.failure = name_error(error)
+            self._give_up_late(member, error)
+            raise
+        self._give_up_late(member, None)
+
+    def _note(self, member: Enlisted, *, written: bool = False) -> None:
+        """What a step has made of a participant, while that matters."""
+        with self._lock:
+            if self._is_open:
+                self._driver().save_if_changed(member)
+                member.written |= written
+
+    def _give_up_late(self, member: Enlisted, error: BaseException | None) -> None:
+        """A statement that outlived its transaction is told so, and removes what it made after the rollback had."""
+        with self._lock:
+            if self._state is not TransactionState.ROLLED_BACK:
+                return
+            reply = self._driver().perform(actions.Abort(member.ordinal))
+        raise refusals.outlived(member, self._id, reply.left_behind) from error
+
+    def _to_build_on(self, catalog: Catalog, path: ObjectPath) -> Enlisted | None:
+        """The earlier participant of the same table, whole: what a new statement builds on."""
+        while (earlier := self._find(catalog.name, path)) is not None:
+            if earlier.written:
+                self.prepare_participant(earlier.participant)
+                return earlier
+            if earlier.failure is None:
+                raise refusals.being_written(earlier, self._id)
+            self.discard(earlier.participant)  # As its own statement is about to do.
+        return None
 
     def _find(self, catalog: str, path: ObjectPath) -> Enlisted | None:
         for member in reversed(self._enlisted.values()):
@@ -398,8 +500,7 @@ class Transaction:
         if holder not in (None, self._id) and not self._coordinator.clear(holder):
             raise conflict(f"{catalog.name}.{path}", holder, self._id)
 
-    def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable) -> None:
-        earlier = self._find(catalog.name, participant.path)
+    def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable, earlier: Enlisted | None) -> None:
         member = Enlisted(
             ordinal=len(self._enlisted),
             catalog=catalog,
@@ -417,6 +518,7 @@ class Transaction:
         except BaseException as error:
             if self._lease is not None:
                 self._broken = error  # It may stand on the timeline without having been staged: only aborting is left.
+            member.failure = name_error(error)
             raise
         if earlier is not None:
             earlier.was, earlier.state = earlier.state, ParticipantState.SUPERSEDED
@@ -435,17 +537,20 @@ class Transaction:
         try:
             if self._broken is not None:
                 raise self._broken
-            for member in list(self._enlisted.values()):
-                if member.state.takes_part:
-                    self.prepare_participant(member.participant)
+            members = [member for member in self._enlisted.values() if member.state.takes_part]
+            for member in members:
+                if not member.written:
+                    raise refusals.unwritten(member, self._id)
+            for member in members:
+                self.prepare_participant(member.participant)
         except BaseException as error:
             self.abort(error)
             raise
 
     def _run_commit(self, driver: Driver) -> Verdict:
-        self._state = TransactionState.COMMITTING
         plan = driver.plan()
         try:
+            self._state = TransactionState.COMMITTING
             return driver.run(protocol.commit(plan))
         except LeaseLostError as error:
             return self._fate(error)

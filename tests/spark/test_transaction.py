@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -11,10 +12,17 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.spark.conftest import Start
-from twophase import TransactionState
-from twophase.errors import AtomicityNotSupportedError, ConfigurationError, TransactionAborted, WriteConflictError
+from twophase import TransactionState, failpoints
+from twophase.errors import (
+    AtomicityNotSupportedError,
+    ConfigurationError,
+    TransactionAborted,
+    TwoPhaseError,
+    WriteConflictError,
+)
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import Level, ObjectPath
+from twophase.spark import live
 from twophase.testing import ChaosCatalog
 
 pytestmark = pytest.mark.spark40
@@ -29,13 +37,16 @@ def spark(start: Start) -> SparkSession:
 
 @pytest.fixture(autouse=True)
 def lake(spark: SparkSession) -> Iterator[ChaosCatalog]:
-    """The catalog, without the tables of other tests."""
+    """The catalog, without what other tests left."""
     catalog = twophase.attach(spark).catalog("lake")
     assert isinstance(catalog, ChaosCatalog)
     for name in catalog.list_tables("db"):
         catalog.drop_table(ObjectPath.of("db", name))
+    for residue in catalog.residues():
+        catalog.remove_residue(residue)
     yield catalog
     catalog.faults.clear()
+    failpoints.disarm()
 
 
 def test_all_statements_are_published_at_the_end_of_the_block(spark: SparkSession, lake: ChaosCatalog) -> None:
@@ -189,8 +200,132 @@ def test_a_thread_that_outlives_the_block_is_told_so(spark: SparkSession, lake: 
     gate.set()
     thread.join()
 
-    assert [type(p) for p in problems] == [TransactionAborted]
+    (problem,) = problems
+    assert isinstance(problem, TwoPhaseError)
+    assert not isinstance(problem, TransactionAborted)  # The block may be published: nobody may run it again for this.
+    assert "nothing of this one was started" in str(problem)
     assert lake.list_tables("db") == []
+
+
+class Aside:
+    """A statement in a thread of the block, which stands still while it writes until it is let go."""
+
+    def __init__(self, spark: SparkSession, statement: str) -> None:
+        from pyspark import InheritableThread
+
+        self.problems: list[BaseException] = []
+        self._spark, self._statement = spark, statement
+        self._writing, self._go = threading.Event(), threading.Event()
+        failpoints.arm("chaos.write", self._stand)
+        self._thread = InheritableThread(target=self._run)
+        self._thread.start()
+        assert self._writing.wait(60)
+        failpoints.disarm()
+
+    def end(self) -> None:
+        self._go.set()
+        self._thread.join(60)
+
+    def _stand(self, _: str) -> None:
+        self._writing.set()
+        assert self._go.wait(60)
+
+    def _run(self) -> None:
+        try:
+            self._spark.sql(self._statement)
+        except BaseException as error:
+            self.problems.append(error)
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE OR REPLACE TABLE lake.db.t AS", "INSERT INTO lake.db.t", "CREATE TABLE lake.db.u AS"]
+)
+def test_a_block_that_ends_while_a_statement_of_it_still_writes_publishes_nothing(
+    spark: SparkSession, lake: ChaosCatalog, statement: str
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    with pytest.raises(TransactionAborted, match=r"lake\.db\.[tu] had not ended.*Wait for the thread"):  # noqa: SIM117
+        with twophase.transaction(spark) as tx:
+            spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+            aside = Aside(spark, f"{statement} SELECT 2 AS id")
+
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert [r.id for r in spark.table("lake.db.t").collect()] == [1]
+    aside.end()
+    assert [type(problem) for problem in aside.problems] == [TransactionAborted]
+    assert "was rolled back while this statement was writing" in str(aside.problems[0])
+    assert lake.list_tables("db") == ["t"]
+    assert lake.residues() == []
+
+
+def test_statements_of_several_threads_on_one_table_are_refused_while_one_writes(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    with twophase.transaction(spark):
+        aside = Aside(spark, "INSERT INTO lake.db.t SELECT 2")
+        for statement in (
+            "INSERT INTO lake.db.t SELECT 3",
+            "CREATE OR REPLACE TABLE lake.db.t AS SELECT 3 AS id",
+            "CREATE TABLE lake.db.copy AS SELECT * FROM lake.db.t",
+        ):
+            with pytest.raises(WriteConflictError, match=r"lake\.db\.t is being written by another statement"):
+                spark.sql(statement)
+        aside.end()
+        spark.sql("INSERT INTO lake.db.t SELECT 4")
+
+    assert aside.problems == []
+    assert sorted(r.id for r in spark.table("lake.db.t").collect()) == [1, 2, 4]
+    assert lake.list_tables("db") == ["t"]
+
+
+def test_a_replace_without_a_query_makes_an_empty_table(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE OR REPLACE TABLE lake.db.t AS SELECT 1 AS id")
+    spark.sql("REPLACE TABLE lake.db.t (other STRING)")
+    assert (spark.table("lake.db.t").columns, spark.table("lake.db.t").count()) == (["other"], 0)
+
+    with twophase.transaction(spark):
+        spark.sql("CREATE OR REPLACE TABLE lake.db.t (id INT)")
+        spark.sql("INSERT INTO lake.db.t SELECT 2")
+        spark.sql("CREATE OR REPLACE TABLE lake.db.u (id INT)")
+
+    assert [r.id for r in spark.table("lake.db.t").collect()] == [2]
+    assert spark.table("lake.db.u").collect() == []
+
+
+def test_a_statement_after_a_commit_in_the_block_is_told_what_is_published(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
+    with pytest.raises(TwoPhaseError, match="what it wrote before is published") as caught:  # noqa: SIM117
+        with twophase.transaction(spark) as tx:
+            spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+            tx.commit()
+            spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
+
+    assert not isinstance(caught.value, TransactionAborted)
+    assert lake.list_tables("db") == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["register", "unregister", "_commit"])
+def test_ctrl_c_between_two_lines_at_the_ends_of_a_block_leaves_nothing_open(
+    spark: SparkSession, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    function = getattr(live, moment)
+
+    def interrupted(*arguments: object) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        function(*arguments)
+
+    monkeypatch.setattr(live, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt), twophase.transaction(spark):
+        spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+
+    assert not live.any_open()
+    assert twophase.attach(spark).timeline.transactions(open_only=True) == []
+    assert lake.list_tables("db") == []
+    assert lake.residues() == []
+    spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")  # The thread stands in no transaction any more.
 
 
 def test_an_empty_block_leaves_no_record(spark: SparkSession) -> None:

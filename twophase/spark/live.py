@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.errors import AtomicityNotSupportedError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
@@ -83,20 +83,30 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
 
     What it raises is told at :func:`twophase.transaction`.
     """
-    context = handle.spark.sparkContext
-    _refuse_nested(context.getLocalProperty(TRANSACTION_PROPERTY))
+    _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
     tx = handle.coordinator.begin()
-    register(LiveTransaction(handle, tx, tuple(hooks)))
-    context.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
     try:
-        yield tx
+        try:
+            _open(handle, tx, hooks)
+            yield tx
+        finally:
+            _close(handle, tx)
+        _commit(handle, tx)
     except BaseException as error:
+        # Whatever came before the decision, and between two lines of this too: nothing stays open.
         tx.abort(error)  # what goes wrong in there is attached to the error
+        _close(handle, tx)
         raise
-    finally:
-        unregister(tx.id)
-        context.setLocalProperty(TRANSACTION_PROPERTY, None)
-    _commit(handle, tx)
+
+
+def _open(handle: Handle, tx: Transaction, hooks: Iterable[JobStatusHook]) -> None:
+    register(LiveTransaction(handle, tx, tuple(hooks)))
+    handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
+
+
+def _close(handle: Handle, tx: Transaction) -> None:
+    unregister(tx.id)
+    handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, None)
 
 
 def _refuse_nested(transaction_id: str | None) -> None:
@@ -123,16 +133,18 @@ def current(handle: Handle) -> LiveTransaction | None:
 
     Raises
     ------
+    TwoPhaseError
+        It has ended, well or badly.
     TransactionAborted
-        It has ended, or it belongs to another session.
+        It belongs to another session.
     """
     transaction_id = handle.jvm.local_property(TRANSACTION_PROPERTY)
     if not transaction_id:
         return None
     live = find(transaction_id)
     if live is None:
-        raise TransactionAborted(
-            f"Transaction {transaction_id} has ended: no more statements can join it.",
+        raise TwoPhaseError(
+            f"Transaction {transaction_id} has ended: no more statements can join it; nothing of this one was started.",
             transaction_id=transaction_id,
             hint="A thread started inside the block outlived it; wait for it before the block ends.",
         )
@@ -161,7 +173,11 @@ def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
     ------
     AtomicityNotSupportedError
         Its catalog cannot show it.
+    WriteConflictError
+        Another thread's statement is still writing it.
     """
+    if live := find(participant.transaction_id):
+        live.transaction.require_written(participant)
     source = participant.read_source()
     if source is None:
         raise AtomicityNotSupportedError(

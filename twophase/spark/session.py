@@ -307,7 +307,8 @@ def transaction(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Itera
     ConfigurationError
         The session is not attached.
     TransactionAborted
-        A block inside another one; or, at the end of the block, all was rolled back.
+        A block inside another one; or, at the end of the block, all was rolled back: because of a refusal, or because a
+        statement was still being written in another thread.
     TransactionInDoubt
         At the end of the block: it could not be learned whether it was published.
 

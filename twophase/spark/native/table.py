@@ -160,6 +160,7 @@ class StagedTable(TableProxy):
     def __init__(self, handle: Handle, statement: Statement, definition: TableDefinition) -> None:
         super().__init__(handle, statement.participant.catalog, statement.participant.path, definition)
         self._statement = statement
+        self._has_query = False
         self._error: BaseException | None = None
 
     def _identity(self) -> tuple[Any, ...]:
@@ -169,6 +170,7 @@ class StagedTable(TableProxy):
         return WriteBuilder(self._jvm, (), lambda df, _: self._write(df))
 
     def _write(self, df: Any) -> None:
+        self._has_query = True
         try:
             self._statement.write(df)
         except BaseException as error:
@@ -177,6 +179,8 @@ class StagedTable(TableProxy):
 
     def commitStagedChanges(self) -> None:
         with thrown_to_spark(self._jvm):
+            if not self._has_query:  # REPLACE TABLE with columns of its own
+                self._statement.write_nothing()
             try:
                 live.finish_statement(self._handle, self._statement, self._definition)
             except TableAlreadyExistsError:
