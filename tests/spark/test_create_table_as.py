@@ -119,8 +119,9 @@ def test_each_purpose_in_each_store(store: Store) -> None:
 @pytest.mark.parametrize("purpose", INSERTS)
 def test_a_failing_job_leaves_the_table_as_it_was(store: Store, purpose: Purpose) -> None:
     store.sql("CREATE TABLE @t AS SELECT 1 AS id")
-    with pytest.raises(SparkRuntimeException, match="wrong"):
-        store.write("SELECT CAST(raise_error('wrong') AS INT) AS id", "t", purpose)
+    for value in ("CAST(raise_error('wrong') AS INT)", "raise_error('wrong')"):
+        with pytest.raises(SparkRuntimeException, match="wrong"):
+            store.write(f"SELECT {value} AS id", "t", purpose)
     with pytest.raises(SparkRuntimeException, match="wrong"):
         store.write("SELECT CAST(raise_error('wrong') AS INT) AS id", "u", Purpose.CREATE_TABLE_AS)
     assert store.rows("t") == [(1,)]

@@ -110,7 +110,7 @@ def _expression(have: Column, want: Column, path: ObjectPath) -> str:
 def _value(have: Column, want: Column, path: ObjectPath) -> str:
     source = quote(have["name"])
     if have["type"] == "void" and (name := _sql_type(want["type"])):
-        source = f"CAST(NULL AS {name})"
+        source = f"CAST({source} AS {name})"  # not a mere NULL: computing it may fail
     elif _is_told_by_arrow(have["type"]) and _is_told_by_arrow(want["type"]):
         return _reconciled(have, want, path)
     elif not _goes_as_it_is(have["type"], want["type"]):
