@@ -68,6 +68,7 @@ class Transaction:
         self._lock = threading.RLock()
         self._state = TransactionState.REQUESTED
         self._enlisted: dict[int, Enlisted] = {}
+        self._definitions: dict[int, TableDefinition] = {}
         self._lease: Lease | None = None
         self._broken: BaseException | None = None
         self._left_behind: tuple[str, ...] = ()
@@ -142,6 +143,33 @@ class Transaction:
         member = self._member(participant)
         if not member.written:
             raise refusals.being_written(member, self._id)
+
+    def definition(self, participant: TwoPhaseCatalogTable) -> TableDefinition | None:
+        """The definition that a table of this transaction has after the statement of one participant.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`find`.
+
+        Returns
+        -------
+        TableDefinition or None
+            None where nobody has told it with :meth:`defines`.
+        """
+        return self._definitions.get(self._member(participant).ordinal)
+
+    def defines(self, participant: TwoPhaseCatalogTable, definition: TableDefinition) -> None:
+        """Tell what a statement that has ended well made of its table, so that later ones need not ask the store.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`stage`, written.
+        definition : TableDefinition
+            Of the whole table: for an insert not that of its rows.
+        """
+        self._definitions[self._member(participant).ordinal] = definition
 
     # -- one statement ------------------------------------------------------------------------------------------------
 

@@ -167,7 +167,8 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         if runner is None:
             raise ConfigurationError(
                 f"{self.path} cannot be written: no Spark session lends its executors to catalog {self.catalog.name}.",
-                hint="Attach the session with twophase.attach(spark).",
+                hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
+                "twophase.spark.connect.ConnectEnvironment().",
             )
         rows: int = runner.run(df, loader)
         return rows

@@ -49,7 +49,8 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
     if environment.partition_runner is None or environment.parquet_writer is None:
         raise ConfigurationError(
             f"{member.path} cannot be written: no Spark session lends its executors to catalog {member.catalog.name}.",
-            hint="Attach the session with twophase.attach(spark).",
+            hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
+            "twophase.spark.connect.ConnectEnvironment().",
         )
     key = partition_key(registrar.schema, registrar.spec) if member.spec.fields else None
     if (member.spec.fields and key is None) or _is_nested(member):

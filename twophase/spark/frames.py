@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.coordinator import Coordinator
-from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import JobScope, Statement
-from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, quote
-from twophase.spark import types
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform
+from twophase.spark import live, types
+from twophase.spark.assignment import fitted
 from twophase.spark.cancellation import interruptible
 from twophase.transactions import Transaction
 
@@ -51,7 +52,10 @@ def create_table_as(
     path : ObjectPath or str or sequence of str
         The target: ``"db.table"``, or its parts where a name holds a dot.
     purpose : Purpose
-        What to do; the inserts take the table's own definition.
+        What to do. The inserts take the table's own definition, as the transaction has it: columns are found by name,
+        all must be given, and their types must be the table's or become them without loss (``int`` to ``long``,
+        ``date`` to ``timestamp_ntz``; NULL columns become anything). In a table that takes any schema (lakehouse)
+        they follow its rules instead.
     provider, properties, options, comment, location
         As in ``CREATE TABLE``: ``USING``, ``TBLPROPERTIES``, ``OPTIONS``, ``COMMENT``, ``LOCATION``.
     partitioned_by : sequence of str or Transform
@@ -73,7 +77,8 @@ def create_table_as(
     Raises
     ------
     TableAlreadyExistsError, TableNotExistError, DatabaseNotExistError, CatalogError
-        The target is not as the purpose needs it; nothing was started.
+        The target is not as the purpose needs it, or the columns do not fit it; nothing was started, and a transaction
+        around this goes on as it was.
     AtomicityNotSupportedError
         The catalog offers no two-phase write for this.
     TransactionAborted, TransactionInDoubt
@@ -85,7 +90,8 @@ def create_table_as(
     """
     host = _Host.of(df, catalog, coordinator)
     target = _object_path(path)
-    if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and host.catalog.table_exists(target):
+    joined = transaction or host.current_transaction()
+    if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and _is_there(joined, host.catalog, target):
         return None
     definition = TableDefinition(
         schema=types.to_arrow_schema(df.schema),
@@ -97,18 +103,26 @@ def create_table_as(
         location=location,
         external=location is not None,
     )
+    rows, table = df, definition
     if purpose.inserts:
-        definition = _insert_definition(host.catalog, target, definition)
-    joined = transaction or host.current_transaction()
-    own = joined or host.coordinator.begin()
-    participant = _stage(own, host.catalog, target, definition, purpose, overwrite, autocommit=joined is None)
-    statement = Statement(
-        own, participant, hooks=(*host.hooks, *hooks), autocommit=joined is None, job_scope=host.job_scope
-    )
+        # Whatever can be refused is refused before the catalog is asked: nothing is staged by then.
+        table = live.table_definition(joined, host.catalog, target)
+        if not host.catalog.accepts_any_schema(table):
+            rows, definition = fitted(df, table.schema, target), table
     with host.interruptible():
-        _run(statement, _in_table_order(df, definition) if purpose.inserts else df)
-    host.refresh(target)
+        own = joined or host.coordinator.begin()
+        participant = _stage(own, host.catalog, target, definition, purpose, overwrite, autocommit=joined is None)
+        told = (*host.hooks_of(own), *hooks)
+        statement = Statement(own, participant, hooks=told, autocommit=joined is None, job_scope=host.job_scope)
+        statement.start()
+        live.run_statement(host.handle, statement, rows, table)
     return own
+
+
+def _is_there(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
+    """Whether a table exists, or would by what this transaction has staged."""
+    staged = transaction.find(catalog.name, path) if transaction else None
+    return staged is not None or catalog.table_exists(path)
 
 
 def _stage(
@@ -139,33 +153,6 @@ def _stage(
     return participant
 
 
-def _run(statement: Statement, df: DataFrame) -> None:
-    statement.start()
-    try:
-        statement.write(df)
-    except BaseException as error:
-        statement.fail(error)
-        raise
-    statement.finish()
-
-
-def _insert_definition(catalog: Catalog, path: ObjectPath, rows: TableDefinition) -> TableDefinition:
-    """The table's own definition, after the columns were found to be the same by name."""
-    table = catalog.load_table(path)
-    have, want = ({name.lower() for name in d.schema.names} for d in (rows, table))
-    if have != want:
-        raise CatalogError(
-            f"The columns of the rows are not those of {path}: missing {sorted(want - have)}, "
-            f"unknown {sorted(have - want)}. Nothing was started.",
-            path=path,
-        )
-    return table
-
-
-def _in_table_order(df: DataFrame, definition: TableDefinition) -> DataFrame:
-    return df.select(*(quote(name) for name in definition.schema.names))
-
-
 def _object_path(path: ObjectPath | str | Sequence[str]) -> ObjectPath:
     if isinstance(path, ObjectPath):
         return path
@@ -178,7 +165,7 @@ class _Host:
     def __init__(self, catalog: Catalog, coordinator: Coordinator, handle: Any = None) -> None:
         self.catalog = catalog
         self.coordinator = coordinator
-        self._handle = handle
+        self.handle = handle
         self.hooks: tuple[JobStatusHook, ...] = tuple(handle.hooks) if handle else ()
         self.job_scope: JobScope | None = handle.tracker.scope if handle else None
 
@@ -199,13 +186,13 @@ class _Host:
 
     def current_transaction(self) -> Transaction | None:
         """The surrounding ``with twophase.transaction(spark)``, if any."""
-        return self._handle.current_transaction() if self._handle else None
+        return self.handle.current_transaction() if self.handle else None
 
     def interruptible(self) -> AbstractContextManager[None]:
         """Let Ctrl-C cancel the jobs, where there is a tracker of jobs to do that."""
-        return interruptible(self._handle.tracker) if self._handle else nullcontext()
+        return interruptible(self.handle.tracker) if self.handle else nullcontext()
 
-    def refresh(self, path: ObjectPath) -> None:
-        """Let the session forget what it cached of the table."""
-        if self._handle:
-            self._handle.refresh(self.catalog, path)
+    def hooks_of(self, transaction: Transaction) -> tuple[JobStatusHook, ...]:
+        """The session's, and those of a ``with twophase.transaction(spark, hooks=...)``."""
+        found = live.find(transaction.id)
+        return (*self.hooks, *(found.hooks if found else ()))

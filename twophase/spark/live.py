@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
@@ -36,18 +36,11 @@ class LiveTransaction:
     transaction : Transaction
     hooks : tuple of JobStatusHook
         Told of each statement in it, beside those of the session.
-    definitions : dict
-        Definition of the table that each participant makes or writes, by the participant's ordinal.
     """
 
     handle: Handle
     transaction: Transaction
     hooks: tuple[JobStatusHook, ...] = ()
-    definitions: dict[int, TableDefinition] = field(default_factory=dict)
-
-    def definition(self, participant: TwoPhaseCatalogTable) -> TableDefinition | None:
-        """What a statement of this transaction made of its table."""
-        return self.definitions.get(participant.document.get("ordinal", 0))
 
 
 _live: dict[str, LiveTransaction] = {}
@@ -163,7 +156,23 @@ def staged(
     """What the surrounding transaction has staged for a table, and the definition as far as it is known."""
     live = current(handle)
     participant = live.transaction.find(catalog.name, path) if live else None
-    return (participant, live.definition(participant)) if live and participant else None
+    return (participant, live.transaction.definition(participant)) if live and participant else None
+
+
+def table_definition(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> TableDefinition:
+    """The definition of a table as a transaction sees it: what was staged there, else what the store has.
+
+    Raises
+    ------
+    TableNotExistError
+        The table is in neither.
+    AtomicityNotSupportedError
+        The catalog cannot show what was staged.
+    """
+    participant = transaction.find(catalog.name, path) if transaction else None
+    if transaction is None or participant is None:
+        return catalog.load_table(path)
+    return transaction.definition(participant) or staged_source(participant).definition or catalog.load_table(path)
 
 
 def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
@@ -223,24 +232,32 @@ def open_statement(
     return statement
 
 
-def finish_statement(handle: Handle, statement: Statement, definition: TableDefinition) -> None:
-    """End a statement well: publish it, or keep it for the rest of its transaction."""
-    if statement.autocommit:
+def finish_statement(handle: Handle | None, statement: Statement, definition: TableDefinition) -> None:
+    """End a statement well: publish it, or keep it for the rest of its transaction.
+
+    Parameters
+    ----------
+    handle : Handle or None
+        The attached session that is to see the table anew; None where there is none.
+    statement : Statement
+    definition : TableDefinition
+        Of the table after it.
+    """
+    if statement.autocommit and handle is not None:
         catalog, path = statement.participant.catalog, statement.participant.path
         cached = handle.cached(catalog, path) if statement.participant.purpose.inserts else []
         statement.finish()
         handle.refresh(catalog, path, cached=cached)
         return
     statement.finish()
-    if live := find(statement.transaction.id):
-        live.definitions[statement.participant.document.get("ordinal", 0)] = definition
+    statement.transaction.defines(statement.participant, definition)
 
 
-def run_statement(handle: Handle, statement: Statement, df: Any, definition: TableDefinition) -> None:
+def run_statement(handle: Handle | None, statement: Statement, df: Any, definition: TableDefinition) -> None:
     """Write the rows and end the statement, well or badly; the error is the user's own."""
     try:
         statement.write(df)
+        finish_statement(handle, statement, definition)
     except BaseException as error:
-        statement.fail(error)
+        statement.fail(error)  # nothing where it has ended, well or badly
         raise
-    finish_statement(handle, statement, definition)

@@ -28,6 +28,8 @@ FIELD_ID = "parquet.field.id"
 _ARROW_FIELD_ID = b"PARQUET:field_id"
 #: The column by which the rows of different partitions come into different files; it is in none of them.
 _KEY = "twophase_partition"
+#: Bytes of a text, as Spark guesses them.
+_TEXT = 20
 
 #: What the writer takes from the session alone: instants as Iceberg has them, ids, and dates as they are.
 _CONF: Mapping[str, str] = {
@@ -106,6 +108,8 @@ class SparkParquet:
 
     def row_width(self, df: DataFrame) -> int:
         """Spark's guess at the bytes of a row, by the types."""
+        if not hasattr(df, "_jdf"):
+            return _TEXT * len(df.columns)  # a Connect client is not told
         return int(df._jdf.schema().defaultSize())
 
     def schema_of(self, df: DataFrame) -> pa.Schema:

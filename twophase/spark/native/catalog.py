@@ -125,11 +125,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return self._readable(path)
 
     def _definition(self, path: ObjectPath) -> TableDefinition:
-        staged = live.staged(self._handle, self._catalog, path)
-        if staged is None:
-            return self._catalog.load_table(path)
-        definition = staged[1] or live.staged_source(staged[0]).definition
-        return definition or self._catalog.load_table(path)
+        return live.table_definition(self._handle.current_transaction(), self._catalog, path)
 
     def _readable(self, path: ObjectPath) -> Any:
         staged = live.staged(self._handle, self._catalog, path)
