@@ -14,6 +14,7 @@ from twophase.coordinator import Coordinator
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import JobScope, Statement
+from twophase.hooks.status import JobState
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, quote
 from twophase.spark import types
 from twophase.spark.cancellation import interruptible
@@ -106,8 +107,11 @@ def create_table_as(
         own, participant, hooks=(*host.hooks, *hooks), autocommit=joined is None, job_scope=host.job_scope
     )
     with host.interruptible():
-        _run(statement, _in_table_order(df, definition) if purpose.inserts else df)
-    host.refresh(target)
+        try:
+            _run(statement, _in_table_order(df, definition) if purpose.inserts else df)
+        finally:
+            if statement.job.state is JobState.FINISHED:  # also when an interrupt came after the publish
+                host.refresh(target)
     return own
 
 

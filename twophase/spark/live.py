@@ -7,7 +7,7 @@ transaction travels in a local property of Spark, and this registry finds the tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import AtomicityNotSupportedError, TransactionAborted
 from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.interrupts import carried_through
 from twophase.hooks.statement import Statement
+from twophase.hooks.status import JobState
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.reading import ReadSource
+from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import TRANSACTION_PROPERTY
-from twophase.transactions import Transaction
+from twophase.transactions import Transaction, TransactionState
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -71,6 +74,12 @@ def any_open() -> bool:
     return bool(_live)
 
 
+def open_blocks(handle: Handle) -> list[str]:
+    """The transactions of a session that its statements can join now."""
+    with _lock:
+        return [transaction_id for transaction_id, live in _live.items() if live.handle is handle]
+
+
 def find(transaction_id: str) -> LiveTransaction | None:
     """The transaction of this id, while statements can join it."""
     with _lock:
@@ -87,16 +96,18 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
     _refuse_nested(context.getLocalProperty(TRANSACTION_PROPERTY))
     tx = handle.coordinator.begin()
     register(LiveTransaction(handle, tx, tuple(hooks)))
-    context.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
     try:
-        yield tx
+        with afterwards(lambda: context.setLocalProperty(TRANSACTION_PROPERTY, None)):
+            context.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
+            yield tx
+        unregister(tx.id)
+        _commit(handle, tx)
     except BaseException as error:
-        tx.abort(error)  # what goes wrong in there is attached to the error
+        with carried_through(tx):
+            tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
         raise
     finally:
         unregister(tx.id)
-        context.setLocalProperty(TRANSACTION_PROPERTY, None)
-    _commit(handle, tx)
 
 
 def _refuse_nested(transaction_id: str | None) -> None:
@@ -109,13 +120,29 @@ def _refuse_nested(transaction_id: str | None) -> None:
 
 
 def _commit(handle: Handle, tx: Transaction) -> None:
-    written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
-    made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
-    tx.commit()
+    # Ctrl-C waits, for Py4J would make an error of the store of it; and Spark would keep the rows from before.
+    with carried_through(tx):
+        written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
+        made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
+        with _if_published(tx, lambda: _refresh(handle, made, written)):
+            tx.commit()
+
+
+def _refresh(handle: Handle, made: list[Any], written: list[Any]) -> None:
     for catalog, path in made:
         handle.refresh(catalog, path)
     for catalog, path, cached in written:
         handle.refresh(catalog, path, cached=cached)
+
+
+@contextmanager
+def _if_published(tx: Transaction, then: Callable[[], None]) -> Iterator[None]:
+    """Do something after a publish, also one after which an interrupt is raised."""
+    try:
+        yield
+    finally:
+        if tx.state is TransactionState.COMPLETED:
+            then()
 
 
 def current(handle: Handle) -> LiveTransaction | None:
@@ -212,19 +239,22 @@ def finish_statement(handle: Handle, statement: Statement, definition: TableDefi
     if statement.autocommit:
         catalog, path = statement.participant.catalog, statement.participant.path
         cached = handle.cached(catalog, path) if statement.participant.purpose.inserts else []
-        statement.finish()
-        handle.refresh(catalog, path, cached=cached)
+        with _if_published(statement.transaction, lambda: handle.refresh(catalog, path, cached=cached)):
+            statement.finish()
         return
-    statement.finish()
-    if live := find(statement.transaction.id):
-        live.definitions[statement.participant.document.get("ordinal", 0)] = definition
+    try:
+        statement.finish()
+    finally:  # a hook may want an end after a statement that ended well
+        live = find(statement.transaction.id)
+        if live and statement.job.state is JobState.FINISHED:
+            live.definitions[statement.participant.document.get("ordinal", 0)] = definition
 
 
 def run_statement(handle: Handle, statement: Statement, df: Any, definition: TableDefinition) -> None:
     """Write the rows and end the statement, well or badly; the error is the user's own."""
     try:
         statement.write(df)
+        finish_statement(handle, statement, definition)
     except BaseException as error:
-        statement.fail(error)
+        statement.fail(error)  # nothing where it has ended
         raise
-    finish_statement(handle, statement, definition)
