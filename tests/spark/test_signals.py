@@ -228,10 +228,17 @@ def test_ctrl_c_during_a_publish_says_that_the_table_is_published(
 
 def test_ctrl_c_that_the_application_ignores_cancels_nothing(spark: SparkSession, recorder: Recorder) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    failpoints.arm("core.write", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    handlers: list[Any] = []
+
+    def interrupt(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        handlers.append(signal.getsignal(signal.SIGINT))
+
+    failpoints.arm("core.write", interrupt)
 
     spark.sql("INSERT INTO kept SELECT 7L")
 
+    assert handlers == [signal.SIG_IGN]
     assert recorder.events == ["created", "finished"]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert ids(spark) == [1, 7]
@@ -243,7 +250,7 @@ def interrupted_in_java(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     ours, pythons = socket.socketpair()
     pythons.setblocking(False)
     ours.settimeout(60)
-    barrier = spark._jvm.java.util.concurrent.CyclicBarrier(2)  # type: ignore[union-attr]
+    barrier = spark._jvm.java.util.concurrent.CyclicBarrier(2)
 
     def interrupt() -> None:
         deadline = time.monotonic() + 60
