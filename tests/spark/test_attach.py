@@ -369,7 +369,7 @@ spark = (
     SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
     .config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
 )
-twophase.attach(spark)
+handle = twophase.attach(spark)
 context = spark.sparkContext
 jvm = context._gateway.proc
 
@@ -388,6 +388,8 @@ try:
         twophase.create_table_as(spark.range(3), "hive", "default.t")
 except ValueError as error:
     print(error)
+handle.detach()
+print(handle.jvm.is_alive())
 """
 
 
@@ -397,7 +399,7 @@ def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path
     command = [sys.executable, "-c", ENDING, str(tmp_path), how]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    assert done.stdout == "the user's own\n", done.stderr
+    assert done.stdout == "the user's own\nFalse\n", done.stderr
 
 
 def test_importing_twophase_imports_no_pyspark() -> None:
