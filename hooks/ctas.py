@@ -88,14 +88,14 @@ class CtasJobStatusHook(JobStatusHook):
         self._undo(error)
 
     def on_canceled(self, job: JobStatus) -> None:
-        """As :meth:`on_failed`.
+        """As :meth:`on_failed`, with ``job.error``: a cancelled statement has an error, too.
 
         Parameters
         ----------
         job : JobStatus
         """
 
-        self._undo(None)
+        self._undo(job.error)
 
     def _undo(self, error: BaseException | None) -> None:
         if self.autocommit:

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twophase.hooks.status import is_cancellation_message
+from twophase.hooks.status import is_asked_for
 
 if TYPE_CHECKING:
     from twophase.hooks.statement import Statement
@@ -131,7 +131,7 @@ class EventFeed:
         while (event := self.queue.get()) is not None:
             try:
                 self.handle(event)
-            except Exception:
+            except BaseException:  # this thread serves all statements to come
                 log.warning("A Spark event could not be handled: %r", event, exc_info=True)
 
     def handle(self, event: Event) -> None:
@@ -163,7 +163,7 @@ class EventFeed:
     def _job_ended(self, event: JobEnded) -> None:
         with self._lock:
             statement = self._jobs.pop(event.job_id, None)
-        if statement is not None and event.error and is_cancellation_message(event.error):
+        if statement is not None and event.error and is_asked_for(event.error):
             statement.job.job_cancelled(event.error.splitlines()[0])
 
     def _task_ended(self, event: TaskEnded) -> None:

@@ -8,8 +8,12 @@ from twophase.hooks.status import JobStatus
 class JobStatusHook:
     """Told what happens to a statement's job. Subclass it and override what is wanted.
 
-    The methods are called on the statement's thread, one after the other; an exception in one is logged and kept in
-    ``job.hook_errors`` and stops neither other hooks nor the statement. A hook must not run Spark actions.
+    The methods are called on the statement's thread, one after the other. An exception in one is logged and kept in
+    ``job.hook_errors``, and stops neither other hooks nor the statement. What is more than an ``Exception``
+    (``SystemExit``, ``KeyboardInterrupt``, ``asyncio.CancelledError``) is raised when all hooks have been told:
+    in ``on_created`` it fails the statement, which is rolled back; after ``on_finished`` the table stays as it was
+    published, and a note says so; after ``on_failed`` and ``on_canceled`` the statement's own error is raised and it is
+    a note of that. A hook must not run Spark actions.
 
     Notes
     -----
@@ -42,7 +46,8 @@ class JobStatusHook:
         job : JobStatus
             Its ``state`` is FAILED.
         error : BaseException
-            The very error that the user gets.
+            What failed. The user gets this very object, or, where the statement ran inside Spark (``spark.sql``), the
+            one that Spark makes of it.
         """
 
     def on_canceled(self, job: JobStatus) -> None:
@@ -51,11 +56,11 @@ class JobStatusHook:
         Parameters
         ----------
         job : JobStatus
-            Its ``state`` is CANCELED; ``job.cancel_reason`` says why.
+            Its ``state`` is CANCELED; ``job.cancel_reason`` says why, and ``job.error`` is what was raised.
         """
 
     def on_progress(self, job: JobStatus) -> None:
-        """Tasks ended. Called on the event thread, best effort, never after the end.
+        """Tasks ended. Called on the event thread, best effort; no call begins after the end, one may last beyond it.
 
         Parameters
         ----------

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
-from twophase.hooks.interrupts import deferred_interrupts
+from twophase.hooks.interrupts import deferred_interrupts, tell_outcome
 from twophase.hooks.status import JobState, JobStatus
 from twophase.transactions import Transaction, TransactionState
 
@@ -24,13 +24,28 @@ log = logging.getLogger("twophase.hooks")
 JobScope = Callable[["Statement"], AbstractContextManager[Any]]
 
 _live: set[Statement] = set()
-_live_lock = threading.Lock()
+_followed: list[list[Statement]] = []
+#: Signal handlers ask what is live, perhaps in the middle of a change by the same thread.
+_live_lock = threading.RLock()
 
 
 def live_statements() -> list[Statement]:
     """The statements of this process that began and have not ended: what SIGTERM must wait for."""
     with _live_lock:
         return list(_live)
+
+
+@contextmanager
+def statements_begun() -> Iterator[list[Statement]]:
+    """Collect the statements that begin in this process, on whatever thread, until the block ends."""
+    begun: list[Statement] = []
+    with _live_lock:
+        _followed.append(begun)
+    try:
+        yield begun
+    finally:
+        with _live_lock:
+            _followed[:] = [other for other in _followed if other is not begun]
 
 
 class Statement:
@@ -79,16 +94,21 @@ class Statement:
         Raises
         ------
         CatalogError
-            It cannot be made; the transaction is rolled back.
+            It cannot be made; the statement is rolled back.
+        BaseException
+            A hook wants an end: what it raised is no ``Exception``. The statement is rolled back.
         """
         with _live_lock:
             _live.add(self)
+            for begun in _followed:
+                begun.append(self)
         try:
             self._driver.on_created(self.job)
+            if (end := self._tell("on_created")) is not None:
+                raise end
         except BaseException as error:
             self.fail(error)
             raise
-        self._tell("on_created")
 
     def write(self, df: Any) -> None:
         """Write the query's rows to the staging area.
@@ -126,6 +146,8 @@ class Statement:
             It was rolled back.
         TransactionInDoubt
             It could not be learned whether it was published.
+        BaseException
+            A hook wants an end: what it raised is no ``Exception``. The statement has ended well, and a note says so.
         """
         if self.done.is_set():
             return
@@ -135,24 +157,36 @@ class Statement:
         except BaseException as error:
             if self.transaction.state is TransactionState.COMPLETED:
                 # A held-back Ctrl-C arrives after the publish: the table is there, and the user must know.
-                error.add_note(f"{self.job.path} had been published before this, in transaction {self.transaction.id}.")
+                tell_outcome(error, self.transaction)
                 self._finished()
             else:
                 self._refused(error)
             raise
-        self._finished()
+        if (end := self._finished()) is not None:
+            self._tell_finished(end)
+            raise end
 
-    def _finished(self) -> None:
-        if self.job.finished():
-            self._end("on_finished")
+    def _finished(self) -> BaseException | None:
+        return self._end("on_finished") if self.job.finished() else None
+
+    def _tell_finished(self, end: BaseException) -> None:
+        if self.autocommit:
+            tell_outcome(end, self.transaction)
+        else:
+            end.add_note(f"{self.job.path} was written before this; it is part of transaction {self.transaction.id}.")
 
     def fail(self, error: BaseException) -> None:
-        """The query failed or was cancelled: roll back. Never raises; a clean-up error is attached to ``error``.
+        """The query failed or was cancelled: roll back. A clean-up error is attached to ``error``, and not raised.
 
         Parameters
         ----------
         error : BaseException
             The user's own, which the caller raises afterwards.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            It came meanwhile, and waited until the statement was rolled back.
         """
         if self.done.is_set() or not self.job.failed(error):
             return
@@ -164,7 +198,8 @@ class Statement:
             text = f"twophase could not clean up after this error: {problem}"
             log.warning("%s (%s, transaction %s)", text, self.job.path, self.job.transaction_id)
             error.add_note(text)
-        self._end_failed(error)
+        finally:
+            self._end_failed(error)
 
     def _undo(self, error: BaseException) -> None:
         if self.job.state is JobState.CANCELED:
@@ -182,31 +217,39 @@ class Statement:
             self._end_failed(error)
 
     def _end_failed(self, error: BaseException) -> None:
-        if self.job.state is JobState.CANCELED:
-            self._end("on_canceled")
-        else:
-            self._end("on_failed", error)
+        canceled = self.job.state is JobState.CANCELED
+        end = self._end("on_canceled") if canceled else self._end("on_failed", error)
+        if end is not None and end is not error:
+            error.add_note(f"A hook that was told of this raised {end!r}.")
 
-    def _end(self, event: str, *arguments: Any) -> None:
+    def _end(self, event: str, *arguments: Any) -> BaseException | None:
         try:
-            self._tell(event, *arguments)
+            return self._tell(event, *arguments)
         finally:
             with _live_lock:
                 _live.discard(self)
             self.done.set()
 
-    def _tell(self, event: str, *arguments: Any) -> None:
+    def _tell(self, event: str, *arguments: Any) -> BaseException | None:
+        """Tell all hooks; the answer is the first of their errors that is no ``Exception``: what wants an end."""
+        end: BaseException | None = None
         for hook in self.hooks:
+            if event == "on_progress" and self.job.state.is_terminal:
+                break  # a slow hook before this one
             try:
                 getattr(hook, event)(self.job, *arguments)
-            except Exception as error:
+            except BaseException as error:
                 self.job.hook_errors.append(error)
+                if not isinstance(error, Exception):
+                    end = end or error
                 log.warning(
-                    "Hook %s failed in %s for %s in transaction %s; the statement is not affected.",
-                    type(hook).__name__, event, self.job.path, self.job.transaction_id, exc_info=error,
+                    "Hook %s failed in %s for %s in transaction %s%s",
+                    type(hook).__name__, event, self.job.path, self.job.transaction_id,
+                    "; the statement is not affected." if isinstance(error, Exception) else f": {error!r}",
+                    exc_info=error,
                 )  # fmt: skip
+        return end
 
     def tell_progress(self) -> None:
-        """Pass progress on to the hooks (event thread)."""
-        if not self.job.state.is_terminal:
-            self._tell("on_progress")
+        """Pass progress on to the hooks (event thread); nothing that they raise comes out."""
+        self._tell("on_progress")

@@ -1,7 +1,7 @@
 """The status of one statement's job: a state machine that the driver thread and Spark's events both feed.
 
-The driver thread, which ran the action, alone decides *finished* or *failed*; events add job ids, progress and the
-word *cancelled*. The first terminal signal wins and later ones are ignored, so that lost, late or repeated events
+The driver thread, which ran the action, alone decides *finished* or *failed*; events add job ids, progress and who
+cancelled it. The first terminal signal wins and later ones are ignored, so that lost, late or repeated events
 change no outcome.
 """
 
@@ -20,6 +20,9 @@ _CANCELLED = re.compile(
     r"(?:Stage|Job) \d+ (?:was )?cancelled\b|Stage \d+ was cancelled\b)",
     re.IGNORECASE,
 )
+#: What Spark says of a job that somebody asked it to cancel: by group, by tag, by the page of jobs, all at once. It
+#: cancels jobs by itself, too: those that run beside a part of the query that failed, and that error is the query's.
+_ASKED_FOR = re.compile(r"part of (?:cancelled job|cancellation of all jobs)|killed via the Web UI", re.IGNORECASE)
 
 
 class JobState(Enum):
@@ -60,8 +63,10 @@ class JobStatus:
         Where it is; a terminal state is final.
     cancel_reason : str, optional
         Why it was cancelled, in Spark's words.
-    hook_errors : list of Exception
-        Errors of hooks; they stop neither the other hooks nor the statement.
+    error : BaseException, optional
+        What ended it, when it failed or was cancelled.
+    hook_errors : list of BaseException
+        Errors of hooks; they keep no other hook from being told.
     """
 
     transaction_id: str
@@ -73,7 +78,8 @@ class JobStatus:
     tasks_done: int = 0
     state: JobState = JobState.CREATED
     cancel_reason: str | None = None
-    hook_errors: list[Exception] = field(default_factory=list)
+    error: BaseException | None = None
+    hook_errors: list[BaseException] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def started(self) -> bool:
@@ -85,7 +91,7 @@ class JobStatus:
         return self._move(JobState.FINISHED)
 
     def failed(self, error: BaseException) -> bool:
-        """Note the driver's word that the query failed: *canceled* where the error or an event says so.
+        """Note the driver's word that the query failed: *canceled* where the error says so, or who cancelled it.
 
         Parameters
         ----------
@@ -97,9 +103,14 @@ class JobStatus:
         bool
             False when another terminal signal came first.
         """
-        reason = cancellation_reason(error) or self.cancel_reason
-        self.cancel_reason = reason
-        return self._move(JobState.CANCELED if reason else JobState.FAILED)
+        said = cancellation_reason(error)
+        with self._lock:
+            if self.state.is_terminal:
+                return False
+            self.error = error
+            self.cancel_reason = said or self.cancel_reason
+            self.state = JobState.CANCELED if self.cancel_reason else JobState.FAILED
+            return True
 
     def job_started(self, job_id: int, tasks: int) -> None:
         """An event: a Spark job with our tag began.
@@ -122,12 +133,12 @@ class JobStatus:
             self.tasks_done += 1
 
     def job_cancelled(self, reason: str) -> None:
-        """An event or a request: a job of ours was cancelled. Only a hint: AQE cancels jobs of queries that succeed.
+        """Somebody asked for a job of ours to be cancelled. Only a hint: the query may have finished before that.
 
         Parameters
         ----------
         reason : str
-            In Spark's words; the first one stays.
+            In Spark's words, where an event told it; the first one stays.
         """
         with self._lock:
             if not self.state.is_terminal:
@@ -159,6 +170,11 @@ def cancellation_reason(error: BaseException) -> str | None:
             return _spark_line(str(seen))
         seen = seen.__cause__
     return None
+
+
+def is_asked_for(text: str) -> bool:
+    """Whether Spark's message of a cancelled job says that somebody wanted that."""
+    return is_cancellation_message(text) and bool(_ASKED_FOR.search(text))
 
 
 def _spark_line(text: str) -> str:

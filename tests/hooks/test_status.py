@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from twophase.hooks.status import JobState, JobStatus, cancellation_reason, is_cancellation_message
+from twophase.hooks.status import JobState, JobStatus, cancellation_reason, is_asked_for, is_cancellation_message
 
 # Seen on Spark 4.0 and 4.3, each after a real cancellation.
 CANCELLED = [
@@ -17,6 +17,13 @@ CANCELLED = [
     "An error occurred while calling o90.parquet.\n: org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 2 "
     "cancelled part of cancelled job group g SQLSTATE: XXKDA\n\tat org.apache.spark.errors",
     "Job 5 cancelled killed via the Web UI",
+]
+ASKED_FOR = [CANCELLED[0], CANCELLED[1], CANCELLED[2], CANCELLED[4], CANCELLED[5]]
+#: What Spark cancels when another part of the query failed.
+BY_ITSELF = [
+    "[SPARK_JOB_CANCELLED] Job 3 cancelled The corresponding SQL query has failed. SQLSTATE: XXKDA",
+    "[SPARK_JOB_CANCELLED] Job 3 cancelled The corresponding broadcast query has failed. SQLSTATE: XXKDA",
+    "[SPARK_JOB_CANCELLED] Job 3 cancelled  SQLSTATE: XXKDA",
 ]
 FAILED = [
     "[USER_RAISED_EXCEPTION] Job 3 cancelled SQLSTATE: P0001",
@@ -85,7 +92,26 @@ def test_a_cancel_event_alone_does_not_cancel_a_query_that_succeeds() -> None:
     assert job.state is JobState.FINISHED
 
 
-def test_a_cancel_event_turns_a_failure_into_a_cancellation() -> None:
+@pytest.mark.parametrize("message", ASKED_FOR)
+def test_a_job_that_somebody_cancelled_is_told_from_one_that_spark_gave_up(message: str) -> None:
+    assert is_asked_for(message)
+
+
+@pytest.mark.parametrize("message", BY_ITSELF)
+def test_a_job_that_spark_gave_up_is_told_from_one_that_somebody_cancelled(message: str) -> None:
+    assert not is_asked_for(message)
+    assert is_cancellation_message(message)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_what_ended_a_statement_stands_in_its_status_also_when_it_was_cancelled(error: BaseException) -> None:
+    job = status()
+    job.failed(error)
+    job.failed(ValueError("late"))
+    assert job.error is error
+
+
+def test_a_cancel_that_was_asked_for_turns_a_failure_into_a_cancellation() -> None:
     job = status()
     job.started()
     job.job_cancelled("killed via the Web UI")

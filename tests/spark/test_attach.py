@@ -19,7 +19,7 @@ from pyspark.sql.functions import udf
 import twophase
 from tests.spark.conftest import Start, warehouse_of
 from twophase.coordinator import Coordinator
-from twophase.errors import ConfigurationError
+from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark.jvm import private
 from twophase.spark.jvm.bridge import Jvm, private_name
@@ -119,6 +119,38 @@ def test_detaching_puts_everything_back(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE stock AS SELECT 1 AS id")
     assert spark.table("stock").count() == 1
     spark.sql("DROP TABLE stock")
+
+
+def test_detaching_is_refused_in_a_block_whose_rest_would_run_unprotected(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+
+    with twophase.transaction(spark) as tx:
+        with pytest.raises(AtomicityNotSupportedError, match=tx.id):
+            handle.detach()
+        assert handle_of(spark) is handle
+        spark.sql("CREATE OR REPLACE TABLE lake.default.going AS SELECT 1 AS id")
+
+    assert spark.table("lake.default.going").count() == 1
+    handle.detach()
+    assert handle_of(spark) is None
+
+
+def test_a_worker_thread_that_attaches_is_told_once_that_it_cannot_see_a_sigterm(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    for _ in range(2):
+        thread = threading.Thread(target=twophase.attach, args=(spark,))
+        thread.start()
+        thread.join()
+
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [record.message.count("SIGTERM") for record in caplog.records] == [1]
+
+    twophase.attach(spark)  # in the main thread: as the message says
+
+    assert signal.getsignal(signal.SIGTERM) is not before
 
 
 def test_a_detached_session_can_be_attached_again(spark: SparkSession) -> None:
@@ -324,6 +356,50 @@ def test_a_forked_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 
     assert done.stdout.strip() == "True"
+
+
+#: Spark ends in the middle of a statement of a block, and then the job fails by itself.
+ENDING = """
+import os, signal, sys
+from pyspark.sql import SparkSession
+import twophase
+from twophase import failpoints
+from twophase.spark.intent import intending
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
+    .config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+)
+handle = twophase.attach(spark)
+context = spark.sparkContext
+jvm = context._gateway.proc
+
+def end(_):
+    if sys.argv[2] == "stop":
+        spark.stop()
+    else:
+        jvm.kill()
+        jvm.wait()
+    raise ValueError("the user's own")
+
+failpoints.arm("core.write", end)
+context.setLocalProperty("twophase.intent", "{}")
+try:
+    with twophase.transaction(spark), intending(context, {}):
+        twophase.create_table_as(spark.range(3), "hive", "default.t")
+except ValueError as error:
+    print(error)
+handle.detach()
+print(handle.jvm.is_alive())
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path: Path, how: str) -> None:
+    """Each of these puts something back afterwards: the block, the statement's tag, what a write intends."""
+    command = [sys.executable, "-c", ENDING, str(tmp_path), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.stdout == "the user's own\nFalse\n", done.stderr
 
 
 def test_importing_twophase_imports_no_pyspark() -> None:

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 import twophase
 from twophase.clean import clean
@@ -62,6 +64,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iterator[SparkSession]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers of a user's function
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "true")
@@ -137,6 +140,11 @@ def test_a_cancelled_statement_ends_in_on_canceled_and_leaves_the_table_as_it_wa
         spark.sql(statement + SLOW_QUERY)
     canceller.join()
     assert recorder.events == ["created", "canceled"]
+    assert recorder.job is not None
+    assert "cancel" in str(recorder.job.error).lower()
+    record = twophase.attach(spark).timeline.transaction(recorder.job.transaction_id)
+    assert record is not None
+    assert "cancel" in str(record.error).lower()
     assert not spark.catalog.tableExists("fresh")
     assert [tuple(row) for row in spark.table("kept").collect()] == [(1, "old")]
     assert_nothing_is_left(spark)
@@ -209,6 +217,39 @@ def test_lost_events_change_no_outcome(
     assert [row.id for row in spark.table("quiet").collect()] == [7]
     assert recorder.events[:3] == ["created", "finished", "created"]
     assert recorder.events[3].startswith("failed")
+
+
+def test_a_join_whose_one_side_fails_is_told_as_failed_though_spark_cancels_the_other_side(
+    spark: SparkSession, recorder: Recorder, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+
+    def failing(number: int) -> int:
+        while not started.exists():  # the other side's job runs
+            time.sleep(0.01)
+        raise ValueError("the user's own")
+
+    def slow(number: int) -> int:
+        started.touch()
+        time.sleep(0.05)
+        return number
+
+    one = spark.range(0, 4, 1, 1).select(udf(lambda number: failing(number), "bigint")("id").alias("k"))
+    other = spark.range(0, 1000, 1, 1).select(udf(lambda number: slow(number), "bigint")("id").alias("k"))
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        with pytest.raises(PythonException, match="the user's own"):
+            one.join(other, "k").write.saveAsTable("joined")
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+    assert recorder.events[0] == "created"
+    assert recorder.events[1].startswith("failed")
+    assert "the user's own" in recorder.events[1]
+    assert recorder.job is not None
+    record = twophase.attach(spark).timeline.transaction(recorder.job.transaction_id)
+    assert record is not None
+    assert "PythonException" in str(record.error) or "the user's own" in str(record.error)
 
 
 def test_a_cancel_without_events_rolls_back_too(

@@ -382,3 +382,43 @@ def test_hooks_of_the_block_are_told_of_its_statements(spark: SparkSession, lake
     spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
 
     assert finished == ["lake.db.a"]
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_table_whose_replacement_a_hook_ended_keeps_its_rows_and_the_block_goes_on(
+    spark: SparkSession, lake: ChaosCatalog, end: type[BaseException]
+) -> None:
+    class Ending(JobStatusHook):
+        def on_created(self, job: JobStatus) -> None:
+            if job.path == "lake.db.a":
+                raise end
+
+    spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+    with twophase.transaction(spark, hooks=[Ending()]):
+        with pytest.raises(end):
+            spark.sql("CREATE OR REPLACE TABLE lake.db.a AS SELECT id FROM range(9)")
+        spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
+
+    assert [row.id for row in spark.table("lake.db.a").collect()] == [1]
+    assert lake.list_tables("db") == ["a", "b"]
+
+
+def test_a_publish_after_which_a_hook_wants_an_end_is_seen_by_the_session(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
+    class Ending(JobStatusHook):
+        def on_finished(self, job: JobStatus) -> None:
+            raise SystemExit(2)
+
+    spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+    spark.table("lake.db.a").cache().count()
+    hooked = Ending()
+    handle = twophase.attach(spark, hooks=[hooked])
+    try:
+        with pytest.raises(SystemExit) as caught:
+            spark.sql("CREATE OR REPLACE TABLE lake.db.a AS SELECT 2 AS id")
+    finally:
+        handle.hooks = tuple(hook for hook in handle.hooks if hook is not hooked)
+
+    assert "lake.db.a had been published before this" in caught.value.__notes__[-1]
+    assert [row.id for row in spark.table("lake.db.a").collect()] == [2]

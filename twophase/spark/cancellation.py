@@ -12,12 +12,14 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from twophase.hooks.statement import Statement, live_statements
+from twophase.hooks.interrupts import restore_handler, tell_outcome
+from twophase.hooks.statement import Statement, live_statements, statements_begun
 from twophase.spark.listener import JobTracker
 
 log = logging.getLogger("twophase.spark")
@@ -25,6 +27,7 @@ log = logging.getLogger("twophase.spark")
 #: Seconds that SIGTERM waits for statements to roll back; recovery does what is not done by then.
 GRACE_SECONDS = 30.0
 _INTERVAL = 0.2
+_GLANCE = 0.02
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -66,18 +69,20 @@ def cancel_statements(
 def interruptible(tracker: JobTracker) -> Iterator[None]:
     """Around a call that runs a statement in the JVM: Ctrl-C cancels it and is delivered when it has ended.
 
-    A second Ctrl-C is delivered at once. Only Python's main thread receives signals; elsewhere this does nothing.
+    What it raises tells by a note what has become of the statement: one that is being published cannot be cancelled. A
+    second Ctrl-C is delivered at once. Only Python's main thread receives signals; elsewhere this does nothing, and as
+    little where Ctrl-C is ignored, or handled by somebody who is not of Python.
     """
-    if threading.current_thread() is not threading.main_thread():
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous in (None, signal.SIG_IGN):
         yield
         return
-    previous = signal.getsignal(signal.SIGINT)
     ended = threading.Event()
     asked = threading.Event()
 
     def ask(signum: int, frame: FrameType | None) -> None:
-        if asked.is_set() or previous is None:
-            _restore(signal.SIGINT, previous)
+        if asked.is_set():
+            restore_handler(signal.SIGINT, previous)
             signal.raise_signal(signum)
             return
         asked.set()
@@ -88,44 +93,44 @@ def interruptible(tracker: JobTracker) -> Iterator[None]:
             daemon=True,
         ).start()
 
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    except BaseException as error:
+    def end(error: BaseException | None, begun: list[Statement]) -> None:
         ended.set()
-        _restore(signal.SIGINT, previous)
+        restore_handler(signal.SIGINT, previous)
         _await_termination()
         if asked.is_set():
-            _deliver(signal.SIGINT, error)
-        raise
-    ended.set()
-    _restore(signal.SIGINT, previous)
-    _await_termination()
-    if asked.is_set():
-        signal.raise_signal(signal.SIGINT)
+            _deliver(signal.SIGINT, error, begun)
+
+    with statements_begun() as begun:
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        except BaseException as error:
+            end(error, begun)
+            raise
+        end(None, begun)
 
 
 def _await_termination() -> None:
     """The statement that a SIGTERM waited for has ended: let it arrive before the job goes on, or fails for it."""
-    if _terminating.is_set():
-        threading.Event().wait(GRACE_SECONDS)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while _terminating.is_set() and time.monotonic() < deadline:
+        time.sleep(_GLANCE)  # its handler runs in here
 
 
-def _deliver(signum: int, error: BaseException) -> None:
+def _deliver(signum: int, error: BaseException | None, begun: list[Statement]) -> None:
     """Deliver a held-back Ctrl-C, with the statement's own cancellation error as its cause."""
     try:
         signal.raise_signal(signum)
     except BaseException as interrupt:
+        for transaction in dict.fromkeys(statement.transaction for statement in begun):
+            tell_outcome(interrupt, transaction)
         raise interrupt from error
-
-
-def _restore(signum: int, handler: Any) -> None:
-    # None: a handler that was not installed from Python; the default is the nearest that can be set.
-    signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
 class Terminator:
     """SIGTERM: cancel the running statements, wait for their roll-back, then do what SIGTERM did before.
+
+    Where that returns, the process lives on, and the next SIGTERM is handled alike.
 
     Parameters
     ----------
@@ -137,11 +142,15 @@ class Terminator:
         self._previous: Any = None
         self._installed = False
         self._asked = False
-        self._ready = threading.Event()
+        self._ready = False
+        self._told = False
 
     def install(self) -> None:
-        """Take SIGTERM over; nothing happens outside the main thread, where Python forbids it."""
-        if self._installed or threading.current_thread() is not threading.main_thread():
+        """Take SIGTERM over. Outside the main thread, where Python forbids it, that is logged once. Idempotent."""
+        if self._installed:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self._tell_once()
             return
         previous = signal.getsignal(signal.SIGTERM)
         if previous is None or previous is signal.SIG_IGN:
@@ -149,6 +158,14 @@ class Terminator:
         self._previous = previous
         signal.signal(signal.SIGTERM, self._handle)
         self._installed = True
+
+    def _tell_once(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "twophase.attach() ran outside the main thread: a SIGTERM will end the process without rolling running "
+                "statements back; that is left to recovery. Call it in the main thread, too, to have them rolled back."
+            )
 
     def uninstall(self) -> None:
         """Give SIGTERM back, where nobody took it over after us."""
@@ -161,22 +178,31 @@ class Terminator:
         self._installed = False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self._ready.is_set() or not live_statements():
-            _terminating.clear()
-            _restore(signum, self._previous)
-            signal.raise_signal(signum)
+        if self._ready or not live_statements():
+            self._pass_on(signum, frame)
         elif not self._asked:
             self._asked = True
             _terminating.set()
             threading.Thread(target=self._end, args=(signum,), name="twophase-terminate", daemon=True).start()
 
+    def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        try:
+            if callable(self._previous):
+                self._previous(signum, frame)
+            else:
+                restore_handler(signum, self._previous)
+                signal.raise_signal(signum)
+        finally:
+            self._asked = self._ready = False
+            _terminating.clear()
+
     def _end(self, signum: int) -> None:
         """Cancel from a thread of its own: the main thread may be inside a call to the JVM."""
         running = live_statements()
-        log.warning("SIGTERM: cancelling %d statement(s) and rolling back before the process ends.", len(running))
+        log.warning("SIGTERM: cancelling %d statement(s) and rolling back before it takes effect.", len(running))
         reason = "the process was asked to end (SIGTERM)"
         cancel_statements(self._tracker, reason, lambda: _all_done(running), limit=GRACE_SECONDS)
-        self._ready.set()
+        self._ready = True
         os.kill(os.getpid(), signum)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from twophase.model import ObjectPath, OverwriteScope
+from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import INTENT_PROPERTY
 
 #: Option of an INSERT that runs as an append and means an overwrite.
@@ -51,11 +52,11 @@ def intending(
     token = secrets.token_hex(8)
     if options:
         _options[token] = options
-    context.setLocalProperty(INTENT_PROPERTY, _dump(scopes, token) if scopes or options else None)
     try:
-        yield
+        with afterwards(lambda: context.setLocalProperty(INTENT_PROPERTY, before)):
+            context.setLocalProperty(INTENT_PROPERTY, _dump(scopes, token) if scopes or options else None)
+            yield
     finally:
-        context.setLocalProperty(INTENT_PROPERTY, before)
         _options.pop(token, None)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
 from twophase.hooks.statement import Statement
+from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.jvm.remembering import NEVER_ASKED, remembering
 
@@ -132,18 +133,18 @@ class JobTracker:
     @contextmanager
     def scope(self, statement: Statement) -> Iterator[None]:
         """Around a statement's write: its jobs carry the statement's tag, and its status follows their events."""
+        tag = statement.job.tag
         self.feed.watch(statement)
-        self._sc.addJobTag(statement.job.tag)
         try:
-            yield
-        except BaseException:
-            self._await_tasks(statement.job.tag, _TASKS_TIMEOUT)
-            raise
+            with afterwards(lambda: self._sc.removeJobTag(tag)):
+                self._sc.addJobTag(tag)
+                try:
+                    yield
+                except BaseException:
+                    self._await_tasks(tag, _TASKS_TIMEOUT)
+                    raise
         finally:
-            try:
-                self._sc.removeJobTag(statement.job.tag)
-            finally:
-                self.feed.unwatch(statement)
+            self.feed.unwatch(statement)
 
     def cancel(self, statement: Statement) -> None:
         """Ask Spark to cancel the statement's jobs; harmless when it has none."""

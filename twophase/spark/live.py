@@ -7,19 +7,22 @@ transaction travels in a local property of Spark, and this registry finds the tr
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError
 from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.interrupts import carried_through
 from twophase.hooks.statement import Statement
+from twophase.hooks.status import JobState
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.reading import ReadSource
+from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import TRANSACTION_PROPERTY
-from twophase.transactions import Transaction
+from twophase.transactions import Transaction, TransactionState
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -64,6 +67,12 @@ def any_open() -> bool:
     return bool(_live)
 
 
+def open_blocks(handle: Handle) -> list[str]:
+    """The transactions of a session that its statements can join now."""
+    with _lock:
+        return [transaction_id for transaction_id, live in _live.items() if live.handle is handle]
+
+
 def find(transaction_id: str) -> LiveTransaction | None:
     """The transaction of this id, while statements can join it."""
     with _lock:
@@ -79,16 +88,16 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
     _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
     tx = handle.coordinator.begin()
     try:
-        try:
+        with afterwards(lambda: _close(handle, tx)):
             _open(handle, tx, hooks)
             yield tx
-        finally:
-            _close(handle, tx)
         _commit(handle, tx)
     except BaseException as error:
         # Whatever came before the decision, and between two lines of this too: nothing stays open.
-        tx.abort(error)  # what goes wrong in there is attached to the error
-        _close(handle, tx)
+        with carried_through(tx):
+            tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
+        with suppress(Exception):  # Spark may have ended
+            _close(handle, tx)
         raise
 
 
@@ -112,13 +121,29 @@ def _refuse_nested(transaction_id: str | None) -> None:
 
 
 def _commit(handle: Handle, tx: Transaction) -> None:
-    written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
-    made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
-    tx.commit()
+    # Ctrl-C waits, for Py4J would make an error of the store of it; and Spark would keep the rows from before.
+    with carried_through(tx):
+        written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
+        made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
+        with _if_published(tx, lambda: _refresh(handle, made, written)):
+            tx.commit()
+
+
+def _refresh(handle: Handle, made: list[Any], written: list[Any]) -> None:
     for catalog, path in made:
         handle.refresh(catalog, path)
     for catalog, path, cached in written:
         handle.refresh(catalog, path, cached=cached)
+
+
+@contextmanager
+def _if_published(tx: Transaction, then: Callable[[], None]) -> Iterator[None]:
+    """Do something after a publish, also one after which an interrupt is raised."""
+    try:
+        yield
+    finally:
+        if tx.state is TransactionState.COMPLETED:
+            then()
 
 
 def current(handle: Handle) -> LiveTransaction | None:
@@ -246,11 +271,14 @@ def finish_statement(handle: Handle | None, statement: Statement, definition: Ta
     if statement.autocommit and handle is not None:
         catalog, path = statement.participant.catalog, statement.participant.path
         cached = handle.cached(catalog, path) if statement.participant.purpose.inserts else []
-        statement.finish()
-        handle.refresh(catalog, path, cached=cached)
+        with _if_published(statement.transaction, lambda: handle.refresh(catalog, path, cached=cached)):
+            statement.finish()
         return
-    statement.finish()
-    statement.transaction.defines(statement.participant, definition)
+    try:
+        statement.finish()
+    finally:  # a hook may want an end after a statement that ended well
+        if statement.job.state is JobState.FINISHED:
+            statement.transaction.defines(statement.participant, definition)
 
 
 def run_statement(handle: Handle | None, statement: Statement, df: Any, definition: TableDefinition) -> None:

@@ -38,7 +38,8 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
 
     Every catalog configured as ``spark.sql.catalog.<name> = twophase.<kind>`` (or ``package.module:Class``) becomes a
     native catalog of the session, and a Hive catalog over the session's own metastore serves unprefixed names. Dead
-    transactions of this application are carried to their end.
+    transactions of this application are carried to their end. Called in Python's main thread, it lets a SIGTERM roll
+    the running statements back before it takes effect; elsewhere Python forbids that.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
             _attached[key] = handle
         else:
             handle.add_hooks(hooks)
+            shared.watch_signals(handle)
         return handle
 
 
@@ -209,16 +211,33 @@ class Handle:
     def detach(self) -> None:
         """Put the session back as it was before :func:`attach`. Idempotent.
 
-        A transaction of this session that is still open is rolled back: its block then ends with
-        :class:`~twophase.errors.TransactionAborted`.
+        Where Spark itself has been stopped, a transaction of this session that is still open is rolled back: its block
+        then ends with :class:`~twophase.errors.TransactionAborted`.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+            Inside ``with twophase.transaction(spark)``, on whatever thread: nothing would protect the rest of that
+            block. The session stays attached.
         """
         with _lock:
             if _attached.get(self._key) is not self:
                 return
             if self.jvm.is_alive():
+                self._refuse_in_blocks()
                 self._unregister()
             _attached.pop(self._key, None)
         self._release()
+
+    def _refuse_in_blocks(self) -> None:
+        if not (blocks := live.open_blocks(self)):
+            return
+        raise AtomicityNotSupportedError(
+            f"detach() would leave the rest of transaction {', '.join(blocks)} unprotected: its statements would take "
+            "effect at once. The session stays attached, and the transaction goes on.",
+            transaction_id=blocks[0],
+            hint="Call it after the block.",
+        )
 
     def _make_catalogs(self) -> None:
         for item in self._settings.catalogs:

@@ -45,6 +45,12 @@ def acquire(handle: Handle) -> JobTracker:
     return application.tracker
 
 
+def watch_signals(handle: Handle) -> None:
+    """Take SIGTERM over where that could not be done before, as another thread attached. Idempotent."""
+    for application in [a for a in _applications if handle in a.sessions]:
+        application.terminator.install()
+
+
 def release(handle: Handle) -> None:
     """Leave; the last session of an application takes everything away. Idempotent."""
     for application in [a for a in _applications if handle in a.sessions]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
+
 from twophase.errors import ConfigurationError
 from twophase.model import quote
 
@@ -121,7 +123,10 @@ class Jvm:
     def is_alive(self) -> bool:
         """Whether the application still runs."""
         context = self.spark.sparkContext
-        return context._jsc is not None and not context._jsc.sc().isStopped()
+        try:
+            return context._jsc is not None and not context._jsc.sc().isStopped()
+        except (Py4JNetworkError, OSError):  # the JVM has died
+            return False
 
     def session_id(self) -> str:
         """What tells this JVM session from others."""
