@@ -8,7 +8,6 @@ aborts, and then the signal is delivered to whoever had it before.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -18,9 +17,10 @@ from types import FrameType
 from typing import Any
 
 from twophase.hooks.statement import Statement, live_statements
+from twophase.redaction import logger
 from twophase.spark.listener import JobTracker
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 #: Seconds that SIGTERM waits for statements to roll back; recovery does what is not done by then.
 GRACE_SECONDS = 30.0
