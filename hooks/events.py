@@ -6,18 +6,18 @@ ours looks up which statement a job or a stage belongs to and tells it. Nothing 
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twophase.hooks.status import is_asked_for
+from twophase.redaction import logger
 
 if TYPE_CHECKING:
     from twophase.hooks.statement import Statement
 
-log = logging.getLogger("twophase.hooks")
+log = logger("twophase.hooks")
 
 
 @dataclass(frozen=True)

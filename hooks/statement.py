@@ -6,7 +6,6 @@ and ``finish``, or ``fail``. The statement feeds the hooks; the participant is d
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,9 +16,10 @@ from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.interrupts import deferred_interrupts, tell_outcome
 from twophase.hooks.status import JobState, JobStatus
+from twophase.redaction import logger
 from twophase.transactions import Transaction, TransactionState
 
-log = logging.getLogger("twophase.hooks")
+log = logger("twophase.hooks")
 
 JobScope = Callable[["Statement"], AbstractContextManager[Any]]
 

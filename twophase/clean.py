@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 from twophase.catalog import Catalog, Residue
 from twophase.coordinator import Coordinator
 from twophase.records import describe_error
+from twophase.redaction import logger
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
 
 __all__ = ["Cleaned", "clean"]
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 #: States of a dead transaction that may have been published.
 _DECIDED = (TransactionState.COMMITTING, TransactionState.COMPLETED, TransactionState.IN_DOUBT)

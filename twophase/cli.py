@@ -1,6 +1,8 @@
 """The command line: look at the timeline, recover, clean, check, and run SQL.
 
-Exit codes: 0 done; 1 failed, and nothing happened; 2 wrong usage; 3 in doubt.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 in doubt. A write that failed changed nothing, but its command may have
+done something before: statements ahead of the one that failed, of several -e without --together or of a script, stay,
+and so does what `clean` had removed. All of it is listed, on failure too.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 from typing import Any
 
 import click
 
 from twophase.clean import clean as clean_up
-from twophase.errors import ConfigurationError, TransactionInDoubt, TwoPhaseError
-from twophase.output import ConsoleOutput, JsonOutput, Output
+from twophase.errors import ConfigurationError, TimelineError, TransactionInDoubt, TwoPhaseError
+from twophase.output import Answer, ConsoleOutput, JsonOutput, Output
 from twophase.records import TransactionRecord
 from twophase.recovery import Recovered
 from twophase.states import TransactionState
@@ -33,11 +36,23 @@ _ASSUMED = {"committed": TransactionState.COMPLETED, "rolled-back": TransactionS
 
 @dataclass
 class Context:
-    """What every command gets."""
+    """What every command gets.
+
+    Attributes
+    ----------
+    out : Output
+    url : str or None
+        Of the timeline.
+    conf : dict
+        Spark configuration.
+    failed : list of TransactionRecord
+        The transactions of the statement that failed.
+    """
 
     out: Output
     url: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
+    failed: list[TransactionRecord] = field(default_factory=list)
     _handle: Any = None
 
     def timeline(self) -> Timeline:
@@ -59,11 +74,14 @@ class Context:
         return self._handle
 
     def close(self) -> None:
-        """Stop the session, if one was started: nothing it says comes after the results."""
-        if self._handle is not None:
-            with suppress(Exception):
-                self._handle.detach()
-                self._handle.spark.stop()
+        """Say what is left to say, and stop the session, if one was started."""
+        try:
+            self.out.close()
+        finally:
+            if self._handle is not None:
+                with suppress(Exception):
+                    self._handle.detach()
+                    self._handle.spark.stop()
 
 
 def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -91,14 +109,11 @@ def command(function: Callable[..., int | None]) -> click.Command:
         context = Context(JsonOutput() if output == "json" else ConsoleOutput(), url, conf)
         try:
             code = function(context, **arguments)
-        except TransactionInDoubt as error:
-            context.out.error(error)
-            sys.exit(IN_DOUBT)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
-        except Exception as error:
-            context.out.error(error)
-            sys.exit(FAILED)
+        except (Exception, KeyboardInterrupt) as error:
+            context.out.error(error, context.failed)
+            sys.exit(IN_DOUBT if isinstance(error, TransactionInDoubt) else FAILED)
         finally:
             context.close()
         sys.exit(code or DONE)
@@ -107,12 +122,42 @@ def command(function: Callable[..., int | None]) -> click.Command:
     return click.command(name, help=function.__doc__)(run)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Tells wrong usage as JSON, too, where JSON was asked for."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        if not (standalone_mode and _asks_for_json(words)):
+            return super().main(words, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            sys.exit(super().main(words, prog_name, complete_var, standalone_mode=False, **extra))
+        except (click.ClickException, click.Abort) as error:
+            out = JsonOutput()
+            out.error(error)
+            out.close()
+            sys.exit(error.exit_code if isinstance(error, click.ClickException) else FAILED)
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    given = [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
+    given += [value for word, value in pairwise(words) if word == "--output"]
+    return "json" in given
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="twophase")
 def main() -> None:
     """All-or-nothing CREATE TABLE AS SELECT, REPLACE and INSERT for PySpark.
 
-    Exit codes: 0 done; 1 failed, and nothing happened; 3 in doubt.
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 in doubt. A write that failed changed nothing; what the same command
+    did before it stays, and is listed.
     """
 
 
@@ -178,7 +223,8 @@ def clean(context: Context, dry_run: bool) -> int:
     """Remove what dead transactions left, and replaced versions past their retention.
 
     Dead transactions are recovered first, as by `twophase recover`. Only what carries the stamp of a transaction of
-    this timeline that has ended is removed; the rest is listed.
+    this timeline that has ended is removed; the rest is listed. Where something cannot be removed, the others still
+    are: it exits with 1, and the list says which.
     """
     handle = context.session()
     results = clean_up(handle.coordinator, handle.catalogs.values(), dry_run)
@@ -223,31 +269,78 @@ def _check_timeline(context: Context, handle: Any) -> dict[str, list[str]]:
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(0), help="Show at most so many rows.")
 @command
 def sql(context: Context, statements: Sequence[str], together: bool, limit: int) -> None:
-    """Run SQL statements in a session of their own, each all-or-nothing."""
-    handle = context.session()
-    if not together:
-        for statement in statements:
-            _run(context, handle, statement, limit)
-        return
-    from twophase.spark.session import transaction
+    """Run SQL statements in a session of their own, each all-or-nothing.
 
-    with transaction(handle.spark) as tx:
-        results = [_execute(handle, statement, limit) for statement in statements]
-    for columns, rows in results:
-        context.out.statement(columns, rows, [])
-    if (record := handle.timeline.transaction(tx.id)) is not None:
-        context.out.statement([], [], [record])
+    Without --together the first one that fails ends the command: those before it stay, and are listed, and those
+    after it are not run. So it is with the statements of a script.
+    """
+    handle = context.session()
+    if together:
+        _run_together(context, handle, statements, limit)
+        return
+    for number, statement in enumerate(statements, 1):
+        try:
+            _run(context, handle, statement, limit)
+        except BaseException as error:
+            if len(statements) > 1:
+                error.add_note(_place(number, len(statements)))
+            raise
+
+
+def _place(number: int, count: int) -> str:
+    before = "" if number == 1 else " What those before it did stays."
+    after = "" if number == count else " Those after it were not run."
+    return f"This was statement {number} of {count}.{before}{after}"
 
 
 def _run(context: Context, handle: Any, statement: str, limit: int) -> None:
-    line: Timeline = handle.timeline
-    before = {record.id for record in line.transactions(limit=100)}
-    columns, rows = _execute(handle, statement, limit)
-    own = [r for r in line.transactions(limit=100, coordinator=handle.coordinator.name) if r.id not in before]
-    context.out.statement(columns, rows, [record for record in own if record.owner.pid == os.getpid()])
+    with _noting_failed(context, handle) as made:
+        answer = _execute(handle, statement, limit)
+    _tell(context, [answer], made)
 
 
-def _execute(handle: Any, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _run_together(context: Context, handle: Any, statements: Sequence[str], limit: int) -> None:
+    from twophase.spark.session import transaction
+
+    with _noting_failed(context, handle) as made, transaction(handle.spark):
+        answers = [_execute(handle, statement, limit) for statement in statements]
+    _tell(context, answers, made)
+
+
+def _tell(context: Context, answers: Sequence[Answer], made: Callable[[], list[TransactionRecord]]) -> None:
+    records: list[TransactionRecord] = []
+    try:
+        records = made()
+    except TimelineError as error:
+        error.add_note("What was to be run had ended well before this; only its transactions cannot be listed.")
+        raise
+    finally:
+        context.out.statements(answers, records)
+
+
+@contextmanager
+def _noting_failed(context: Context, handle: Any) -> Iterator[Callable[[], list[TransactionRecord]]]:
+    """Yields what tells the transactions that were made since, the oldest first; on failure they are noted."""
+    line, name = handle.timeline, handle.coordinator.name
+    before = {record.id for record in line.transactions(coordinator=name, limit=100)}
+
+    def made() -> list[TransactionRecord]:
+        limit, found = 100, line.transactions(coordinator=name, limit=100)
+        while len(found) == limit and not any(record.id in before for record in found):
+            limit *= 10
+            found = line.transactions(coordinator=name, limit=limit)
+        new = takewhile(lambda record: record.id not in before, found)
+        return [record for record in new if record.owner.pid == os.getpid()][::-1]
+
+    try:
+        yield made
+    except BaseException:
+        with suppress(Exception):  # The statement's own error is the one to tell.
+            context.failed = made()
+        raise
+
+
+def _execute(handle: Any, statement: str, limit: int) -> Answer:
     frame = handle.spark.sql(statement)
     # The command line shows rows to a person, and no more of them than asked for.
     return frame.columns, [tuple(row) for row in frame.limit(limit).collect()] if frame.columns else []

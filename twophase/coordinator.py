@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import logging
 import weakref
 from collections.abc import Callable
 
@@ -15,13 +14,14 @@ from twophase.identifiers import coordinator_name, new_transaction_id
 from twophase.liveness import Lease, this_process
 from twophase.records import ParticipantRecord
 from twophase.recovery import Recovered, Recovery
+from twophase.redaction import logger
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
 
 __all__ = ["Coordinator", "Recovered"]
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 
 class Coordinator:

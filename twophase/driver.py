@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from twophase.failpoints import declare, step
 from twophase.liveness import Lease, clock
 from twophase.model import Level, ObjectPath, Outcome, Purpose
 from twophase.records import ParticipantRecord
+from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 _T = TypeVar("_T")
 
 declare(

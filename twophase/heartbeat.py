@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from twophase.errors import LeaseLostError, TimelineError
 from twophase.liveness import Lease
+from twophase.redaction import logger
 from twophase.timeline import Timeline
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 
 class Heartbeat:

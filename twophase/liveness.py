@@ -93,16 +93,28 @@ def _boot_id() -> str:
 
 
 def _process_ended(pid: int, started: str) -> bool:
-    try:
-        process = psutil.Process(pid)
-        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return True  # Killed, but its parent has not fetched the exit code yet.
-    except psutil.NoSuchProcess:
+    if not _number_in_use(pid):
         return True
-    except psutil.AccessDenied:
-        return False
+    try:
+        if psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return True  # Killed, but its parent has not fetched the exit code yet.
+    except psutil.Error:
+        return False  # It is there, and may not be looked at: /proc can hide the processes of other users.
     now = _started(pid)
-    return now is not None and now != started
+    if now is None or now.partition(":")[0] != started.partition(":")[0]:
+        return False  # Not told, or told in another unit.
+    return now != started
+
+
+def _number_in_use(pid: int) -> bool:
+    """Whether there is a process of this number: the kernel itself says so, whatever it shows of it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # Another user's.
+    return True
 
 
 def _started(pid: int) -> str | None:

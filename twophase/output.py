@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from twophase.clean import Cleaned
 from twophase.errors import TwoPhaseError
 from twophase.records import TransactionRecord
 from twophase.recovery import Recovered
+
+#: The columns and rows of a statement; without columns for one that has no answer.
+Answer = tuple[Sequence[str], Sequence[Sequence[Any]]]
 
 _STYLES = {"COMPLETED": "green", "ROLLED_BACK": "yellow", "IN_DOUBT": "bold red", "COMMITTING": "cyan"}
 
@@ -44,43 +49,50 @@ class Output(ABC):
         """Problems, by what was looked at."""
 
     @abstractmethod
-    def statement(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], records: Sequence[Any]) -> None:
-        """The result of a statement, and the transactions that it made."""
+    def statements(self, answers: Sequence[Answer], records: Sequence[TransactionRecord]) -> None:
+        """What statements answered, and the transactions that they made together."""
 
     @abstractmethod
-    def error(self, error: BaseException) -> None:
-        """Why a command failed."""
+    def error(self, error: BaseException, records: Sequence[TransactionRecord] = ()) -> None:
+        """Why a command failed, and how the transactions of the statement that failed ended."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more is to be said."""
 
 
 class JsonOutput(Output):
-    """One JSON document for each command."""
+    """One JSON document for each command, whatever happens: it is printed at the end."""
+
+    def __init__(self) -> None:
+        self._document: dict[str, Any] = {}
 
     def transactions(self, records: Sequence[TransactionRecord]) -> None:
-        _print_json({"transactions": [record.to_document() for record in records]})
+        self._document["transactions"] = _documents(records)
 
     def transaction(self, record: TransactionRecord) -> None:
-        _print_json(record.to_document())
+        self._document |= record.to_document()
 
     def recovered(self, results: Sequence[Recovered]) -> None:
-        _print_json({"recovered": [result.to_document() for result in results]})
+        self._document["recovered"] = _documents(results)
 
     def cleaned(self, results: Sequence[Cleaned], *, dry_run: bool) -> None:
-        _print_json({"dry_run": dry_run, "residues": [result.to_document() for result in results]})
+        self._document |= {"dry_run": dry_run, "residues": _documents(results)}
 
     def checked(self, checks: Mapping[str, Sequence[str]]) -> None:
-        _print_json({"checks": {name: list(problems) for name, problems in checks.items()}})
+        self._document["checks"] = {name: list(problems) for name, problems in checks.items()}
 
-    def statement(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], records: Sequence[Any]) -> None:
-        _print_json(
-            {
-                "columns": list(columns),
-                "rows": [list(row) for row in rows],
-                "transactions": [record.to_document() for record in records],
-            }
-        )
+    def statements(self, answers: Sequence[Answer], records: Sequence[TransactionRecord]) -> None:
+        results = self._document.setdefault("results", [])
+        for columns, rows in answers:
+            results.append({"columns": columns, "rows": rows, "transactions": _documents(records)})
 
-    def error(self, error: BaseException) -> None:
+    def error(self, error: BaseException, records: Sequence[TransactionRecord] = ()) -> None:
         document: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
+        if isinstance(error, click.ClickException):
+            document["message"] = error.format_message()
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            document["hint"] = error.ctx.get_usage()
         if isinstance(error, TwoPhaseError):
             document |= {
                 "message": error.message,
@@ -91,15 +103,27 @@ class JsonOutput(Output):
             }
         if notes := getattr(error, "__notes__", None):
             document["notes"] = list(notes)
-        _print_json({"error": document})
+        if records:
+            document["transactions"] = _documents(records)
+        self._document["error"] = document
+
+    def close(self) -> None:
+        if self._document:
+            text = json.dumps(_plain(self._document), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+            click.echo(text)
+            self._document = {}
 
 
 class ConsoleOutput(Output):
     """Tables and sentences."""
 
     def __init__(self) -> None:
-        # Outside a terminal nothing is cut off to a guessed width.
-        self._console = Console(width=None if Console().is_terminal else 200)
+        # Outside a terminal nothing is cut off to a guessed width. What is shown is the user's own: it holds no markup.
+        self._width = None if Console().is_terminal else 200
+        self._console = self._new_console()
+
+    def _new_console(self, *, stderr: bool = False) -> Console:
+        return Console(width=self._width, stderr=stderr, markup=False, emoji=False)
 
     def transactions(self, records: Sequence[TransactionRecord]) -> None:
         table = _table("Transaction", "State", "Level", "Began", "Who", "Tables")
@@ -110,7 +134,7 @@ class ConsoleOutput(Output):
         self._show(table, "The timeline is empty.")
 
     def transaction(self, record: TransactionRecord) -> None:
-        facts = {
+        facts: dict[str, Text | str] = {
             "Transaction": record.id,
             "State": _state(record.state.value),
             "Level": _level(record),
@@ -154,31 +178,58 @@ class ConsoleOutput(Output):
 
     def checked(self, checks: Mapping[str, Sequence[str]]) -> None:
         for name, problems in checks.items():
-            self._console.print(f"[green]ok[/]  {name}" if not problems else f"[bold red]bad[/] {name}")
+            self._console.print(Text.assemble(("bad", "bold red") if problems else ("ok ", "green"), " ", name))
             for problem in problems:
-                self._console.print(f"      {problem}", markup=False)
+                self._console.print(f"      {problem}")
 
-    def statement(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], records: Sequence[Any]) -> None:
-        if columns:
+    def statements(self, answers: Sequence[Answer], records: Sequence[TransactionRecord]) -> None:
+        for columns, rows in answers:
+            if not columns:
+                continue
             table = _table(*columns)
             for row in rows:
                 table.add_row(*("NULL" if value is None else str(value) for value in row))
             self._console.print(table)
-        for record in records:
-            self._console.print(f"{_state(record.state.value)}, level {_level(record)}: transaction {record.id}")
+        _print_ends(self._console, records)
 
-    def error(self, error: BaseException) -> None:
-        console = Console(stderr=True, width=self._console.width)
-        console.print(f"{type(error).__name__}: {error}", style="red", markup=False)
+    def error(self, error: BaseException, records: Sequence[TransactionRecord] = ()) -> None:
+        console = self._new_console(stderr=True)
+        console.print(f"{type(error).__name__}: {error}", style="red")
         for note in getattr(error, "__notes__", ()):
-            console.print(note, markup=False)
+            console.print(note)
+        _print_ends(console, records)
+
+    def close(self) -> None:
+        pass
 
     def _show(self, table: Table, empty: str) -> None:
         self._console.print(table if table.row_count else empty)
 
 
-def _print_json(document: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+def _documents(things: Iterable[TransactionRecord | Recovered | Cleaned]) -> list[dict[str, Any]]:
+    return [thing.to_document() for thing in things]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: numbers that are none, and keys that are no text, become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else _text(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _text(key: Any) -> str:
+    plain = _plain(key)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str).strip('"')
+
+
+def _print_ends(console: Console, records: Iterable[TransactionRecord]) -> None:
+    for record in records:
+        level = f", level {_level(record)}" if record.level is not None else ""
+        console.print(Text.assemble(_state(record.state.value), f"{level}: transaction {record.id}"))
 
 
 def _table(*columns: str) -> Table:
@@ -188,9 +239,8 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _state(name: str) -> str:
-    style = _STYLES.get(name)
-    return f"[{style}]{name}[/]" if style else name
+def _state(name: str) -> Text:
+    return Text(name, _STYLES.get(name, ""))
 
 
 def _level(record: TransactionRecord) -> str:

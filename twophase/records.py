@@ -9,12 +9,9 @@ from typing import Any
 
 from twophase.liveness import Owner, is_abandoned
 from twophase.model import Level, ObjectPath, Purpose
+from twophase.redaction import redact
 from twophase.states import ParticipantState, TransactionState
 
-_USERINFO = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
-_SECRET = re.compile(
-    r"""(?ix) ( (?:password|passwd|pwd|secret|token|credentials?|(?:api|access|secret)[-_.]?key)["']?\s*[=:]\s* ) \S+"""
-)
 _LONGEST_ERROR = 500
 #: How a call into a JVM begins to tell of an exception, whose own words and stack trace follow.
 _CALL_OF_A_JVM = re.compile(r"\AAn error occurred while [^\n]*\n\s*:\s*")
@@ -38,8 +35,7 @@ def name_error(error: BaseException) -> str:
 def first_line(error: BaseException | str) -> str:
     """What an error says, without a stack trace behind it, and without anything that looks like a secret."""
     text = _CALL_OF_A_JVM.sub("", str(error).strip())
-    first = _USERINFO.sub(r"\1:***@", text.splitlines()[0] if text else "")
-    return _SECRET.sub(r"\1***", first)
+    return redact(text.splitlines()[0] if text else "")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.heartbeat import Heartbeat
 from twophase.liveness import Lease, this_process
 from twophase.records import TransactionRecord, describe_error
+from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.records import first_line, name_error
+from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Transaction", "TransactionState"]
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 declare("core.begin", "core.write")
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
+from twophase.redaction import is_secret
 
 #: Formats that ``DataFrameWriter.save`` writes as plain files, so that a directory is a table.
 FILE_PROVIDERS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
@@ -22,7 +23,6 @@ PROVIDERS = FILE_PROVIDERS | {SERDE_PROVIDER}
 CLUSTERING = "clusteringColumns"
 
 REDACTED = "*********(redacted)"
-_SECRET = "(?i)secret|password|token|access[.]?key"
 
 _TEXT_SERDE = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
@@ -171,7 +171,7 @@ def _type(field: pa.Field) -> str:
 
 
 def has_secrets(definition: TableDefinition, conf: Mapping[str, str]) -> bool:
-    """Whether an option or property looks like a secret to Spark's own redaction."""
+    """Whether an option or property looks like a secret, to us or to Spark's own redaction."""
     return redacted(definition, conf) != definition
 
 
@@ -179,10 +179,14 @@ def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefin
     """The definition with secrets replaced by a marker."""
     if not definition.options and not definition.properties:
         return definition
-    secret = re.compile(conf.get("spark.redaction.regex") or _SECRET)
+    pattern = conf.get("spark.redaction.regex")
+    named = re.compile(pattern) if pattern else None
 
     def hidden(texts: Mapping[str, str]) -> dict[str, str]:
-        return {key: REDACTED if secret.search(key) else value for key, value in texts.items()}
+        return {
+            key: REDACTED if is_secret(key, value) or (named and named.search(key)) else value
+            for key, value in texts.items()
+        }
 
     return replace(definition, options=hidden(definition.options), properties=hidden(definition.properties))
 
@@ -190,3 +194,16 @@ def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefin
 def is_redacted(definition: TableDefinition) -> bool:
     """Whether a secret was taken out of this definition."""
     return REDACTED in (*definition.options.values(), *definition.properties.values())
+
+
+def with_secrets(definition: TableDefinition, source: TableDefinition) -> TableDefinition:
+    """A redacted definition with those secrets that another one holds."""
+
+    def shown(texts: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+        return {key: known.get(key, value) if value == REDACTED else value for key, value in texts.items()}
+
+    return replace(
+        definition,
+        options=shown(definition.options, source.options),
+        properties=shown(definition.properties, source.properties),
+    )

@@ -19,7 +19,6 @@ A recipe is a subclass. Its document holds::
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +26,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted, redacted, same_layout, to_table
+from twophase.catalogs.hive.definitions import (
+    FILE_PROVIDERS,
+    is_redacted,
+    redacted,
+    same_layout,
+    to_table,
+    with_secrets,
+)
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
 from twophase.catalogs.hive.partitions import Key
@@ -37,11 +43,12 @@ from twophase.errors import CatalogError, ConfigurationError, TransactionAborted
 from twophase.failpoints import step
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
 from twophase.reading import ReadSource
+from twophase.redaction import logger
 
 if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 CREATE, REPLACE, INSERT = "create", "replace", "insert"
 
@@ -138,11 +145,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
         Raises
         ------
         CatalogError
-            It needs secrets that only the statement's own process had.
+            It needs secrets that only the statement's own process had, and no hidden table of ours in the metastore.
         """
         if self._live is not None:
             return self._live
-        stored = self.stored_definition
+        stored = self._with_secrets(self.stored_definition)
         if is_redacted(stored):
             raise CatalogError(
                 f"The options of {self.path} hold secrets, which are never written down: they ended with the process.",
@@ -151,6 +158,14 @@ class HiveParticipant(TwoPhaseCatalogTable):
                 hint="Run the statement again.",
             )
         return stored
+
+    def _with_secrets(self, stored: TableDefinition) -> TableDefinition:
+        if not is_redacted(stored):
+            return stored
+        found = self.metastore.get_table(self.database, self.hidden("table"))
+        if found is None or found.stamp != self.transaction_id:
+            return stored
+        return with_secrets(stored, self.hive.definition_of(found))
 
     @property
     def stored_definition(self) -> TableDefinition:
@@ -297,13 +312,17 @@ class HiveParticipant(TwoPhaseCatalogTable):
             raise self.conflict("it was dropped meanwhile")
         if not self.is_unmoved(now) or now.stamp != before["stamp"]:
             raise self.conflict("another writer published it meanwhile")
-        if not same_layout(redacted(self.hive.definition_of(now), self.hive.conf), self.before_definition):
+        if not same_layout(self._redacted(self.hive.definition_of(now)), self._redacted(self.before_definition)):
             raise self.conflict("its columns or options were changed meanwhile")
         return now
 
     def is_unmoved(self, now: HiveTable) -> bool:
         """Whether the table's rows are where they were at the offer, as far as its directory tells."""
         return self.before is not None and same(now.location, self.before["location"])
+
+    def _redacted(self, definition: TableDefinition) -> TableDefinition:
+        # Both sides are: the document may come from a session that took other names for secrets.
+        return redacted(definition, self.hive.conf)
 
     @property
     def before_definition(self) -> TableDefinition:

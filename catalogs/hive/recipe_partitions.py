@@ -321,15 +321,15 @@ class PointerPartitions(PointerParticipant):
         They stay for readers in flight, and ``ADD PARTITION`` and ``MSCK REPAIR`` would find their rows again.
         """
         table = self.current()
-        if table is None or table.kind != MANAGED or not self.hive.places(self.path).is_tables(str(table.location)):
+        old = str(table.location) if table else ""
+        if table is None or table.kind != MANAGED or not self.hive.places(self.path).is_tables(old):
             return
-        left = [change for change in plan.of(SWITCH, REMOVE) if change.old and is_below(change.old, table.location)]
-        if not left:
+        if not any(change.old and is_below(change.old, old) for change in plan.of(SWITCH, REMOVE)):
             return
         with self.step("root"), contextlib.suppress(StampChangedError):  # somebody has replaced the table: as good
             layout.write_stamp(self.files, self.root, self.stamp_facts())
             # Whether the version was published, its place in the metastore tells no longer.
-            layout.mark_published(self.files, str(table.location), self.transaction_id)
+            layout.mark_published(self.files, old, self.transaction_id)
             self.metastore.place_table(replace(table, location=self.root), instead_of=table.stored_stamp)
 
     def finish(self) -> None:

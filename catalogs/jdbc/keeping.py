@@ -6,7 +6,6 @@ the publish. What cannot be kept is named: in the log, and under ``lost`` in the
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,11 +15,12 @@ from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import errors
 from twophase.catalogs.jdbc.database import Database, Table
+from twophase.redaction import logger
 
 if TYPE_CHECKING:
     from twophase.catalogs.jdbc.participant import JdbcParticipant
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 
 class Keeper(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 import uuid
@@ -46,9 +45,10 @@ from twophase.errors import (
 )
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.reading import Deletion, Filter, ReadSource
+from twophase.redaction import logger
 from twophase.schema import to_iceberg
 
-_log = logging.getLogger("twophase")
+_log = logger("twophase")
 
 
 class LakehouseCatalog(Catalog):

@@ -171,6 +171,72 @@ def test_errors_in_doubt_exit_with_three(bench: Bench, run: Any, monkeypatch: py
     assert document(result)["error"]["transaction_id"] == "app-1"
 
 
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        (["recover", "--assume", "committed", "--output", "json"], "UsageError", "--assume needs the ID"),
+        (["recover", "--assume", "perhaps", "--output=json"], "BadParameter", "perhaps"),
+        (["timeline", "--output", "json", "--nosuch"], "NoSuchOption", "--nosuch"),
+        (["timeline", "--output", "json", "--conf", "novalue"], "BadParameter", "key=value"),
+        (["show", "--output", "json"], "MissingParameter", "ID"),
+        (["sql", "--output", "json"], "MissingParameter", "-e"),
+        (["nosuch", "--output", "json"], "", "No such command"),
+    ],
+)
+def test_wrong_usage_is_json_where_json_was_asked_for(words: list[str], kind: str, said: str) -> None:
+    result = CliRunner().invoke(cli.main, words)
+    assert result.exit_code == 2
+    error = document(result)["error"]
+    assert said in error["message"]
+    assert error["kind"] == (kind or error["kind"])
+    assert "Usage: " in error["hint"]
+    assert result.stderr == ""
+
+
+def test_wrong_usage_is_told_to_people_on_stderr() -> None:
+    result = CliRunner().invoke(cli.main, ["recover", "--assume", "committed"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--assume needs the ID" in result.stderr
+
+
+def test_help_is_no_error_whatever_the_output() -> None:
+    result = CliRunner().invoke(cli.main, ["sql", "--output", "json", "--help"])
+    assert result.exit_code == 0
+    assert "those before it stay" in " ".join(result.stdout.split())
+
+
+def test_an_interrupt_makes_one_json_document(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(_: cli.Context) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.Context, "session", session)
+    result = run("clean", "--output", "json")
+    assert result.exit_code == 1
+    assert document(result)["error"]["kind"] == "KeyboardInterrupt"
+
+
+def test_an_error_that_looks_like_markup_is_shown_as_it_is(bench: Bench, run: Any) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    tx.abort(RuntimeError("Unable to read [/data/in] of [bold]job"))
+    for result in (run("show", tx.id), run("show", tx.id, "--output", "json")):
+        assert result.exit_code == 0
+        assert "Unable to read [/data/in] of [bold]job" in result.stdout
+
+
+def test_what_clean_could_not_remove_is_listed_beside_what_it_removed(bench: Bench, run: Any) -> None:
+    catalog = bench.catalogs["one"]
+    catalog.faults.add("abort", "error")
+    catalog.faults.add("remove_residue", "error", 1)
+    for name in ("t", "u"):
+        tx = bench.coordinator().begin()
+        write(tx, catalog, name)
+        tx.abort()
+    result = run("clean", "--output", "json")
+    assert result.exit_code == 1
+    assert sorted(residue["removed"] for residue in document(result)["residues"]) == [False, True]
+
+
 def test_a_configuration_of_the_wrong_form_is_wrong_usage(run: Any) -> None:
     assert run("timeline", "--conf", "novalue").exit_code == 2
 

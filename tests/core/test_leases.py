@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -314,6 +316,50 @@ def test_a_process_that_cannot_be_seen_from_here_is_not_taken_for_gone() -> None
     me = this_process()
     assert not Owner("elsewhere", me.boot_id, 999_999_999, "ticks:1").is_gone()
     assert not Owner(me.host, "another boot or container", 999_999_999, "ticks:1").is_gone()
+
+
+#: Judges the process that started it, as somebody else if it can: alive, or gone.
+_JUDGE = """
+import os, sys
+import psutil
+from twophase.liveness import Owner, this_process
+here = this_process()
+owner = Owner(here.host, here.boot_id, int(sys.argv[1]), sys.argv[2])
+if len(sys.argv) > 3:
+    psutil.PROCFS_PATH = sys.argv[3]
+elif os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    psutil.Process(owner.pid)
+except psutil.NoSuchProcess:
+    print("hidden", "gone" if owner.is_gone() else "alive")
+"""
+
+
+def judged(*words: str, before: Iterable[str] = ()) -> str:
+    me = this_process()
+    command = [*before, sys.executable, "-c", _JUDGE, str(me.pid), me.pid_started, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+def test_a_live_process_that_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
+    assert judged(str(tmp_path)) == "hidden alive"
+
+
+def test_a_live_process_that_proc_hides_from_other_users_is_not_gone() -> None:
+    """The real thing (``hidepid=2``), wherever the kernel lets this test mount something."""
+    hiding = ("unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh")
+    if subprocess.run([*hiding, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here; the test before this one tests the same decision")
+    assert judged(before=hiding) == "hidden alive"
+
+
+def test_a_start_that_is_told_in_another_unit_proves_nothing() -> None:
+    me = this_process()
+    assert not Owner(me.host, me.boot_id, me.pid, "seconds:1").is_gone()
+    assert not Owner(me.host, me.boot_id, me.pid, "").is_gone()
 
 
 def test_a_killed_child_is_gone_before_its_parent_asked_for_it(tmp_path: Path) -> None:

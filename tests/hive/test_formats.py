@@ -89,6 +89,20 @@ def test_secrets_in_options_are_never_written_down_and_recovery_can_publish(worl
     assert world.catalog.load_table(ObjectPath.of("default", "t")).options["my.password"] == secret
 
 
+def test_a_replace_with_secrets_is_carried_on_by_recovery(world: World) -> None:
+    """The secrets are in the hidden table then, which the metastore keeps as it keeps any table's options."""
+    secret = "hunter2-hunter2"
+    world.run("t", world.sql("SELECT 1 AS a"), provider="csv", options={"my.passphrase": "old"})
+    facts: dict[str, Any] = {"provider": "csv", "options": {"my.passphrase": secret, "apiKeyId": secret, "sep": ";"}}
+    participant = world.stage("t", world.sql("SELECT 2 AS a, 3 AS b"), Purpose.REPLACE_TABLE_AS, **facts)
+    assert secret not in json.dumps(participant.document)
+    world.reborn(participant).commit()
+    world.reborn(participant).finish()
+    assert world.rows("t") == [(2, 3)]
+    found = world.catalog.load_table(ObjectPath.of("default", "t")).options
+    assert (found["my.passphrase"], found["apiKeyId"]) == (secret, secret)
+
+
 def test_types_survive(world: World) -> None:
     query = (
         "SELECT named_struct('a', 1, 'b', array('x')) AS s, map('k', 1.50BD) AS m, date'2024-01-02' AS d, "

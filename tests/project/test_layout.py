@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,13 @@ def test_the_check_itself_finds_every_kind_of_import(tmp_path: Path, text: str, 
     file.write_text(text)
     module = "twophase.catalogs.module" if ".." in text else "twophase.module"
     assert [name for _, name in source.imports(file, module)] == expected
+
+
+def test_every_logger_of_ours_takes_secrets_out() -> None:
+    wrong = [
+        module
+        for module, file in source.modules().items()
+        if module != "twophase.redaction"
+        and re.search(r'getLogger\(("twophase|__name__|\))', file.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "use twophase.redaction.logger in: " + ", ".join(wrong)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.errors import AnalysisException, SparkRuntimeException
 from pyspark.sql import Row, SparkSession
 
 import twophase
 from tests.spark.conftest import CHAOS, Start
+from twophase import cli
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, TransactionInDoubt
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath
@@ -378,3 +381,122 @@ def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
     lake.faults.add(step, "error")
     with pytest.raises(CatalogError, match=r"Table: db\.`a b`\."):
         spark.sql(statement)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(handle: Handle, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs ``twophase sql`` in this session instead of one of its own, a statement for each argument."""
+    monkeypatch.setattr(cli.Context, "session", lambda _: handle)
+
+    def run(*statements: str, options: Sequence[str] = ()) -> Result:
+        words = [word for statement in statements for word in ("-e", statement)]
+        return CliRunner().invoke(cli.main, ["sql", *words, *options])
+
+    return run
+
+
+def document(result: Result) -> Any:
+    """The one document on stdout, by the letter of JSON."""
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(result.stdout, parse_constant=refuse)
+
+
+JSON = ("--output", "json")
+
+
+def ends(transactions: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    return [(row["state"], [".".join(p["path"]) for p in row["participants"]]) for row in transactions]
+
+
+def test_several_statements_make_one_json_document(command: Callable[..., Result]) -> None:
+    result = command("SELECT 1 AS a", "CREATE TABLE lake.db.t AS SELECT 2 AS b", options=JSON)
+    assert result.exit_code == 0
+    first, second = document(result)["results"]
+    assert (first["columns"], first["rows"], first["transactions"]) == (["a"], [[1]], [])
+    assert ends(second["transactions"]) == [("COMPLETED", ["db.t"])]
+
+
+def test_statements_together_make_one_json_document_with_their_one_transaction(command: Callable[..., Result]) -> None:
+    statements = ("CREATE TABLE lake.db.t AS SELECT 1 AS a", "SELECT * FROM lake.db.t")
+    first, second = document(command(*statements, options=["--together", *JSON]))["results"]
+    assert (first["columns"], second["rows"]) == ([], [[1]])
+    assert first["transactions"] == second["transactions"]
+    assert ends(second["transactions"]) == [("COMPLETED", ["db.t"])]
+
+
+def test_a_failure_after_a_success_makes_one_json_document_that_lists_both(command: Callable[..., Result]) -> None:
+    result = command(
+        "CREATE TABLE lake.db.t AS SELECT 1 AS a",
+        "INSERT INTO lake.db.t SELECT raise_error('no') AS a",
+        "SELECT 'never run'",
+        options=JSON,
+    )
+    assert result.exit_code == 1
+    found = document(result)
+    assert [ends(done["transactions"]) for done in found["results"]] == [[("COMPLETED", ["db.t"])]]
+    assert ends(found["error"]["transactions"]) == [("ROLLED_BACK", ["db.t"])]
+    assert found["error"]["notes"] == [
+        "This was statement 2 of 3. What those before it did stays. Those after it were not run."
+    ]
+
+
+def test_what_a_script_did_before_it_failed_is_listed(command: Callable[..., Result], spark: SparkSession) -> None:
+    if spark.version < "4.1":
+        return  # Spark 4.0 has no scripts unless told so.
+    script = (
+        "BEGIN CREATE TABLE lake.db.t AS SELECT 1 AS a; "
+        "INSERT INTO lake.db.t SELECT CAST(raise_error('no') AS INT) AS a; END"
+    )
+    found = document(command(script, options=JSON))
+    assert ends(found["error"]["transactions"]) == [("COMPLETED", ["db.t"]), ("ROLLED_BACK", ["db.t"])]
+
+
+def test_a_failure_of_statements_together_leaves_nothing_and_says_so(
+    command: Callable[..., Result], lake: ChaosCatalog
+) -> None:
+    result = command("CREATE TABLE lake.db.t AS SELECT 1 AS a", "SELECT nope", options=["--together", *JSON])
+    assert result.exit_code == 1
+    assert ends(document(result)["error"]["transactions"]) == [("ROLLED_BACK", ["db.t"])]
+    assert "results" not in document(result)
+    assert lake.list_tables("db") == []
+
+
+def test_a_failure_after_a_success_is_told_to_people_too(command: Callable[..., Result]) -> None:
+    result = command("CREATE TABLE lake.db.t AS SELECT 1 AS a", "INSERT INTO lake.db.t SELECT raise_error('no') AS a")
+    assert result.exit_code == 1
+    assert "COMPLETED, level 3: transaction" in result.stdout
+    assert "This was statement 2 of 2. What those before it did stays." in result.stderr
+    assert "ROLLED_BACK: transaction" in result.stderr
+
+
+def test_a_doubt_makes_one_json_document(command: Callable[..., Result], lake: ChaosCatalog) -> None:
+    lake.faults.add("publish", "lost_reply", 1)
+    lake.faults.add("outcome", "error")
+    result = command("SELECT 1 AS a", "CREATE TABLE lake.db.t AS SELECT 1 AS a", options=JSON)
+    assert result.exit_code == 3
+    found = document(result)
+    assert (len(found["results"]), found["error"]["kind"]) == (1, "TransactionInDoubt")
+    assert ends(found["error"]["transactions"]) == [("IN_DOUBT", ["db.t"])]
+
+
+def test_values_that_json_has_no_words_for_become_text(command: Callable[..., Result]) -> None:
+    query = (
+        "SELECT double('NaN') AS a, array(double('inf'), -double('inf')) AS b, map(date'2024-01-02', 1) AS c, "
+        "map(1, float('NaN')) AS d, named_struct('x', double('NaN')) AS e, 1.5D AS f"
+    )
+    ((row,),) = [done["rows"] for done in document(command(query, options=JSON))["results"]]
+    assert row == ["NaN", ["Infinity", "-Infinity"], {"2024-01-02": 1}, {"1": "NaN"}, ["NaN"], 1.5]
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(command: Callable[..., Result]) -> None:
+    result = command("SELECT '[/x] hi' AS a, '[bold]abc' AS `[b]c`, ':smile:' AS `[/]`")
+    assert result.exit_code == 0
+    for text in ("[/x] hi", "[bold]abc", "[b]c", ":smile:", "[/]"):
+        assert text in result.stdout
+    assert "[/data/in]" in command("SELECT raise_error('[/data/in]')").stderr

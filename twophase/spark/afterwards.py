@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-log = logging.getLogger("twophase.spark")
+from twophase.redaction import logger
+
+log = logger("twophase.spark")
 
 
 @contextmanager

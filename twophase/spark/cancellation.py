@@ -8,7 +8,6 @@ aborts, and then the signal is delivered to whoever had it before.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -20,9 +19,10 @@ from typing import Any
 
 from twophase.hooks.interrupts import restore_handler, tell_outcome
 from twophase.hooks.statement import Statement, live_statements, statements_begun
+from twophase.redaction import logger
 from twophase.spark.listener import JobTracker
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 #: Seconds that SIGTERM waits for statements to roll back; recovery does what is not done by then.
 GRACE_SECONDS = 30.0

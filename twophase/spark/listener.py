@@ -8,7 +8,6 @@ new Java proxy, so what is registered is one Java object before it, which can be
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +16,12 @@ from typing import Any
 
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted, TaskEnded
 from twophase.hooks.statement import Statement
+from twophase.redaction import logger
 from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.jvm.remembering import NEVER_ASKED, remembering
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 _QUEUE = "twophase"
 #: Events that we do not want; those of later versions fall through ``__getattr__``.

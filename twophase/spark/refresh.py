@@ -6,19 +6,19 @@ found by its plan. Where nothing is cached this costs one call.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
 from twophase.errors import TwoPhaseError
 from twophase.model import ObjectPath, quote
+from twophase.redaction import logger
 from twophase.spark.jvm.caches import TableCaches
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 _SESSION = "spark_catalog"
 

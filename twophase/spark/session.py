@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from twophase.coordinator import Coordinator, Recovered
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
 from twophase.hooks.hook import JobStatusHook
 from twophase.model import ObjectPath
+from twophase.redaction import logger
 from twophase.spark import live, options, shared
 from twophase.spark.environment import SessionEnvironment
 from twophase.spark.jvm import private
@@ -27,7 +27,7 @@ from twophase.spark.routing import doors
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 _attached: dict[str, Handle] = {}
 _lock = threading.RLock()

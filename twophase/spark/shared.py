@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from twophase.redaction import logger
 from twophase.spark import errors
 from twophase.spark.cancellation import Terminator
 from twophase.spark.listener import JobTracker
@@ -12,7 +12,7 @@ from twophase.spark.listener import JobTracker
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 
 class _Application:

@@ -7,13 +7,13 @@ gets the index of the new version: one field is set, and a query that has listed
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from twophase.model import quote
+from twophase.redaction import logger
 from twophase.spark.jvm.bridge import Jvm, private_name
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _CATALOG = "spark_catalog"

@@ -6,7 +6,6 @@ transaction reads what was staged there; everything else goes to Spark as it is.
 
 from __future__ import annotations
 
-import logging
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from twophase.catalogs.hive.metastore import STAMP
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.redaction import logger
 from twophase.spark import live
 from twophase.spark.cancellation import interruptible
 from twophase.spark.intent import intending
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from twophase.catalog import Catalog
     from twophase.spark.session import Handle
 
-log = logging.getLogger("twophase.spark")
+log = logger("twophase.spark")
 
 Original = Callable[..., Any]
 

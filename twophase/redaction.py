@@ -1,0 +1,95 @@
+"""Secrets stay out of what is written down: texts for the timeline and the log, and options of tables.
+
+Everything that we log goes through :func:`logger`, so that no line has to think of it. The error that the user gets
+is never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+_HIDDEN = "***"
+
+#: Names whose value is a secret, inside of a text.
+_NAME = r"""
+    (?: pass(?:word|wd|phrase|code) | pwd | secret | token | credential
+      | (?:api|access|account|client|encryption|master|private|sas|secret|service|shared|signing|ssh|storage)[-_. ]?key
+    ) [\w.-]*
+    | pass | sig(?:nature)?
+"""
+#: What stands after such a name: a sign, or in SQL a quote.
+_SIGN = r"""[\\"'`]* (?: \s*(?:[=:]+>?|->)\s* | \s+(?=["']) )"""
+#: A value: quoted, where an open end is part of it, or up to the next space.
+_VALUE = r"""
+    (?: (?:[bru]|\\+)?"(?:\\.|""|[^"\\])*"?
+      | (?:[bru]|\\+)?'(?:\\.|''|[^'\\])*'?
+      | \{[^}]*\}?
+      | \S+
+    )
+"""
+_SCHEMES = "(?:apikey|aws4-hmac-sha256|basic|bearer|digest|negotiate|token)"
+_FLAGS = re.IGNORECASE | re.VERBOSE | re.DOTALL
+_PATTERNS = (
+    # A password in a URL may hold any sign itself: it ends at the last @.
+    re.compile(r"( :// [^/\s:]* : ) \S* (?=@)", _FLAGS),
+    re.compile(r"( : (?:thin|oci8?) : [^/\s@]+ / ) \S* (?=@)", _FLAGS),
+    re.compile(rf"( authorization {_SIGN} [\\\"']* (?:{_SCHEMES}\s+)? ) [^\s\"'\\]+", _FLAGS),
+    re.compile(r"( \b bearer \s+ ) [^\s\"'\\]+", _FLAGS),
+    re.compile(rf"( \b identified \s+ (?:with\s+\S+\s+)? (?:by|as) \s+ (?=[\"']) ) {_VALUE}", _FLAGS),
+    re.compile(rf"( (?:{_NAME}) {_SIGN} ) {_VALUE}", _FLAGS),
+)
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+#: Anywhere in the name of an option, and as one of its words.
+_IN_NAMES = re.compile(
+    r"(?i)passw|passphrase|passcode|pwd|secret|token|credential|signature|authorization|(?:api|access|account|private)key"
+)
+_WORDS = frozenset({"auth", "cookie", "cred", "creds", "jwt", "key", "keys", "pass", "pw", "sas", "sig"})
+#: Words before "key" that make it the name of a column.
+_OF_COLUMNS = frozenset({"bucket", "cluster", "foreign", "partition", "primary", "record", "row", "sort", "unique"})
+
+
+def redact(text: str) -> str:
+    """A text without anything in it that looks like a secret."""
+    for pattern in _PATTERNS:
+        text = pattern.sub(rf"\g<1>{_HIDDEN}", text)
+    return text
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether an option or a property looks like a secret: by its name, or as its value holds one."""
+    return _IN_NAMES.search(name) is not None or _has_secret_word(name) or redact(value) != value
+
+
+def _has_secret_word(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)]
+    return any(
+        word in _WORDS and not (word.startswith("key") and before in _OF_COLUMNS)
+        for before, word in zip(["", *words], words, strict=False)
+    )
+
+
+class _Redacting(logging.Filter):
+    """Takes secrets out of a record, and out of the stack trace that comes with it, before any handler has it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            text = record.getMessage()
+        except Exception:  # As logging itself: a text that cannot be made is no error of the caller's.
+            text = f"{record.msg} (what belongs into this text cannot be printed)"
+        record.msg, record.args = redact(text), None
+        if record.exc_info:
+            record.exc_text = redact(logging.Formatter().formatException(record.exc_info))
+            record.exc_info = None
+        return True
+
+
+_redacting = _Redacting()
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of a module of ours; what it logs holds nothing that looks like a secret."""
+    found = logging.getLogger(name)
+    found.addFilter(_redacting)  # The same one twice is one.
+    return found
