@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from twophase.model import Level
 from twophase.states import ParticipantState, TransactionState
 
 # -- what is to be published ------------------------------------------------------------------------------------------
@@ -22,6 +23,8 @@ class Member:
     state : ParticipantState
     group : str, optional
         Members of one catalog with one group are published in one step.
+    can_undo : bool
+        Whether its publish can be undone while nobody changes the table.
     """
 
     ordinal: int
@@ -29,13 +32,22 @@ class Member:
     path: tuple[str, ...]
     state: ParticipantState
     group: str | None = None
+    can_undo: bool = True
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One publish: a participant, or several that their catalog publishes in one step."""
+    """One publish: a participant, or several that their catalog publishes in one step.
+
+    Parameters
+    ----------
+    ordinals : tuple of int
+    can_undo : bool
+        Whether it can be undone, in one step too.
+    """
 
     ordinals: tuple[int, ...]
+    can_undo: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,13 +59,13 @@ class Plan:
     units : tuple of Unit
     spare : tuple of int
         Ordinals that are never published.
-    refused : bool
-        A store has refused one after others were published: only undoing is left.
+    refused : tuple of Unit
+        Those that a store has refused after others were published: what was published is to be undone.
     """
 
     units: tuple[Unit, ...]
     spare: tuple[int, ...] = ()
-    refused: bool = False
+    refused: tuple[Unit, ...] = ()
 
     @property
     def ordinals(self) -> list[int]:
@@ -61,20 +73,40 @@ class Plan:
         published = [ordinal for unit in self.units for ordinal in unit.ordinals]
         return sorted([*published, *self.spare], reverse=True)
 
+    @property
+    def fixed(self) -> tuple[Unit, ...]:
+        """Those that cannot be undone."""
+        return tuple(unit for unit in self.units if not unit.can_undo)
+
+    @property
+    def level(self) -> Level:
+        """What the publishes guarantee together: one that cannot be undone comes last, and then all are published."""
+        if len(self.units) < 2:
+            return Level.ATOMIC
+        return Level.UNDONE if len(self.fixed) < 2 else Level.NONE
+
 
 def arrange(members: Iterable[Member]) -> Plan:
-    """The fixed order of publishing: by catalog, path and ordinal; a group stands where its first member would."""
+    """The fixed order of publishing: what cannot be undone comes last, so that a refusal finds only what can be.
+
+    Else it goes by catalog, path and ordinal; a group stands where its first member would.
+    """
     ordered = sorted(members, key=lambda m: (m.catalog, m.path, m.ordinal))
-    units: dict[tuple[object, ...], list[int]] = {}
+    groups: dict[tuple[object, ...], list[Member]] = {}
     for member in ordered:
-        if member.state.takes_part:
+        if member.state.takes_part and member.state is not ParticipantState.ABORTED:
             key = (member.catalog, member.ordinal) if member.group is None else (member.catalog, "group", member.group)
-            units.setdefault(key, []).append(member.ordinal)
+            groups.setdefault(key, []).append(member)
+    refused = [group for group in groups.values() if any(m.state is ParticipantState.REFUSED for m in group)]
     return Plan(
-        units=tuple(Unit(tuple(ordinals)) for ordinals in units.values()),
-        spare=tuple(m.ordinal for m in ordered if m.state is ParticipantState.SUPERSEDED),
-        refused=any(m.state is ParticipantState.REFUSED for m in ordered),
+        units=tuple(sorted(map(_unit, groups.values()), key=lambda unit: not unit.can_undo)),
+        spare=tuple(m.ordinal for m in ordered if m.state in (ParticipantState.SUPERSEDED, ParticipantState.ABORTED)),
+        refused=tuple(map(_unit, refused)),
     )
+
+
+def _unit(group: Sequence[Member]) -> Unit:
+    return Unit(tuple(member.ordinal for member in group), all(member.can_undo for member in group))
 
 
 # -- actions and replies ----------------------------------------------------------------------------------------------
@@ -86,11 +118,21 @@ class Action:
 
 @dataclass(frozen=True)
 class Record(Action):
-    """Make a state durable, if the transaction is still ours."""
+    """Make a state durable, if the transaction is still ours.
+
+    Parameters
+    ----------
+    state : TransactionState
+    error : BaseException, optional
+    left_behind : tuple of str
+    apart : tuple of Unit
+        With an end that an operator has decided: those that ended the other way.
+    """
 
     state: TransactionState
     error: BaseException | None = None
     left_behind: tuple[str, ...] = ()
+    apart: tuple[Unit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +184,7 @@ class AskOutcome(Action):
 
 @dataclass(frozen=True)
 class Compensate(Action):
-    """Undo a publish."""
+    """Undo a publish, in one step like it."""
 
     unit: Unit
 
@@ -199,7 +241,9 @@ class Verdict:
     left_behind : tuple of str
         What remains in the stores.
     doubtful : tuple of Unit
-        Units whose outcome is not known, or that could not be undone.
+        Units whose outcome is not known.
+    published, undone, missing : tuple of Unit
+        Where the state does not say it of all: what is published, what was undone just now, what is not published.
     problems : tuple of BaseException
         What went wrong on the way without changing the outcome.
     """
@@ -208,4 +252,7 @@ class Verdict:
     error: BaseException | None = None
     left_behind: tuple[str, ...] = ()
     doubtful: tuple[Unit, ...] = ()
+    published: tuple[Unit, ...] = ()
+    undone: tuple[Unit, ...] = ()
+    missing: tuple[Unit, ...] = ()
     problems: tuple[BaseException, ...] = ()

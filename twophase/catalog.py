@@ -613,6 +613,27 @@ class Catalog(ABC):
         """
         raise NotImplementedError
 
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        """Undo one :meth:`publish_group` in one step; the same contract as :meth:`TwoPhaseCatalogTable.compensate`.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All that were published in that step.
+
+        Returns
+        -------
+        bool
+            True when all tables are again as they were before; False where nothing was undone.
+
+        Raises
+        ------
+        Exception
+            It is not known whether it was undone; the coordinator asks each one's
+            :meth:`~TwoPhaseCatalogTable.outcome`.
+        """
+        return False
+
     @property
     def publish_database(self) -> sa.URL | None:
         """The SQL database of which a publish is one transaction; None where it is none.

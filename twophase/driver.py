@@ -10,13 +10,13 @@ from functools import singledispatchmethod
 from typing import Any, TypeVar
 
 from twophase import actions, protocol
-from twophase.actions import Plan, Reply, Unit
+from twophase.actions import Plan, Reply, Unit, Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import TimelineError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, clock
 from twophase.model import Level, ObjectPath, Outcome, Purpose
-from twophase.records import ParticipantRecord
+from twophase.records import Account, ParticipantRecord
 from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
@@ -34,6 +34,12 @@ declare(
 )
 
 SEVERAL_PUBLISHES = "several publishes, one after the other"
+_WITH_LEVEL = (ParticipantState.PREPARED, ParticipantState.PUBLISHED)
+#: How those end that an operator's decision does not fit.
+_OTHERWISE = {
+    TransactionState.COMPLETED: ParticipantState.ABORTED,
+    TransactionState.ROLLED_BACK: ParticipantState.PUBLISHED,
+}
 
 
 @dataclass
@@ -86,7 +92,7 @@ class Enlisted:
             path=self.target,
             purpose=participant.purpose,
             state=self.state,
-            level=participant.level if self.state is ParticipantState.PREPARED else None,
+            level=participant.level if self.state in _WITH_LEVEL else None,
             document=participant.document,
         )
 
@@ -99,6 +105,7 @@ class Enlisted:
             path=tuple(self.target.to_document()),
             state=self.state,
             group=self.catalog.group_key(self.participant) if grouping else None,
+            can_undo=self.participant.can_undo,
         )
 
     def changed(self) -> bool:
@@ -147,19 +154,28 @@ class Driver:
         """The tables of some units, for people."""
         return tuple(self._enlisted[ordinal].name for unit in units for ordinal in unit.ordinals)
 
+    def account(self, verdict: Verdict) -> Account:
+        """How the tables are, by their names, where the verdict's state does not say it of all."""
+        kinds = (verdict.published, verdict.undone, verdict.missing, verdict.doubtful)
+        return Account(*(self.names(units) for units in kinds))
+
     def level(self) -> Level:
         """What the whole transaction guarantees: the least of its participants; several publishes are not one step."""
         plan = self.plan()
         levels = [self._enlisted[ordinal].participant.level for unit in plan.units for ordinal in unit.ordinals]
-        if len(plan.units) > 1:
-            levels.append(Level.UNDONE)
-        return min(levels, default=Level.ATOMIC)
+        return min([*levels, plan.level])
 
     def level_reasons(self) -> list[str]:
         """Why the level is below 3: a sentence for each cause."""
         plan = self.plan()
         going = [self._enlisted[ordinal] for unit in plan.units for ordinal in unit.ordinals]
         reasons = [f"{m.name}: {m.participant.level_reason}" for m in going if m.participant.level_reason]
+        if plan.level is Level.NONE:
+            fixed = ", ".join(self.names(plan.fixed))
+            return [
+                *reasons,
+                f"{SEVERAL_PUBLISHES}, of which these cannot be undone if a later one is refused: {fixed}",
+            ]
         return reasons if len(plan.units) < 2 else [*reasons, SEVERAL_PUBLISHES]
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -190,7 +206,8 @@ class Driver:
             self._decide()
         else:
             left = self._staged() if action.state is TransactionState.IN_DOUBT else action.left_behind
-            self._timeline.record(self._lease, action.state, error=action.error, left_behind=left)
+            apart = [self._end_apart(ordinal, action.state) for unit in action.apart for ordinal in unit.ordinals]
+            self._timeline.record(self._lease, action.state, error=action.error, left_behind=left, prepared=apart)
 
     @perform.register
     def _(self, action: actions.Close) -> None:
@@ -224,6 +241,8 @@ class Driver:
         member = self._enlisted[action.ordinal]
         with step("core.prepare"):
             member.participant.prepare()
+        # A recovery goes by what is said here: its catalogs may have other options.
+        member.participant.document.setdefault("can_undo", member.participant.can_undo)
         json.dumps(member.participant.document)  # What is no JSON is the participant's error, not the timeline's.
         # A recovery may have been through before the last of what was just made; then it is ours to remove.
         self._fence()
@@ -256,7 +275,7 @@ class Driver:
     def _(self, action: actions.Compensate) -> Reply:
         members = self._members(action.unit)
         done: list[bool] = []
-        reply = self._guarded("core.compensate", lambda: done.extend([m.participant.compensate() for m in members]))
+        reply = self._guarded("core.compensate", lambda: done.append(self._compensate(members)))
         return Reply(reply.error, undone=reply.error is None and all(done))
 
     @perform.register
@@ -304,7 +323,17 @@ class Driver:
         else:
             catalog.publish_group(participants)
 
+    def _compensate(self, members: list[Enlisted]) -> bool:
+        if len(members) == 1:
+            return members[0].participant.compensate()
+        return members[0].catalog.compensate_group([member.participant for member in members])
+
     # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _end_apart(self, ordinal: int, state: TransactionState) -> ParticipantRecord:
+        member = self._enlisted[ordinal]
+        member.state = _OTHERWISE[state]
+        return member.to_record()
 
     def save_if_changed(self, member: Enlisted, *, quietly: bool = False) -> None:
         """Bring a participant's document on the timeline up to date."""

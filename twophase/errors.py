@@ -15,7 +15,7 @@
     │   ├── WriteConflictError              another writer changed or holds the target
     │   │   └── ConcurrentSchemaEvolutionError
     │   └── LeaseLostError                  another process took this transaction over
-    ├── TransactionInDoubt                  the outcome could not be learned: do not retry blindly
+    ├── TransactionInDoubt                  the outcome is not known, or is a half: do not retry blindly
     └── TimelineError                       the timeline cannot be read or written
 
 Every error keeps its facts as attributes (``path``, ``transaction_id``, ``left_behind``, ``hint``), survives
@@ -160,7 +160,9 @@ class LeaseLostError(TransactionAborted):
 
 
 class TransactionInDoubt(TwoPhaseError):
-    """It could not be learned whether the transaction was published. Nothing was cleaned up.
+    """It could not be learned whether the transaction was published, or it is in part and that cannot be undone.
+
+    Nothing was cleaned up; the message says what is known of each table.
 
     It is deliberately not a :class:`TransactionAborted`: a caller must not retry it blindly.
     """

@@ -392,7 +392,10 @@ class Capabilities:
         Whether it does so for an unbounded query.
     partitioning : frozenset of str
         Names of the partition transforms.
-    bucketing, alter_database, rename_table, alter_table, read, group_publish, external_location, compensate : bool
+    bucketing, alter_database, rename_table, alter_table, read, group_publish, external_location : bool
+    compensate : bool
+        Whether a publish can be undone, with ``group_publish`` also one of several tables. Where some cannot, their
+        participants say so (:attr:`TwoPhaseCatalogTable.can_undo`).
     delete : bool
         Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are offered.
     providers : frozenset of str

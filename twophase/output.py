@@ -159,7 +159,8 @@ class ConsoleOutput(Output):
     def recovered(self, results: Sequence[Recovered]) -> None:
         table = _table("Transaction", "Was", "Is", "Left behind", "Note")
         for r in results:
-            notes = [text for text in (r.note, r.doubtful and "in doubt: " + ", ".join(r.doubtful)) if text]
+            notes = [*([r.note] if r.note else []), *r.account.words()]
+            notes += [] if r.is_resolved else r.account.advice()
             left = "\n".join(r.left_behind)
             table.add_row(r.transaction_id, _state(r.found.value), _state(r.state.value), left, "\n".join(notes))
         self._show(table, "No dead transaction: nothing to recover.")

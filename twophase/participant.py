@@ -206,7 +206,8 @@ class TwoPhaseCatalogTable(ABC):
         Returns
         -------
         bool
-            True when the table is again as it was before; False where that cannot be done: in doubt, too.
+            True when the table is again as it was before; False where that cannot be done: in doubt, too. A
+            later :meth:`commit`, by a recovery that could not undo the others, publishes it again wholly, or refuses.
 
         Raises
         ------
@@ -215,6 +216,14 @@ class TwoPhaseCatalogTable(ABC):
             ``NOT_PUBLISHED``, the transaction is in doubt.
         """
         return False
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether :meth:`compensate` can undo the publish while nobody changes the table (valid after :meth:`prepare`).
+
+        What cannot be undone is published last. Where its document says nothing of it, the catalog's capability counts.
+        """
+        return bool(self.document.get("can_undo", self.catalog.capabilities.compensate))
 
     @property
     def level(self) -> Level:

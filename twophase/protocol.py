@@ -16,7 +16,9 @@ The rules
 - With **one** publish in all, that publish is the decision: a transaction found in ``COMMITTING`` is completed when the
   store says that it was published, and rolled back when not, so that a killed statement can be run again at once.
 - With **several**, ``COMMITTING`` binds: recovery rolls forward. A refusal while nothing is published rolls back; a
-  later one compensates what was published, or ends ``IN_DOUBT``.
+  later one compensates what was published, the last one first. What cannot be undone is published last
+  (:func:`~twophase.actions.arrange`), so one of that kind does no harm. Where one stands in the way of undoing,
+  nothing more is undone, and the transaction is ``IN_DOUBT``; a recovery tries to undo, and then to publish the rest.
 - ``IN_DOUBT`` touches nothing; a later recovery asks again.
 - The outcome is recorded before anything is removed, so that nobody publishes what another removes.
 """
@@ -24,7 +26,7 @@ The rules
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twophase.actions import (
@@ -128,12 +130,38 @@ def _resolve(plan: Plan, certainly_dead: bool) -> Protocol:
         elif outcome is Outcome.PUBLISHED:
             published.append(unit)
     if doubtful:
-        return (yield from _leave_in_doubt(None, doubtful))
+        return (yield from _leave_in_doubt(plan, None, published, doubtful))
     if plan.refused:
-        return (yield from _undo(plan, published, None, certainly_dead))
+        return (yield from _undo_or_finish(plan, published, certainly_dead))
     if len(plan.units) == 1 and not published and certainly_dead:
         return (yield from _roll_decided_back(plan, None))
     return (yield from _publish_rest(plan, published, certainly_alone=certainly_dead))
+
+
+def _undo_or_finish(plan: Plan, published: Sequence[Unit], certainly_dead: bool) -> Protocol:
+    """The decision was made, so what cannot be undone may as well be completed, once nothing is in its way any more."""
+    undoing = yield from _undo(published, certainly_dead)
+    if not undoing.standing and not undoing.doubtful:
+        return (yield from _roll_decided_back(plan, None))
+    if undoing.doubtful or not certainly_dead:
+        return (yield from _leave_in_doubt(plan, None, undoing.standing, undoing.doubtful, undoing.undone))
+    rest = [unit for unit in plan.units if unit not in plan.refused]
+    # First what was refused: while that stays so, nothing else is seen to come and go.
+    return (yield from _finish(plan, [*plan.refused, *rest], undoing.standing, undoing.undone))
+
+
+def _finish(plan: Plan, ordered: Sequence[Unit], published: Sequence[Unit], undone: Sequence[Unit]) -> Protocol:
+    done, gone = list(published), list(undone)
+    for unit in ordered:
+        if unit in done:
+            continue
+        outcome, error = yield from _publish(unit, attempts=ATTEMPTS)
+        if outcome is not Outcome.PUBLISHED:
+            doubtful = [unit] if outcome is Outcome.UNKNOWN else []
+            return (yield from _leave_in_doubt(plan, error, done, doubtful, gone))
+        done.append(unit)
+        gone = [other for other in gone if other != unit]
+    return (yield from _complete(plan))
 
 
 def assume(plan: Plan, state: TransactionState) -> Protocol:
@@ -151,27 +179,46 @@ def assume(plan: Plan, state: TransactionState) -> Protocol:
 
 
 def _assume_committed(plan: Plan) -> Protocol:
+    refusal: BaseException | None = None
     missing: list[Unit] = []
+    doubtful: list[Unit] = []
     for unit in plan.units:
-        if (yield from _ask(unit)) is Outcome.NOT_PUBLISHED:
-            outcome, _ = yield from _publish(unit, attempts=1)
-            if outcome is Outcome.NOT_PUBLISHED:
-                missing.append(unit)
-    verdict = yield from _complete(replace(plan, units=tuple(unit for unit in plan.units if unit not in missing)))
-    return replace(verdict, doubtful=tuple(missing))
+        outcome = yield from _ask(unit)
+        if outcome is Outcome.NOT_PUBLISHED:
+            outcome, error = yield from _publish(unit, attempts=1)
+            refusal = error if outcome is Outcome.NOT_PUBLISHED else refusal
+        if outcome is Outcome.UNKNOWN:
+            doubtful.append(unit)
+        elif outcome is Outcome.NOT_PUBLISHED:
+            missing.append(unit)
+    yield Record(TransactionState.COMPLETED, refusal, apart=tuple(missing))
+    given_up = tuple(ordinal for unit in missing for ordinal in unit.ordinals)
+    verdict = yield from _tidy_up(replace(plan, units=_all_but(plan, missing), spare=(*plan.spare, *given_up)))
+    done = _all_but(plan, [*missing, *doubtful]) if missing or doubtful else ()
+    return replace(verdict, error=refusal, published=done, missing=tuple(missing), doubtful=tuple(doubtful))
 
 
 def _assume_rolled_back(plan: Plan) -> Protocol:
     standing: list[Unit] = []
+    doubtful: list[Unit] = []
     for unit in reversed(plan.units):
         outcome = yield from _ask(unit)
-        if outcome is Outcome.UNKNOWN or (outcome is Outcome.PUBLISHED and not (yield from _compensated(unit))):
+        if outcome is Outcome.PUBLISHED:
+            outcome = yield from _compensated(unit)
+        if outcome is Outcome.UNKNOWN:
+            doubtful.append(unit)
+        elif outcome is Outcome.PUBLISHED:
             standing.append(unit)
-    yield Record(TransactionState.ROLLED_BACK)
+    yield Record(TransactionState.ROLLED_BACK, apart=tuple(standing))
     # What may still be published keeps its files, whatever the operator says.
-    kept = replace(plan, units=tuple(unit for unit in plan.units if unit not in standing))
+    kept = replace(plan, units=_all_but(plan, [*standing, *doubtful]))
     verdict = yield from _remove_staged(kept, None)
-    return replace(verdict, doubtful=tuple(standing))
+    gone = kept.units if standing or doubtful else ()
+    return replace(verdict, published=tuple(standing), missing=gone, doubtful=tuple(doubtful))
+
+
+def _all_but(plan: Plan, others: Sequence[Unit]) -> tuple[Unit, ...]:
+    return tuple(unit for unit in plan.units if unit not in others)
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -184,7 +231,7 @@ def _publish_rest(plan: Plan, published: Sequence[Unit], *, certainly_alone: boo
             continue
         outcome, error = yield from _publish(unit, attempts=ATTEMPTS if done else 1)
         if outcome is Outcome.UNKNOWN:
-            return (yield from _leave_in_doubt(error, [unit]))
+            return (yield from _leave_in_doubt(plan, error, done, [unit]))
         if outcome is Outcome.NOT_PUBLISHED:
             return (yield from _refused(plan, done, unit, error, certainly_alone))
         done.append(unit)
@@ -224,30 +271,45 @@ def _refused(
         if certainly_alone or isinstance(error, TransactionAborted):
             return (yield from _roll_decided_back(plan, error))
         # The silent owner may still be publishing: try again at the next recovery.
-        return (yield from _leave_in_doubt(error, [unit]))
+        return (yield from _leave_in_doubt(plan, error, (), [unit]))
     yield MarkRefused(unit)
-    return (yield from _undo(plan, published, error, certainly_alone))
-
-
-def _undo(plan: Plan, published: Sequence[Unit], error: BaseException | None, certainly_alone: bool) -> Protocol:
-    if published and not certainly_alone:
-        # The silent owner may publish again what is undone here: the next recovery does it.
-        return (yield from _leave_in_doubt(error, published))
-    standing = []
-    for unit in reversed(published):
-        if not (yield from _compensated(unit)):
-            standing.append(unit)
-    if standing:
-        return (yield from _leave_in_doubt(error, standing))
+    undoing = yield from _undo(published, certainly_alone)
+    if undoing.standing or undoing.doubtful:
+        return (yield from _leave_in_doubt(plan, error, undoing.standing, undoing.doubtful, undoing.undone))
     return (yield from _roll_decided_back(plan, error))
 
 
-def _compensated(unit: Unit) -> Generator[Action, Any, bool]:
+@dataclass(frozen=True)
+class _Undoing:
+    """How far it came: what still stands, what is gone, and of what that is not known."""
+
+    standing: Sequence[Unit]
+    undone: Sequence[Unit] = ()
+    doubtful: Sequence[Unit] = ()
+
+
+def _undo(published: Sequence[Unit], certainly_alone: bool) -> Generator[Action, Any, _Undoing]:
+    """Undo the last one first; where one stands, those before it stay: it can be all again, and never none."""
+    if not certainly_alone:
+        # The silent owner may publish again what is undone here: the next recovery does it.
+        return _Undoing(published)
+    undone: list[Unit] = []
+    for place in reversed(range(len(published))):
+        outcome = yield from _compensated(published[place])
+        if outcome is Outcome.UNKNOWN:
+            return _Undoing(published[:place], undone, [published[place]])
+        if outcome is Outcome.PUBLISHED:
+            return _Undoing(published[: place + 1], undone)
+        undone.append(published[place])
+    return _Undoing((), undone)
+
+
+def _compensated(unit: Unit) -> Generator[Action, Any, Outcome]:
     reply = yield Compensate(unit)
     if reply.undone:
-        return True
+        return Outcome.NOT_PUBLISHED
     # The undoing itself may have lost only its reply.
-    return reply.error is not None and (yield from _ask(unit)) is Outcome.NOT_PUBLISHED
+    return Outcome.PUBLISHED if reply.error is None else (yield from _ask(unit))
 
 
 # -- endings ----------------------------------------------------------------------------------------------------------
@@ -291,13 +353,27 @@ def _remove_staged(plan: Plan, error: BaseException | None, *, recorded: bool = 
     return Verdict(TransactionState.ROLLED_BACK, error, tuple(left), problems=tuple(problems))
 
 
-def _leave_in_doubt(error: BaseException | None, doubtful: Sequence[Unit]) -> Protocol:
+def _leave_in_doubt(
+    plan: Plan,
+    error: BaseException | None,
+    published: Sequence[Unit],
+    doubtful: Sequence[Unit] = (),
+    undone: Sequence[Unit] = (),
+) -> Protocol:
     problems: tuple[BaseException, ...] = ()
     try:
         yield Record(TransactionState.IN_DOUBT, error)
     except TimelineError as problem:
         problems = (problem,)  # It stays COMMITTING there, which recovery treats alike.
-    return Verdict(TransactionState.IN_DOUBT, error, doubtful=tuple(doubtful), problems=problems)
+    return Verdict(
+        TransactionState.IN_DOUBT,
+        error,
+        doubtful=tuple(doubtful),
+        published=tuple(published),
+        undone=tuple(undone),
+        missing=_all_but(plan, [*published, *undone, *doubtful]),
+        problems=problems,
+    )
 
 
 def _collect(action: Action, left: list[str], problems: list[BaseException]) -> Step:

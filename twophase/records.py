@@ -39,6 +39,50 @@ def first_line(error: BaseException | str) -> str:
 
 
 @dataclass(frozen=True)
+class Account:
+    """The tables of a transaction whose state does not say it of all of them.
+
+    Attributes
+    ----------
+    published, undone, missing, doubtful : tuple of str
+        What is published, what was undone, what is not published, and what is not known.
+    """
+
+    published: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """A few words for each kind of which there are any."""
+        kinds = {
+            "in doubt": self.doubtful,
+            "published": self.published,
+            "undone": self.undone,
+            "not published": self.missing,
+        }
+        return [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+
+    def __str__(self) -> str:
+        """All in one sentence, without its full stop."""
+        text = "; ".join(self.words())
+        return text[:1].upper() + text[1:]
+
+    @property
+    def is_in_part(self) -> bool:
+        """Whether it is known of all, and some are published and others not."""
+        return not self.doubtful and bool(self.published) and bool(self.missing or self.undone)
+
+    def advice(self) -> list[str]:
+        """What to do where it is published in part, and stays so."""
+        if not self.is_in_part:
+            return []
+        return [
+            f"a recovery publishes the rest once nothing is in the way of {', '.join((*self.missing, *self.undone))}"
+        ]
+
+
+@dataclass(frozen=True)
 class ParticipantRecord:
     """One participant of a transaction.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twophase import liveness, protocol
@@ -14,7 +14,7 @@ from twophase.driver import Driver, Enlisted
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.heartbeat import Heartbeat
 from twophase.liveness import Lease, this_process
-from twophase.records import TransactionRecord, describe_error
+from twophase.records import Account, TransactionRecord, describe_error
 from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
@@ -35,8 +35,8 @@ class Recovered:
         Its state now.
     left_behind : tuple of str
         What could not be removed.
-    doubtful : tuple of str
-        Tables whose outcome is not known, or that are not as the outcome says.
+    account : Account
+        How the tables are, where the state does not say it of all of them.
     note : str or None
         Why nothing was done, or what went wrong.
     """
@@ -45,20 +45,26 @@ class Recovered:
     found: TransactionState
     state: TransactionState
     left_behind: tuple[str, ...] = ()
-    doubtful: tuple[str, ...] = ()
+    account: Account = field(default_factory=Account)
     note: str | None = None
 
     def __str__(self) -> str:
         """In words, with the next command where there is one."""
         words = [f"transaction {self.transaction_id} was {self.found.name} and is {self.state.name}"]
         words += [self.note.rstrip(".")] if self.note else []
-        words += [f"in doubt: {', '.join(self.doubtful)}"] if self.doubtful else []
+        words += self.account.words()
         words += [f"left behind: {', '.join(self.left_behind)}"] if self.left_behind else []
         if not self.is_resolved:
             words.append(f"see twophase show {self.transaction_id}, and run twophase recover {self.transaction_id}")
+            words += self.account.advice()
         elif self.left_behind:
             words.append("remove it with twophase clean")
         return "; ".join(words) + "."
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Tables whose outcome is not known."""
+        return self.account.doubtful
 
     @property
     def is_resolved(self) -> bool:
@@ -73,6 +79,9 @@ class Recovered:
             "state": self.state.value,
             "left_behind": list(self.left_behind),
             "doubtful": list(self.doubtful),
+            "published": list(self.account.published),
+            "undone": list(self.account.undone),
+            "not_published": list(self.account.missing),
             "note": self.note,
         }
 
@@ -192,7 +201,7 @@ class Recovery:
             found=record.state,
             state=verdict.state,
             left_behind=verdict.left_behind,
-            doubtful=driver.names(verdict.doubtful),
+            account=driver.account(verdict),
             note="; ".join(problems) or None,
         )
 

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase import actions, protocol, refusals
@@ -16,7 +17,7 @@ from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDou
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.records import first_line, name_error
+from twophase.records import Account, first_line, name_error
 from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 
@@ -463,7 +464,7 @@ class Transaction:
             raise refusals.rolled_back(self._id)
         if self._state is TransactionState.COMPLETED:
             raise refusals.completed(self._id)
-        raise self._doubt or self._in_doubt((), None)
+        raise self._doubt or self._in_doubt(Account(), None)
 
     @contextmanager
     def _working(self, participant: TwoPhaseCatalogTable) -> Iterator[Enlisted]:
@@ -614,7 +615,7 @@ class Transaction:
         error = verdict.error if verdict.state is not TransactionState.COMPLETED else driver.interrupt
         self._report(verdict.problems, error)
         if verdict.state is TransactionState.IN_DOUBT:
-            self._doubt = self._in_doubt(driver.names(verdict.doubtful), verdict.error)
+            self._doubt = self._in_doubt(driver.account(verdict), verdict.error)
             self._left_behind = tuple(self._doubt.left_behind)
             raise self._doubt from verdict.error
         if driver.interrupt is not None:
@@ -638,16 +639,21 @@ class Transaction:
         aborted.__cause__ = error
         return aborted
 
-    def _in_doubt(self, names: tuple[str, ...], error: BaseException | None) -> TransactionInDoubt:
-        tables = names or tuple(m.name for m in self._enlisted.values() if m.state.takes_part)
+    def _in_doubt(self, account: Account, error: BaseException | None) -> TransactionInDoubt:
+        everything = tuple(m.name for m in self._enlisted.values() if m.state.takes_part)
+        known = account if account.words() else replace(account, doubtful=everything)
         why = f" ({name_error(error)})" if error else ""
+        what = (
+            f"Transaction {self._id} is published in part and cannot be undone{why}"
+            if known.is_in_part
+            else f"It is not known whether transaction {self._id} was published{why}"
+        )
         return TransactionInDoubt(
-            f"It is not known whether transaction {self._id} was published{why}; nothing was cleaned up. "
-            f"In doubt: {', '.join(tables)}.",
-            path=", ".join(tables),
+            f"{what}; nothing was cleaned up. {known}.",
+            path=", ".join(known.doubtful or known.missing or everything),
             transaction_id=self._id,
             left_behind=[place for m in self._enlisted.values() if m.state.takes_part for place in left_behind(m)],
-            hint=resolving_hint(self._id, self._coordinator.timeline),
+            hint=resolving_hint(self._id, self._coordinator.timeline, known),
         )
 
     def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
@@ -672,9 +678,15 @@ class Transaction:
         self._coordinator.ended(self._id)
 
 
-def resolving_hint(transaction_id: str, timeline: Timeline) -> str:
-    """The commands that end a transaction in doubt."""
+def resolving_hint(transaction_id: str, timeline: Timeline, account: Account | None = None) -> str:
+    """The commands that end a transaction in doubt; of one whose tables are known, those that carry it through."""
     command = f"twophase recover {transaction_id}"
+    if account is not None and account.is_in_part:
+        rest = ", ".join((*account.missing, *account.undone))
+        return (
+            f"Remove what is in the way of {rest}, and carry it through with: {command}{timeline.option} . "
+            f"Or end it as it is: {command} --assume committed|rolled-back{timeline.option}"
+        )
     return (
         f"Ask the stores again with: {command}{timeline.option} . Where they cannot answer, look yourself and decide: "
         f"{command} --assume committed|rolled-back{timeline.option}"

@@ -207,6 +207,10 @@ class HiveParticipant(TwoPhaseCatalogTable):
         self.document["level"] = int(level)
         self.document["level_reason"] = reason
 
+    def say_whether_undone(self, can_undo: bool) -> None:
+        """Say whether the publish can be undone; where nothing is said, it can."""
+        self.document["can_undo"] = can_undo
+
     # -- staging -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:

@@ -55,6 +55,7 @@ class PointerPartitions(PointerParticipant):
         plan = self.existing_plan
         if not plan.only_adds:
             self._add_empty(table, plan)
+        self.say_whether_undone(self.effect != REPLACE and not plan.loses)
         self.set_level(*self.reached())
 
     def reached(self) -> tuple[Level, str | None]:

@@ -155,6 +155,7 @@ class PointerSwitch(PointerParticipant):
             self.make_template()
         else:
             self.document["holds"] = self._holds()
+        self.say_whether_undone(self.effect == INSERT or not is_redacted(self.before_definition))
         self.set_level(*self.reached(now))
 
     def _holds(self) -> list[int]:

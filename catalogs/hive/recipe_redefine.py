@@ -31,6 +31,7 @@ class PointerUntrack(PointerSwitch):
         name = self.hidden("table")
         with self.step("register"):
             self.make_hidden(name, replace(self.target(name=name, kind=EXTERNAL), tracked=False))
+        self.say_whether_undone(False)
         if self.metastore.changes_partition_columns:
             self.set_level(Level.ATOMIC)
             return

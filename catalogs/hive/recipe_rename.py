@@ -195,6 +195,8 @@ class RenameReplace(NameSwap, RenameCreate):
         if not self.uses_hidden:
             with self.step("register"):
                 self.make_hidden(self.hidden("table"), self.final(name=self.hidden("table"), kind=EXTERNAL))
+        # The old table keeps its definition only under another name.
+        self.say_whether_undone(self.uses_hidden)
         self.set_level(*self.reached(now))
 
     def reached(self, now: HiveTable) -> tuple[Level, str | None]:

@@ -43,6 +43,7 @@ from twophase.errors import (
     TableAlreadyExistsError,
     TableNotExistError,
 )
+from twophase.failpoints import step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.reading import Deletion, Filter, ReadSource
 from twophase.redaction import logger
@@ -96,7 +97,7 @@ class LakehouseCatalog(Catalog):
             alter_table=True,
             read=True,
             group_publish=self.store.publishes_together,
-            compensate=not self.store.publishes_together,
+            compensate=True,
             delete=True,
             providers=frozenset({definitions.PROVIDER}),
         )
@@ -443,6 +444,13 @@ class LakehouseCatalog(Catalog):
         if len(participants) > 1 and not self.store.publishes_together:
             raise NotImplementedError("This Iceberg catalog has no call for several tables.")
         self._publish(participants)
+
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        members = [member for member in participants if isinstance(member, LakehouseParticipant)]
+        if len(members) > 1 and not self.store.publishes_together:
+            return False
+        with step("lakehouse.compensate"):
+            return publishing.undo(self.store, members)
 
     @property
     def publish_database(self) -> sa.URL | None:

@@ -48,7 +48,7 @@ from twophase.catalogs.lakehouse.snapshots import (
     find_published,
     is_ancestor,
 )
-from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Store
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move, Store
 from twophase.catalogs.lakehouse.traces import place_of
 from twophase.errors import CatalogError, TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
@@ -438,20 +438,26 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             place.remove_tries(self.lakehouse.files, published)
 
     def compensate(self) -> bool:
-        if self.store.publishes_together:
-            return False
-        with step("lakehouse.compensate"):
-            current = self.store.load(self.path)
-            snapshot = None if current is None else current.metadata.current_snapshot()
-            if current is None or snapshot is None or snapshot.snapshot_id != self.snapshot_id:
-                return False
-            if self.effect == CREATE:
-                return self.store.drop(self.path, current.location, None)
-            location = current.metadata.metadata_log[-1].metadata_file
-            before = self.store.metadata(self.path, location)
-            if before.snapshot_by_id(self.snapshot_id) is not None:
-                return False  # It was altered since.
-            return self.store.swap(self.path, current, Loaded(location, before))
+        return self.lakehouse.compensate_group([self])
+
+    def published_move(self) -> Move | None:
+        """How it was published, to be undone; None where the table was changed since."""
+        current = self.store.load(self.path)
+        snapshot = None if current is None else current.metadata.current_snapshot()
+        if current is None or snapshot is None or snapshot.snapshot_id != self.snapshot_id:
+            return None
+        if self.effect == CREATE:
+            return Move(self.path, self.names, None, current)
+        location = current.metadata.metadata_log[-1].metadata_file
+        before = self.store.metadata(self.path, location)
+        if before.snapshot_by_id(self.snapshot_id) is not None:
+            return None  # It was altered since.
+        return Move(self.path, self.names, Loaded(location, before), current)
+
+    def undone(self) -> None:
+        """What it published is no more than a try now."""
+        self._published = None
+        self.leave_tries()
 
     def left_behind(self) -> list[str]:
         found = self.store.staged(self.name)

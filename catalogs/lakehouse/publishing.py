@@ -15,7 +15,7 @@ from twophase.catalogs.lakehouse.layout import remove_file, version_of
 from twophase.catalogs.lakehouse.store import PUBLISHED, Also, Loaded, LostRace, Move, NotStaged, Store
 from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, Outcome
 
 if TYPE_CHECKING:
     from twophase.catalogs.files import Files
@@ -119,6 +119,30 @@ def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, writ
         after = Loaded(location, member.plan(current).metadata())
         store.stage_metadata(current, after)
     return Move(member.path, member.names, current, after)
+
+
+def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
+    """Undo what was published in one step, in one step, where nobody has moved a pointer since. Idempotent.
+
+    Parameters
+    ----------
+    store : Store
+    members : sequence of LakehouseParticipant
+
+    Returns
+    -------
+    bool
+        Whether all tables are as they were before; where not, nothing was undone.
+    """
+    ordered = sorted(members, key=lambda member: (member.path, member.name))
+    if all(member.outcome() is Outcome.NOT_PUBLISHED for member in ordered):
+        return True
+    moves = [move for member in ordered if (move := member.published_move()) is not None]
+    if len(moves) < len(ordered) or not store.undo(moves):
+        return False
+    for member in ordered:
+        member.undone()
+    return True
 
 
 def publish_step() -> AbstractContextManager[None]:

@@ -123,7 +123,7 @@ class Store(ABC):
     settings : Settings
     """
 
-    #: Whether several tables are published in one step; else a publish of one table can be undone.
+    #: Whether several tables are published, and undone, in one step.
     publishes_together = True
 
     def __init__(self, settings: Settings) -> None:
@@ -301,6 +301,21 @@ class Store(ABC):
         Raises
         ------
         LostRace, NotStaged
+        """
+
+    @abstractmethod
+    def undo(self, moves: Sequence[Move]) -> bool:
+        """Move all pointers back where they still are as a publish left them, and say that none is published: one step.
+
+        Parameters
+        ----------
+        moves : sequence of Move
+            As they were published.
+
+        Returns
+        -------
+        bool
+            False where one of them was moved since: then nothing was changed.
         """
 
     @abstractmethod

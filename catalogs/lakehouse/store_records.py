@@ -95,6 +95,12 @@ class RecordingStore(Store):
             if not self.swap(move.path, move.before, move.after):
                 raise LostRace
 
+    def undo(self, moves: Sequence[Move]) -> bool:
+        (move,) = moves
+        if move.before is None:
+            return self.drop(move.path, move.after.location, None)
+        return self.swap(move.path, move.after, move.before)
+
     def record_aborted(self, participant: str) -> Staged | None:
         record = self.staged(participant, settled=True)
         if record is None or record.state == PUBLISHED:

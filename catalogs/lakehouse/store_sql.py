@@ -76,6 +76,15 @@ _RECORD_PUBLISHED = (
     .where(_STAGED.c.participant == sa.bindparam("name"), _STAGED.c.state == STAGED)
     .values(state=PUBLISHED, metadata_location=sa.bindparam("location"), since=sa.bindparam("now"))
 )
+_RECORD_UNDONE = (
+    sa.update(_STAGED)
+    .where(
+        _STAGED.c.participant == sa.bindparam("name"),
+        _STAGED.c.state == PUBLISHED,
+        _STAGED.c.metadata_location == sa.bindparam("location"),
+    )
+    .values(state=STAGED, metadata_location=None)
+)
 
 
 class _Catalog(SqlCatalog):
@@ -230,11 +239,14 @@ class SqlStore(Store):
 
     def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
         with self._begin(path=path) as connection:
-            gone = sa.delete(IcebergTables).where(self._is(path), IcebergTables.metadata_location == pointer)
-            is_gone = connection.execute(gone).rowcount == 1
+            is_gone = self._drop(connection, path, pointer)
             if is_gone and place is not None:
                 self._record_dropped(connection, path, place)
         return is_gone
+
+    def _drop(self, connection: sa.Connection, path: ObjectPath, pointer: str) -> bool:
+        gone = sa.delete(IcebergTables).where(self._is(path), IcebergTables.metadata_location == pointer)
+        return connection.execute(gone).rowcount == 1
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -340,6 +352,36 @@ class SqlStore(Store):
             .values(metadata_location=sa.bindparam("new"), previous_metadata_location=sa.bindparam("old"))
             .execution_options(synchronize_session=False)
         )
+
+    def undo(self, moves: Sequence[Move]) -> bool:
+        first = moves[0]
+        transaction_id = first.names[0].rpartition("/")[0]
+        try:
+            with self._begin(path=first.path, transaction_id=transaction_id) as connection:
+                self._record_undone(connection, moves)
+                for move in moves:
+                    self._move_back(connection, move)
+        except LostRace:
+            return False
+        return True
+
+    def _record_undone(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
+        rows = [{"name": name, "location": move.after.location} for move in moves for name in move.names]
+        if connection.execute(_RECORD_UNDONE, rows).rowcount != len(rows):
+            raise LostRace
+
+    def _move_back(self, connection: sa.Connection, move: Move) -> None:
+        if move.before is None:
+            if not self._drop(connection, move.path, move.after.location):
+                raise LostRace
+            return
+        if not self._swap(connection, move.path, move.after.location, move.before.location):
+            raise LostRace
+        # What it was undone from goes: the row names the file that was there before, as it did then.
+        log = move.before.metadata.metadata_log
+        earlier = log[-1].metadata_file if log else None
+        as_before = sa.update(IcebergTables).where(self._is(move.path), self._is_table())
+        connection.execute(as_before.values(previous_metadata_location=earlier))
 
     def record_aborted(self, participant: str) -> Staged | None:
         with self._begin() as connection:

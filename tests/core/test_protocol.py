@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -144,9 +144,16 @@ def test_an_outcome_that_cannot_be_learned_touches_nothing_and_is_asked_again() 
     assert world.state is COMPLETED
 
 
+ALL = frozenset({0, 1, 2})
+
+
+def numbers(units: Sequence[Unit]) -> set[int]:
+    return {number for unit in units for number in unit.ordinals}
+
+
 @pytest.mark.parametrize("refused", [1, 2])
 def test_a_late_refusal_that_cannot_be_undone_is_in_doubt_with_all_kept(refused: int) -> None:
-    world = World(3, refused, compensable=False)
+    world = World(3, refused, fixed=ALL)
     assert live(world, {}) is IN_DOUBT
     settle(world)
     assert world.state is IN_DOUBT
@@ -154,18 +161,71 @@ def test_a_late_refusal_that_cannot_be_undone_is_in_doubt_with_all_kept(refused:
     assert world.staged == {0, 1, 2}
 
 
+@pytest.mark.parametrize("refused", [1, 2])
+def test_what_is_known_of_each_is_told_where_it_ends_half(refused: int) -> None:
+    world = World(3, refused, fixed=ALL)
+    verdict = Process(world).run(protocol.commit(world.plan()))
+    assert numbers(verdict.published) == set(range(refused))
+    assert numbers(verdict.missing) == set(range(refused, 3))
+    assert not verdict.doubtful
+
+
+@pytest.mark.parametrize("fixed", [ALL, frozenset({0}), frozenset({1})])
+def test_a_half_transaction_is_completed_once_nothing_is_in_its_way(fixed: frozenset[int]) -> None:
+    world = World(3, refused=2, fixed=fixed)
+    assert live(world, {}) is IN_DOUBT
+    recover(world)
+    assert world.state is IN_DOUBT
+    world.refused = None
+    recover(world)
+    assert world.state is COMPLETED
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_fault_while_a_half_transaction_is_completed_leaves_nothing_half(kind: str) -> None:
+    for number in range(LONGEST):
+        world = World(3, refused=2, fixed=frozenset({0}))
+        live(world, {})
+        world.refused = None
+        recover(world, {number: kind})
+        settle(world)
+        assert world.state is COMPLETED
+        world.check_at_rest()
+
+
+def test_what_was_undone_stays_so_while_the_refusal_lasts() -> None:
+    """No recovery shows rows that the next one takes away."""
+    world = World(3, refused=2, fixed=frozenset({0}))
+    verdict = Process(world).run(protocol.commit(world.plan()))
+    assert (numbers(verdict.published), numbers(verdict.undone), numbers(verdict.missing)) == ({0}, {1}, {2})
+    for _ in range(2):
+        world.fencing += 1
+        again = protocol.recover(world.state, world.plan(), certainly_dead=True)
+        tried = [a for a in Process(world).walk(again) if isinstance(a, actions.Publish)]
+        assert [action.unit.ordinals for action in tried] == [(2,)]
+        assert world.published == {0}
+
+
+def test_one_that_cannot_be_undone_does_no_harm_where_it_comes_last() -> None:
+    for refused in range(3):
+        world = World(3, refused, fixed=frozenset({2}))
+        assert live(world, {}) is ROLLED_BACK
+        world.check_at_rest()
+
+
 @pytest.mark.parametrize("state", [COMPLETED, ROLLED_BACK])
 @pytest.mark.parametrize("refused", [1, 2])
 def test_an_operator_can_always_end_it(refused: int, state: TransactionState) -> None:
-    world = World(3, refused, compensable=False)
+    world = World(3, refused, fixed=ALL)
     live(world, {})
     world.fencing += 1
     verdict = Process(world).run(protocol.assume(world.plan(), state))
     assert world.closed
     assert world.state is verdict.state is state
-    disagrees = {refused, *range(refused)} if state is ROLLED_BACK else {refused}
-    assert {n for unit in verdict.doubtful for n in unit.ordinals} <= disagrees
-    assert verdict.doubtful
+    assert numbers(verdict.published) == world.published != set()
+    assert numbers(verdict.missing) == ALL - world.published != set()
+    assert not verdict.doubtful
 
 
 # -- two processes at once --------------------------------------------------------------------------------------------
@@ -228,8 +288,15 @@ def test_two_recoveries_at_once_are_safe(count: int, refused: int | None, state:
 # -- what is published, and in which order ----------------------------------------------------------------------------
 
 
-def member(ordinal: int, catalog: str, *path: str, state: str = "prepared", group: str | None = None) -> Member:
-    return Member(ordinal, catalog, path, ParticipantState(state), group)
+def member(
+    ordinal: int,
+    catalog: str,
+    *path: str,
+    state: str = "prepared",
+    group: str | None = None,
+    can_undo: bool = True,
+) -> Member:
+    return Member(ordinal, catalog, path, ParticipantState(state), group, can_undo)
 
 
 def test_participants_are_published_by_catalog_path_and_ordinal() -> None:
@@ -245,6 +312,38 @@ def test_a_group_is_one_publish_at_the_place_of_its_first() -> None:
         member(3, "a", "y"),
     ]
     assert arrange(members).units == (Unit((3,)), Unit((1,)), Unit((2, 0)))
+
+
+def test_what_cannot_be_undone_is_published_last_whatever_its_name() -> None:
+    members = [
+        member(0, "a", "x", can_undo=False),
+        member(1, "b", "y", group="g"),
+        member(2, "b", "z", group="g", can_undo=False),
+        member(3, "c", "x"),
+        member(4, "b", "x"),
+    ]
+    units = (Unit((4,)), Unit((3,)), Unit((0,), False), Unit((1, 2), False))
+    for shuffled in itertools.permutations(members):
+        assert arrange(shuffled).units == units
+
+
+@pytest.mark.parametrize(
+    ("can_undo", "level"),
+    [([False], 3), ([True, True], 2), ([True, False], 2), ([False, False], 1), ([True, False, False], 1)],
+)
+def test_two_publishes_that_cannot_be_undone_are_level_one(can_undo: list[bool], level: int) -> None:
+    plan = arrange([member(n, "a", str(n), can_undo=can) for n, can in enumerate(can_undo)])
+    assert plan.level == level
+
+
+def test_those_that_were_refused_are_known_by_their_publish() -> None:
+    members = [member(0, "a", "x"), member(1, "b", "x", state="refused", group="g"), member(2, "b", "y", group="g")]
+    assert arrange(members).refused == (Unit((1, 2)),)
+
+
+def test_what_an_operator_has_given_up_is_only_removed() -> None:
+    plan = arrange([member(0, "a", "x", state="published"), member(1, "a", "y", state="aborted")])
+    assert (plan.units, plan.spare) == ((Unit((0,)),), (1,))
 
 
 def test_what_a_later_statement_replaced_is_only_removed() -> None:

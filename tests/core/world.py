@@ -31,9 +31,10 @@ class World:
 
     count: int
     refused: int | None = None
-    compensable: bool = True
+    #: Those whose publish cannot be undone.
+    fixed: frozenset[int] = frozenset()
     state: TransactionState = TransactionState.INFLIGHT
-    marked_refused: bool = False
+    marked_refused: set[int] = field(default_factory=set)
     closed: bool = False
     left_behind: tuple[str, ...] = ()
     fencing: int = 1
@@ -44,7 +45,8 @@ class World:
         self.staged = set(range(self.count))
 
     def plan(self) -> Plan:
-        return Plan(tuple(Unit((n,)) for n in range(self.count)), refused=self.marked_refused)
+        units = tuple(Unit((n,), n not in self.fixed) for n in range(self.count))
+        return Plan(units, refused=tuple(units[n] for n in sorted(self.marked_refused)))
 
     def check_at_rest(self) -> None:
         """What must hold once nothing is left to do."""
@@ -137,9 +139,9 @@ class Process:
             raise AssertionError(f"{self.world.state} became {action.state}")
         self.world.state = action.state
 
-    def _markrefused(self, _: actions.MarkRefused) -> None:
+    def _markrefused(self, action: actions.MarkRefused) -> None:
         self._own()
-        self.world.marked_refused = True
+        self.world.marked_refused |= set(action.unit.ordinals)
 
     def _close(self, action: actions.Close) -> None:
         self._own()
@@ -169,7 +171,7 @@ class Process:
         return Outcome.PUBLISHED if action.unit.ordinals[0] in self.world.published else Outcome.NOT_PUBLISHED
 
     def _compensate(self, action: actions.Compensate) -> Reply:
-        if not self.world.compensable:
+        if action.unit.ordinals[0] in self.world.fixed:
             return Reply()
         self.world.published.discard(action.unit.ordinals[0])
         return Reply(undone=True)

@@ -9,7 +9,7 @@ from twophase.testing.chaos import ChaosCatalog
 
 
 class ChaosWorld(World):
-    """Three chaos catalogs over three files; the third one cannot undo, the second and third do not group."""
+    """Four chaos catalogs over four files; the first one groups, the last two cannot undo."""
 
     scenarios = CHAOS
 
@@ -18,6 +18,7 @@ class ChaosWorld(World):
             "one": {},
             "two": {"group_publish": "false"},
             "three": {"group_publish": "false", "compensate": "false"},
+            "tied": {"group_publish": "false", "compensate": "false"},
         }
         return {
             name: ChaosCatalog(name, {"file": str(self.directory / f"{name}.json"), **more}, Environment())

@@ -16,13 +16,16 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg_core import datafusion as _  # noqa: F401
 from sqlalchemy.exc import NoResultFound
 
-from tests.crash.scenarios import LAKEHOUSE, Rows, Scenario
+from tests.crash.scenarios import LAKEHOUSE, TWO_LAKES, Rows, Scenario
 from tests.crash.server_sides import MetastoreDatabase, PostgreSQLSchema, ServerSide, SQLiteFile
 from tests.crash.worlds import DATABASE, World, name_of, variable
 from tests.lakehouse.places import NAME as LAKE
 from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake, in_schema
-from twophase.catalog import Catalog
+from twophase.catalog import Catalog, Environment
+from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.model import ObjectPath
+
+POND = "pond"
 
 
 class _OneCatalog(Lake):
@@ -45,7 +48,6 @@ class LakehouseWorld(World):
 
     lake: Lake
     scenarios = LAKEHOUSE
-    undoes = False
 
     def open_catalogs(self) -> dict[str, Catalog]:
         self.lake = _OneCatalog(self.open_uri(), self.directory / "warehouse")
@@ -63,13 +65,17 @@ class LakehouseWorld(World):
         self.catalogs[LAKE].create_database(DATABASE)
         super().set_up(scenario)
 
+    def place(self, table: str) -> Lake:
+        """The lake of a table."""
+        return self.lake
+
     def rows(self, table: str) -> Rows | None:
-        found = self.lake.table(self.path(table))
+        found = self.place(table).table(self.path(table))
         return None if found is None else sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
     def other_reader(self, table: str) -> Rows | None:
         try:
-            found = self.lake.rust_table(self.path(table))
+            found = self.place(table).rust_table(self.path(table))
         except (NoSuchTableError, NoResultFound):
             return None
         return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
@@ -103,10 +109,43 @@ class LakehousePostgreSQLWorld(LakehouseWorld):
         super().set_up(scenario)
 
 
+class _TwoLakes(LakehouseWorld):
+    """With a second Iceberg catalog in a SQLite file of its own."""
+
+    scenarios = {**LAKEHOUSE, **TWO_LAKES}
+    pond: Lake
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.pond = _OneCatalog(f"sqlite:///{self.directory / 'pond.db'}", self.directory / "pond")
+        second = LakehouseCatalog(POND, self.pond.options(catalog_name=LAKE), Environment())
+        return {**super().open_catalogs(), POND: second}
+
+    def close(self) -> None:
+        super().close()
+        self.pond.close()  # type: ignore[attr-defined]
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs[POND].create_database(DATABASE)
+        super().set_up(scenario)
+
+    def place(self, table: str) -> Lake:
+        return self.pond if table.startswith(f"{POND}.") else self.lake
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *sorted(self.pond.orphans())]
+
+
+class TwoLakesWorld(_TwoLakes):
+    """Both in files."""
+
+
+class TwoLakesOnPostgreSQLWorld(_TwoLakes, LakehousePostgreSQLWorld):
+    """The first one on PostgreSQL."""
+
+
 class LakehouseMetastoreWorld(LakehouseWorld):
     """The same over a Hive Metastore; each directory has a database of its own there."""
 
-    undoes = True
     kind = "hive_metastore"
     lakes: type[RecordingLake] = MetastoreLake
 

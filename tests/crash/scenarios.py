@@ -135,10 +135,16 @@ CHAOS = named(
             outsider="two.t",
         ),
         Scenario(
+            "an outsider comes after a group",
+            (Statement("one.t", _REPLACE), Statement("one.u", _CREATE), Statement("three.t", _CREATE)),
+            {"one.t": _OLD},
+            outsider="three.t",
+        ),
+        Scenario(
             "an outsider comes and nobody can undo",
-            (Statement("three.t", _REPLACE), Statement("two.t", _CREATE)),
+            (Statement("three.t", _REPLACE), Statement("tied.t", _CREATE)),
             {"three.t": _OLD},
-            outsider="two.t",
+            outsider="tied.t",
         ),
     ]
 )
@@ -291,6 +297,43 @@ LAKEHOUSE = named(
             (Statement("lake.t", _REPLACE), Statement("lake.u", _CREATE)),
             {"lake.t": _OLD},
             outsider="lake.u",
+        ),
+    ]
+)
+
+#: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.
+TWO_LAKES = named(
+    [
+        Scenario("two lakes", (Statement("lake.t", _REPLACE), Statement("pond.u", _CREATE)), {"lake.t": _OLD}),
+        Scenario(
+            "an outsider comes after three tables",
+            (
+                Statement("lake.t", _REPLACE),
+                Statement("lake.u", _CREATE),
+                Statement("lake.v", _INSERT),
+                Statement("pond.w", _CREATE),
+            ),
+            {"lake.t": _OLD, "lake.v": _OLD},
+            outsider="pond.w",
+        ),
+        Scenario(
+            "an outsider comes after create then insert",
+            (
+                Statement("lake.t", _CREATE),
+                Statement("lake.t", _INSERT, ((9, "z"),)),
+                Statement("pond.u", _CREATE),
+            ),
+            {},
+            outsider="pond.u",
+        ),
+        Scenario(
+            "an outsider comes after an overwrite",
+            (
+                Statement("lake.t", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
+                Statement("pond.u", _CREATE),
+            ),
+            {"lake.t": _OLD},
+            outsider="pond.u",
         ),
     ]
 )

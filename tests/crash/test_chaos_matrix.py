@@ -29,6 +29,7 @@ DEATHS = [
     Case("one group", "core.publish=exit"),
     Case("one group", "core.finish=exit_after"),
     Case("an outsider comes before the second publish", "core.publish=exit_after"),
+    Case("an outsider comes after a group", "core.publish=exit_after"),
 ]
 
 #: Where a publish was tried, and no store answers any more.
@@ -77,7 +78,7 @@ def test_what_cannot_be_undone_stays_in_doubt_and_is_named(crew: Crew) -> None:
     looked = crew.planner.look(HOPELESS)
     assert [row[1] for row in looked["timeline"]] == ["IN_DOUBT"]
     assert looked["reservations"], "A table in doubt must stay reserved."
-    assert looked["tables"] == {"three.t": [[3, "b"], [4, "c"]], "two.t": [[1, "a"], [2, "b"]]}
+    assert looked["tables"] == {"three.t": [[3, "b"], [4, "c"]], "tied.t": [[1, "a"], [2, "b"]]}
 
 
 def test_deaths_are_one_only_where_they_leave_the_same(crew: Crew) -> None:

@@ -19,11 +19,12 @@ from tests.crash.matrix import (
     Report,
     but_errors,
     errors_of,
+    quick,
     quick_tier,
     slow_tier,
     with_rest,
 )
-from tests.crash.scenarios import LAKEHOUSE
+from tests.crash.scenarios import LAKEHOUSE, TWO_LAKES
 from tests.crash.worlds import world_of
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.rest_server import rest_catalog
@@ -33,6 +34,29 @@ DATABASES = ("sqlite", "postgresql", "hive_metastore", "rest")
 
 #: What nothing publishes in one step is undone.
 OUTSIDER = "an outsider comes before the publish of two"
+
+#: What several catalogs publish is undone, of one catalog in one step.
+UNDONE = "an outsider comes after three tables"
+FROM_THE_DECISION = {
+    "core.record_committing",
+    "core.publish",
+    "core.outcome",
+    "core.save_participant",
+    "core.compensate",
+    "core.abort",
+    "core.record_rolled_back",
+    "core.record_completed",
+    "core.record_finished",
+    "lakehouse.publish",
+    "lakehouse.write_metadata",
+    "lakehouse.swap",
+    "lakehouse.outcome",
+    "lakehouse.compensate",
+    "lakehouse.mark_aborted",
+    "lakehouse.remove_files",
+    "lakehouse.forget",
+    "lakehouse.tidy",
+}
 
 #: Only plain DDL takes this step.
 ELSEWHERE = {"lakehouse.alter"}
@@ -97,10 +121,11 @@ def rest(fast_directory: Path) -> Iterator[str]:
 
 @pytest.fixture(params=DATABASES)
 def crew(request: pytest.FixtureRequest, crew_of: Callable[[str], Crew]) -> Crew:
-    if request.param not in ("sqlite", "one_file"):
+    if request.param not in ("sqlite", "one_file", "two_lakes"):
         # The children of the matrix find the server by it.
-        server = request.getfixturevalue(request.param)
-        os.environ[f"TWOPHASE_CRASH_{request.param.upper()}"] = server if request.param == "rest" else server.url
+        kind = request.param.removeprefix("two_lakes_on_")
+        server = request.getfixturevalue(kind)
+        os.environ[f"TWOPHASE_CRASH_{kind.upper()}"] = server if kind == "rest" else server.url
     return crew_of(f"lakehouse-{request.param}")
 
 
@@ -129,6 +154,30 @@ def quick_at(crew: Crew, scenario: str) -> Actions:
 @pytest.mark.parametrize(("crew", "scenario"), QUICK, indirect=["crew"])
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
+
+
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        *(("two_lakes", name) for name in TWO_LAKES),
+        *(
+            pytest.param("two_lakes_on_postgresql", name, marks=() if name == UNDONE else pytest.mark.slow)
+            for name in TWO_LAKES
+        ),
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_two_catalogs_both_are_old_or_new(crew: Crew, scenario: str) -> None:
+    """Every step from the decision on."""
+    assert not crew.run(crew.planner.cases(scenario, lambda step: quick(step) if step in FROM_THE_DECISION else ()))
+
+
+@pytest.mark.parametrize("crew", ["two_lakes"], indirect=True)
+@pytest.mark.parametrize(
+    "died", ["core.compensate=exit", "lakehouse.compensate=exit_after", "core.publish=exit_after@2"]
+)
+def test_a_recovery_that_dies_while_it_undoes_is_recovered_from(crew: Crew, died: str) -> None:
+    assert not crew.run(crew.planner.recovery_cases(Case(UNDONE, died), ("exit_after", "lost_reply")))
 
 
 @pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, indirect=["crew"], ids=str)

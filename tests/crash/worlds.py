@@ -33,6 +33,8 @@ PLACES = {
     "jdbc-mariadb": "jdbc_worlds:JdbcMariaDBWorld",
     "jdbc-plain-mariadb": "jdbc_worlds:JdbcPlainMariaDBWorld",
     "lakehouse-sqlite": "lakehouse_worlds:LakehouseWorld",
+    "lakehouse-two_lakes": "lakehouse_worlds:TwoLakesWorld",
+    "lakehouse-two_lakes_on_postgresql": "lakehouse_worlds:TwoLakesOnPostgreSQLWorld",
     "lakehouse-one_file": "lakehouse_worlds:LakehouseOneFileWorld",
     "lakehouse-postgresql": "lakehouse_worlds:LakehousePostgreSQLWorld",
     "lakehouse-hive_metastore": "lakehouse_worlds:LakehouseMetastoreWorld",

@@ -215,12 +215,8 @@ class HasALevelWithoutAReason(ChaosTable):
 
 
 class UndoesUnderALaterWriter(ChaosTable):
-    def _undo(self, store: Document) -> bool:
-        tables = self._home.tables_of(store, self.path)
-        if self._is_published(store) and self.path.name in tables:
-            store["published"][self.key]["version"] = tables[self.path.name]["version"]
-            store["published"][self.key].setdefault("before", None)
-        return super()._undo(store)
+    def is_undoable(self, store: Document) -> bool:
+        return True
 
 
 class ClaimsToHaveUndone(ChaosTable):
@@ -299,6 +295,30 @@ class MindsTheFormat(Mutant):
 class PublishesAGroupHalf(Mutant):
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         super().publish_group(participants[:1])
+
+
+class UndoesAGroupHalf(Mutant):
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        return super().compensate_group(participants[:1])
+
+
+class UndoesOneByOne(Mutant):
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        return all([super(UndoesOneByOne, self).compensate_group([member]) for member in participants])  # noqa: C419
+
+
+class DeniesThatItCanBeUndone(ChaosTable):
+    @property
+    def can_undo(self) -> bool:
+        return False
+
+
+class PublishesHalfAgain(ChaosTable):
+    """What was undone once is published without its rows."""
+
+    def undo_in(self, store: Document) -> None:
+        super().undo_in(store)
+        store["staged"][self.key]["rows"] = None
 
 
 class NeverUndoes(ChaosTable):

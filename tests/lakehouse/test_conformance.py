@@ -31,6 +31,7 @@ class LakehouseConformance(CatalogConformance):
         alter_table=True,
         read=True,
         group_publish=True,
+        compensate=True,
         delete=True,
         providers=frozenset({"iceberg"}),
     )
@@ -104,7 +105,7 @@ class TestPostgreSQL(LakehouseConformance):
 class OneByOne(LakehouseConformance):
     """An Iceberg catalog that changes one table at a time, with records in files."""
 
-    capabilities = replace(LakehouseConformance.capabilities, group_publish=False, compensate=True)
+    capabilities = replace(LakehouseConformance.capabilities, group_publish=False)
 
     def records(self, catalog: Catalog) -> set[str]:
         found = catalog.store.records((STAGED, PUBLISHED, ABORTED), time.time() + 1)  # type: ignore[attr-defined]

@@ -131,9 +131,9 @@ class ChaosTable(Participant):
             return
         result = self._result(store)
         tables = self._home.tables_of(store, self.path)
-        store["published"][self.key] = {"version": result["version"], "before": tables.get(self.path.name)}
+        before, staged = tables.get(self.path.name), store["staged"].pop(self.key)
+        store["published"][self.key] = {"version": result["version"], "before": before, "staged": staged}
         tables[self.path.name] = result
-        del store["staged"][self.key]
 
     def outcome(self) -> Outcome:
         try:
@@ -146,31 +146,34 @@ class ChaosTable(Participant):
     def finish(self) -> None:
         with self._home.step("finish"), self._home.store.change() as store:
             if self._is_published(store):
-                store["published"][self.key].pop("before", None)
+                for no_longer in ("before", "staged"):
+                    store["published"][self.key].pop(no_longer, None)
 
     def compensate(self) -> bool:
-        if not self._home.capabilities.compensate:
-            return False
-        with self._home.step("compensate"), self._home.store.change() as store:
-            return self._undo(store)
+        return self._home.compensate_group([self])
 
-    def _undo(self, store: Document) -> bool:
+    def is_undoable(self, store: Document) -> bool:
+        """Whether the table is still as this participant left it, or as it was before."""
         if not self._is_published(store):
             return True
         publish = store["published"][self.key]
+        now = self._home.tables_of(store, self.path).get(self.path.name)
+        return "before" in publish and now is not None and now["version"] == publish["version"]
+
+    def undo_in(self, store: Document) -> None:
+        """Undo inside a change of the store that the caller holds; what was staged is staged again. Idempotent."""
+        if not self._is_published(store):
+            return
+        publish = store["published"].pop(self.key)
         tables = self._home.tables_of(store, self.path)
-        now = tables.get(self.path.name)
-        if "before" not in publish or now is None or now["version"] != publish["version"]:
-            return False
         if publish["before"] is None:
             del tables[self.path.name]
         else:
             tables[self.path.name] = publish["before"]
-        store["published"][self.key] = {"undone": True}
-        return True
+        store["staged"][self.key] = publish["staged"]
 
     def _is_published(self, store: Document) -> bool:
-        return self.key in store["published"] and "undone" not in store["published"][self.key]
+        return self.key in store["published"]
 
     # -- what a publish would make of the table ------------------------------------------------------------------
 

@@ -169,6 +169,7 @@ class TransactionChapter(SuiteBase):
         participant = driver.staged(path, purpose)
         participant.commit()
         undone = participant.compensate()
+        assert undone == participant.can_undo, "It is not as it says whether it can be undone."
         if undone:
             assert self.capabilities.compensate, "It undoes what it does not declare."
             assert driver.state(path) == before
@@ -191,6 +192,78 @@ class TransactionChapter(SuiteBase):
             participant.commit()
             undone.append(participant.compensate())
         assert not undone or any(undone) == self.capabilities.compensate
+
+    def test_several_that_were_published_in_one_step_are_undone_in_one(self, driver: Driver, database: str) -> None:
+        identity, catalog = transaction_id(), driver.catalog
+        members, before = [], {}
+        for ordinal, purpose in enumerate(sorted(self.capabilities.purposes, key=lambda p: p.value)):
+            path = ObjectPath.of(database, f"t_{purpose.value}")
+            driver.ready(path, purpose)
+            before[path] = driver.state(path)
+            members.append(driver.staged(path, purpose, context=WriteContext(identity, ordinal)))
+        members = [member for member in members if catalog.group_key(member) == catalog.group_key(members[0])]
+        if not self.capabilities.group_publish:
+            assert not catalog.compensate_group(members)
+            return
+        catalog.publish_group(members)
+        published = {member.path: driver.state(member.path) for member in members}
+        if not self.capabilities.compensate:
+            assert not catalog.compensate_group(members)
+            assert {path: driver.state(path) for path in published} == published
+            return
+        for _ in range(2):
+            assert catalog.compensate_group(members)
+            assert {path: driver.state(path) for path in published} == {path: before[path] for path in published}
+            assert [member.outcome() for member in members] == [Outcome.NOT_PUBLISHED] * len(members)
+        for member in members:
+            member.abort()
+        assert driver.left_in_store(identity) == []
+
+    def test_of_several_none_is_undone_under_a_later_writer_of_one(self, driver: Driver, database: str) -> None:
+        both = [ObjectPath.of(database, name) for name in ("t", "u")]
+        if not (self.capabilities.group_publish and self.capabilities.compensate):
+            return
+        if not all([self.declares(driver, path, Purpose.INSERT_INTO) for path in both]):  # noqa: C419
+            return
+        for path in both:
+            driver.existing(path)
+        identity = transaction_id()
+        members = [
+            driver.staged(path, Purpose.INSERT_INTO, context=WriteContext(identity, ordinal))
+            for ordinal, path in enumerate(both)
+        ]
+        driver.catalog.publish_group(members)
+        driver.published(both[1], Purpose.INSERT_INTO, [(7, "seven")])
+        published = [driver.state(path) for path in both]
+        assert not driver.catalog.compensate_group(members)
+        assert [driver.state(path) for path in both] == published
+        assert [member.outcome() for member in members] == [Outcome.PUBLISHED] * 2
+
+    @each_purpose
+    def test_what_was_undone_is_published_again_wholly_or_not_at_all(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose
+    ) -> None:
+        if not self.declares(driver, path, purpose):
+            return
+        old = driver.ready(path, purpose)
+        before = driver.state(path)
+        participant = driver.staged(path, purpose)
+        participant.commit()
+        if not participant.compensate():
+            return
+        try:
+            participant.commit()
+        except Exception:
+            assert participant.outcome() is Outcome.NOT_PUBLISHED
+            assert driver.state(path) == before
+            participant.abort()
+            assert driver.state(path) == before
+        else:
+            assert participant.outcome() is Outcome.PUBLISHED
+            assert driver.state(path) == after(purpose, old, NEW)
+            participant.finish()
+            assert driver.state(path) == after(purpose, old, NEW)
+        assert driver.left_in_store(participant.transaction_id) == []
 
     def test_a_publish_is_not_undone_under_a_later_writer(self, driver: Driver, path: ObjectPath) -> None:
         if not self.declares(driver, path, Purpose.INSERT_INTO):

@@ -323,6 +323,17 @@ class ChaosCatalog(Catalog):
                 assert isinstance(participant, ChaosTable)
                 participant.publish_into(document)
 
+    def compensate_group(self, participants: list[Participant]) -> bool:
+        if not self.capabilities.compensate:
+            return False
+        members = [participant for participant in participants if isinstance(participant, ChaosTable)]
+        with self.step("compensate"), self.store.change() as document:
+            if not all(member.is_undoable(document) for member in members):
+                return False
+            for member in members:
+                member.undo_in(document)
+            return True
+
     def _exists(self, path: ObjectPath) -> TableAlreadyExistsError:
         return TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
 

@@ -1,0 +1,157 @@
+"""One block over Hive, an Iceberg catalog in SQL and a relational database: all tables change, or none does."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.conftest import Start
+from twophase import TransactionState
+from twophase.errors import TransactionInDoubt, WriteConflictError
+from twophase.model import Level, ObjectPath
+
+OLD, NEW = [0, 1, 2], [0, 1, 2, 100]
+HIVE, LAKE, OTHER = "hive_t", "ice.db.t", "ice.db.u"
+#: A database before the other catalogs by its name, and one behind them.
+FIRST, LAST = "a_lite.main.t", "lite.main.t"
+
+
+@dataclass
+class Stores:
+    """The session, and its stores past it."""
+
+    spark: SparkSession
+    directory: Path
+
+    def rows(self, table: str) -> list[int]:
+        self.spark.sql(f"REFRESH TABLE {table}")
+        return [row[0] for row in self.spark.table(table).orderBy("id").collect()]
+
+    def insert(self, *tables: str, but: Callable[[], None] = lambda: None) -> twophase.Transaction:
+        """A block that adds a row to each table; an outsider comes before it ends."""
+        with twophase.transaction(self.spark) as tx:
+            for table in tables:
+                self.spark.sql(f"INSERT INTO {table} SELECT 100L AS id")
+            self.tx = tx
+            but()
+        return tx
+
+    def lite(self, table: str, statement: str) -> None:
+        """An outsider in a SQLite file."""
+        with closing(sqlite3.connect(self.directory / f"{table.partition('.')[0]}.db")) as connection:
+            connection.execute(statement)
+            connection.commit()
+
+    def drop(self, catalog: str, *names: str) -> None:
+        twophase.attach(self.spark).catalog(catalog).drop_table(ObjectPath.of(*names))
+
+
+@pytest.fixture(scope="module")
+def stores(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    directory = tmp_path_factory.mktemp("several")
+    conf = {"spark.sql.catalog.ice": "twophase.lakehouse", "spark.sql.catalog.ice.warehouse": str(directory / "lake")}
+    for name in ("a_lite", "lite"):
+        conf |= {
+            f"spark.sql.catalog.{name}": "twophase.jdbc",
+            f"spark.sql.catalog.{name}.url": f"sqlite:///{directory}/{name}.db",
+        }
+    spark = start(conf)
+    twophase.attach(spark).catalog("ice").create_database("db")
+    return Stores(spark, directory)
+
+
+@pytest.fixture(autouse=True)
+def tables(stores: Stores) -> Iterator[None]:
+    for table in (HIVE, LAKE, OTHER, FIRST, LAST):
+        stores.spark.sql(f"CREATE OR REPLACE TABLE {table} AS SELECT id FROM range(3)")
+    yield
+    assert twophase.attach(stores.spark).timeline.transactions(open_only=True) == []
+
+
+ALL = (HIVE, LAKE, OTHER, LAST)
+
+
+def test_tables_of_several_catalogs_change_together(stores: Stores) -> None:
+    tx = stores.insert(*ALL)
+    assert (tx.state, tx.level) == (TransactionState.COMPLETED, Level.UNDONE)
+    assert [stores.rows(table) for table in ALL] == [NEW] * 4
+
+
+@pytest.mark.parametrize("database", [FIRST, LAST])
+def test_a_late_refusal_of_the_database_undoes_all_whatever_its_name(stores: Stores, database: str) -> None:
+    with pytest.raises(WriteConflictError):
+        stores.insert(HIVE, LAKE, OTHER, database, but=lambda: stores.lite(database, "ALTER TABLE t RENAME TO away"))
+    stores.lite(database, "ALTER TABLE away RENAME TO t")
+    assert stores.tx.state is TransactionState.ROLLED_BACK
+    assert [stores.rows(table) for table in (HIVE, LAKE, OTHER, database)] == [OLD] * 4
+
+
+@pytest.mark.parametrize("database", [FIRST, LAST])
+def test_a_late_refusal_of_the_lake_undoes_all(stores: Stores, database: str) -> None:
+    with pytest.raises(WriteConflictError):
+        stores.insert(HIVE, LAKE, OTHER, database, but=lambda: stores.drop("ice", "db", "u"))
+    assert stores.tx.state is TransactionState.ROLLED_BACK
+    assert [stores.rows(table) for table in (HIVE, LAKE, database)] == [OLD] * 3
+
+
+@pytest.mark.parametrize("database", [FIRST, LAST])
+def test_a_late_refusal_of_hive_undoes_all(stores: Stores, database: str) -> None:
+    with pytest.raises(WriteConflictError):
+        stores.insert(HIVE, LAKE, OTHER, database, but=lambda: stores.drop("hive", "default", HIVE))
+    assert stores.tx.state is TransactionState.ROLLED_BACK
+    assert [stores.rows(table) for table in (LAKE, OTHER, database)] == [OLD] * 3
+
+
+def test_a_created_and_a_replaced_table_of_the_lake_are_undone_too(stores: Stores) -> None:
+    spark = stores.spark
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
+        spark.sql("CREATE TABLE ice.db.made AS SELECT 1 AS id")
+        spark.sql("CREATE OR REPLACE TABLE ice.db.t AS SELECT 'other' AS word")
+        spark.sql("INSERT OVERWRITE ice.db.u SELECT 7L")
+        spark.sql(f"INSERT INTO {LAST} SELECT 100L")
+        stores.lite(LAST, "ALTER TABLE t RENAME TO away")
+    stores.lite(LAST, "ALTER TABLE away RENAME TO t")
+    assert not spark.catalog.tableExists("ice.db.made")
+    assert [stores.rows(table) for table in (LAKE, OTHER, LAST)] == [OLD] * 3
+
+
+def in_part(stores: Stores) -> twophase.Transaction:
+    """Two databases cannot be undone, and the second one refuses."""
+    with pytest.raises(TransactionInDoubt) as caught:
+        stores.insert(*ALL, FIRST, but=lambda: stores.lite(LAST, "ALTER TABLE t RENAME TO away"))
+    tx = stores.tx
+    assert (tx.state, tx.level) == (TransactionState.IN_DOUBT, Level.NONE)
+    assert f"not published: {LAST}" in str(caught.value)
+    assert f"twophase recover {tx.id}" in str(caught.value)
+    return tx
+
+
+def test_two_databases_are_level_one_and_completed_by_the_recovery_once_nothing_is_in_the_way(
+    stores: Stores,
+) -> None:
+    tx = in_part(stores)
+    handle = twophase.attach(stores.spark)
+    (still,) = handle.recover()
+    assert (still.state, still.account.missing) == (TransactionState.IN_DOUBT, (LAST,))
+    stores.lite(LAST, "ALTER TABLE away RENAME TO t")
+    (ended,) = handle.recover()
+    assert (ended.transaction_id, ended.state) == (tx.id, TransactionState.COMPLETED)
+    assert [stores.rows(table) for table in (*ALL, FIRST)] == [NEW] * 5
+
+
+@pytest.mark.parametrize("state", [TransactionState.COMPLETED, TransactionState.ROLLED_BACK])
+def test_an_operator_is_told_how_each_table_of_a_half_is(stores: Stores, state: TransactionState) -> None:
+    tx = in_part(stores)
+    (ended,) = twophase.attach(stores.spark).coordinator.recover(transaction_id=tx.id, assume=state)
+    stores.lite(LAST, "ALTER TABLE away RENAME TO t")
+    is_new = {table for table in (*ALL, FIRST) if stores.rows(table) == NEW}
+    told = {name.replace("hive.default.", "") for name in ended.account.published}
+    assert told == is_new
+    assert is_new == ({HIVE, LAKE, OTHER, FIRST} if state is TransactionState.COMPLETED else {FIRST})
