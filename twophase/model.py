@@ -243,6 +243,8 @@ class TableDefinition:
         Whether the files outlive the table.
     serde : mapping of str to str
         ``serde``, ``input_format``, ``output_format`` for ``STORED AS``.
+    provider_class : str, optional
+        The class by which the statement named the provider, where it did: the table keeps that name.
     """
 
     schema: pa.Schema
@@ -255,6 +257,7 @@ class TableDefinition:
     location: str | None = None
     external: bool = False
     serde: Mapping[str, str] = field(default_factory=dict)
+    provider_class: str | None = None
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -269,7 +272,7 @@ class TableDefinition:
     def to_document(self) -> dict[str, Any]:
         """A plain JSON document (the schema as Arrow IPC, base64)."""
         bucketing = self.bucketing
-        return {
+        document = {
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
             "provider": self.provider,
             "partitioning": [t.to_document() for t in self.partitioning],
@@ -281,6 +284,7 @@ class TableDefinition:
             "external": self.external,
             "serde": dict(self.serde),
         }
+        return {**document, "provider_class": self.provider_class} if self.provider_class else document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableDefinition:

@@ -85,11 +85,10 @@ def _clustering(properties: Mapping[str, str]) -> tuple[Transform, ...]:
 
 def _partition_columns_last(definition: TableDefinition) -> pa.Schema:
     """The schema as a metastore wants it: data columns, then partition columns in the order of PARTITIONED BY."""
-    names = {name.lower(): name for name in definition.partition_columns}
-    data = [field for field in definition.schema if field.name.lower() not in names]
-    keys = {field.name.lower(): field for field in definition.schema if field.name.lower() in names}
+    keys = [definition.schema.field(name) for name in _as_in_schema(definition)]
+    data = [field for field in definition.schema if field not in keys]
     # As stock Spark: the columns of a table made from a query may be null.
-    return pa.schema([field.with_nullable(True) for field in [*data, *(keys[name] for name in names)]])
+    return pa.schema([field.with_nullable(True) for field in [*data, *keys]])
 
 
 def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, location: str) -> HiveTable:
@@ -99,7 +98,7 @@ def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, locati
         name=path.name,
         kind=kind,
         schema=definition.schema,
-        provider=definition.provider,
+        provider=definition.provider_class or definition.provider,
         location=location,
         partition_columns=_as_in_schema(definition),
         bucketing=definition.bucketing,
@@ -111,8 +110,10 @@ def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, locati
 
 
 def _as_in_schema(definition: TableDefinition) -> tuple[str, ...]:
-    names = {field.name.lower(): field.name for field in definition.schema}
-    return tuple(names[column.lower()] for column in definition.partition_columns)
+    """The partition columns, spelled as the schema does; where Spark heeds the case, both may be there."""
+    names = {name: name for name in definition.schema.names}
+    lowered = {name.lower(): name for name in names}
+    return tuple(names.get(column) or lowered[column.lower()] for column in definition.partition_columns)
 
 
 def to_definition(table: HiveTable) -> TableDefinition:

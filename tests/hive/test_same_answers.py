@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
-from tests.spark.answers import assert_same_answers
+from tests.spark.answers import Call, assert_same_answers
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark40]
@@ -77,6 +77,138 @@ STATEMENTS = [
 ]
 
 
+def _partition_values(table: str, kind: str, *values: str) -> list[str]:
+    """Each partition is written first, and then overwritten by the name that the value gives it."""
+    steps = [f"CREATE TABLE {table} (a INT, p {kind}) USING parquet PARTITIONED BY (p)"]
+    for value in values:
+        steps.append(f"INSERT INTO {table} SELECT 1, CAST({value} AS {kind})")
+        steps.append(f"INSERT OVERWRITE {table} PARTITION (p = {value}) VALUES (2)")
+    return [*steps, f"SELECT a, CAST(p AS STRING) AS p FROM {table} ORDER BY p", f"SHOW PARTITIONS {table}"]
+
+
+VALUES_OF_PARTITIONS = [
+    *_partition_values("floats", "FLOAT", "'1e10'", "'1e-5'", "'Infinity'", "'NaN'"),
+    *_partition_values("doubles", "DOUBLE", "1e10", "'1e-5'"),
+    *_partition_values("decimals", "DECIMAL(38,18)", "0.000000000000000001"),
+    *_partition_values("dates", "DATE", "'10000-01-01'", "'-0001-01-01'"),
+    *_partition_values("timestamps", "TIMESTAMP", "'0099-01-01 00:00:00'", "'2020-01-01'", "'2020-01-01 00:00:00.1'"),
+    *_partition_values("local_timestamps", "TIMESTAMP_NTZ", "'0099-01-01 00:00:00'"),
+    *_partition_values("bytes", "BINARY", "'ab'"),
+    *_partition_values("intervals", "INTERVAL YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
+    *_partition_values("booleans", "BOOLEAN", "true", "false"),
+    "CREATE TABLE several (a INT, p BOOLEAN, q INT) USING parquet PARTITIONED BY (p, q)",
+    "INSERT INTO several VALUES (1, true, 1), (2, true, 2), (3, false, 1), (4, NULL, 1)",
+    "INSERT OVERWRITE several PARTITION (p = true, q = 1) VALUES (5)",
+    "INSERT OVERWRITE several PARTITION (p = false, q) VALUES (6, 3)",
+    "INSERT OVERWRITE several PARTITION (p = NULL, q) VALUES (7, 3)",
+    "SELECT * FROM several ORDER BY a",
+    "SHOW PARTITIONS several",
+    "SET spark.sql.session.timeZone = +02:00",
+    *_partition_values("offset", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+    "SET spark.sql.session.timeZone = PST",
+    *_partition_values("short_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+    "SET spark.sql.session.timeZone = UTC+03:30",
+    *_partition_values("prefixed_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+    "SET spark.sql.sources.partitionOverwriteMode = dynamic",
+    *_partition_values("dynamic_doubles", "DOUBLE", "'1e10'"),
+    *_partition_values("dynamic_timestamps", "TIMESTAMP", "'2020-01-01'"),
+    *_partition_values("dynamic_numbers", "INT", "'01'"),
+    *_partition_values("dynamic_chars", "CHAR(3)", "'a'"),
+    *_partition_values("dynamic_booleans", "BOOLEAN", "'true'"),
+]
+
+
+def _columns_named(name: str) -> list[str | Call]:
+    def save(mode: str, table: str) -> Call:
+        def run(session: SparkSession) -> None:
+            session.sql(f"SELECT 1 AS a, 2 AS `{name}`").write.partitionBy(name).mode(mode).saveAsTable(table)
+
+        return Call(f"saveAsTable {table}, {mode}", run)
+
+    parts, buckets, saved = "parts", "buckets", "saved"
+    return [
+        f"CREATE TABLE {parts} (a INT, `{name}` INT) USING parquet PARTITIONED BY (`{name}`)",
+        f"INSERT INTO {parts} VALUES (1, 1), (2, 2)",
+        f"INSERT INTO {parts} PARTITION (`{name}` = 5) VALUES (3)",
+        f"INSERT OVERWRITE {parts} PARTITION (`{name}` = 5) VALUES (4)",
+        f"SELECT * FROM {parts} ORDER BY a",
+        f"SHOW PARTITIONS {parts}",
+        f"CREATE TABLE {buckets} (a INT, `{name}` INT) USING parquet CLUSTERED BY (`{name}`) INTO 2 BUCKETS",
+        f"INSERT INTO {buckets} VALUES (3, 4)",
+        f"SELECT * FROM {buckets}",
+        save("errorifexists", saved),
+        save("overwrite", saved),
+        save("append", saved),
+        f"SELECT * FROM {saved}",
+        f"SHOW CREATE TABLE {saved}",
+    ]
+
+
+def _format_named(name: str) -> list[str | Call]:
+    def save(mode: str) -> Call:
+        def run(session: SparkSession) -> None:
+            session.sql("SELECT 1 AS a").write.format(name).mode(mode).saveAsTable("saved")
+
+        return Call(f"saveAsTable as {name}, {mode}", run)
+
+    return [
+        f"CREATE TABLE made USING {name} AS SELECT 1 AS a",
+        "INSERT INTO made VALUES (2)",
+        "SELECT * FROM made ORDER BY a",
+        "INSERT OVERWRITE made VALUES (3)",
+        "SELECT * FROM made",
+        "SHOW CREATE TABLE made",
+        f"CREATE TABLE parts USING {name} PARTITIONED BY (p) AS SELECT 1 AS a, 2 AS p",
+        "INSERT OVERWRITE parts PARTITION (p = 2) VALUES (3)",
+        "SELECT * FROM parts",
+        save("errorifexists"),
+        save("overwrite"),
+        save("append"),
+        "SELECT * FROM saved",
+        "SHOW CREATE TABLE saved",
+    ]
+
+
+FORMATS_BY_CLASS = (
+    "org.apache.spark.sql.parquet",
+    "com.databricks.spark.csv",
+    "org.apache.spark.sql.execution.datasources.orc.OrcFileFormat",
+)
+
+
+def _with_property(table: str, key: str, value: str) -> list[str | Call]:
+    def run(session: SparkSession) -> None:
+        session.range(1).writeTo(table).tableProperty(key, value).create()
+
+    return [Call(f"writeTo with the property {key}", run), *_described(table)]
+
+
+def _described(table: str) -> list[str | Call]:
+    return [f"SHOW CREATE TABLE {table}", f"SELECT * FROM {table}"]
+
+
+OPTIONS_AND_PROPERTIES = [
+    Call("an option comment", lambda s: s.range(1).write.option("comment", "c").saveAsTable("by_option")),
+    *_described("by_option"),
+    *_with_property("at_a_place", "location", "/nowhere/at/all"),
+    *_with_property("of_a_format", "provider", "json"),
+    *_with_property("of_an_owner", "owner", "somebody"),
+    "CREATE TABLE prefixed USING parquet TBLPROPERTIES ('option.x' = 'TRUE') AS SELECT 1 AS a",
+    *_described("prefixed"),
+    "CREATE TABLE both USING parquet OPTIONS (x 'TRUE', comment 'o') COMMENT 'c' AS SELECT 1 AS a",
+    *_described("both"),
+    "CREATE TABLE only_option USING parquet OPTIONS (comment 'o') AS SELECT 1 AS a",
+    *_described("only_option"),
+]
+
+CASES = [
+    "SET spark.sql.caseSensitive = true",
+    "CREATE TABLE cases PARTITIONED BY (P) AS SELECT 1 AS a, 2 AS p, 3 AS P",
+    "SHOW CREATE TABLE cases",
+    "SELECT * FROM cases",
+]
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started = start_session(tmp_path_factory.mktemp("same"), hive=True)
@@ -87,6 +219,28 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.mark.timeout(1200)
 def test_the_answers_are_the_same(session: SparkSession) -> None:
     assert_same_answers(session, STATEMENTS)
+
+
+def test_a_static_overwrite_replaces_the_partition_that_spark_itself_would(session: SparkSession) -> None:
+    assert_same_answers(session, VALUES_OF_PARTITIONS)
+
+
+@pytest.mark.parametrize("name", ["größe", "c d", "c-d", "c.d"])
+def test_a_column_of_any_name_makes_partitions_and_buckets(session: SparkSession, name: str) -> None:
+    assert_same_answers(session, _columns_named(name))
+
+
+@pytest.mark.parametrize("name", FORMATS_BY_CLASS)
+def test_a_format_may_be_given_by_its_class(session: SparkSession, name: str) -> None:
+    assert_same_answers(session, _format_named(name))
+
+
+def test_options_and_properties_mean_what_they_mean_to_spark(session: SparkSession) -> None:
+    assert_same_answers(session, OPTIONS_AND_PROPERTIES)
+
+
+def test_where_case_counts_a_partition_column_is_told_from_another(session: SparkSession) -> None:
+    assert_same_answers(session, CASES)
 
 
 def test_a_row_format_that_does_not_fit_the_default_format_is_refused(session: SparkSession) -> None:

@@ -185,6 +185,14 @@ def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
     assert shop.rows("t") == [(1, None)]
 
 
+@pytest.mark.parametrize(("kind", "value"), [("BOOLEAN", "true"), ("BOOLEAN", "false"), ("DOUBLE", "1e10")])
+def test_a_static_overwrite_finds_its_partition_by_a_value_of_any_type(shop: Shop, kind: str, value: str) -> None:
+    shop.sql(f"CREATE TABLE @t PARTITIONED BY (`the part`) AS SELECT 1 AS id, CAST({value} AS {kind}) AS `the part`")
+    shop.sql("INSERT INTO @t VALUES (2, NULL)")
+    shop.sql(f"INSERT OVERWRITE @t PARTITION (`the part` = {value}) SELECT 3")
+    assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
+
+
 def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:
     rows = "SELECT id, date_add(DATE'2024-01-01', CAST(id AS INT)) AS d FROM range(3)"
     shop.sql(f"CREATE TABLE @t PARTITIONED BY (days(d)) AS {rows}")

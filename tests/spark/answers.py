@@ -7,6 +7,8 @@ one that is not. What must differ is put aside by name: locations, expression id
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -23,6 +25,8 @@ _VARYING = [
     (r"#\d+L?", "#"),
     (r"\[path=[^\]]*\]", "[path]"),
     (r"'transient_lastDdlTime' = '\d+',?\s*", ""),
+    (r",(\s*\)\s*)$", r"\1"),
+    (r"TBLPROPERTIES \(\s*\)\s*", ""),
     # Stock Spark takes a SerDe table's column for NOT NULL where the first rows cannot be NULL.
     (r" NOT NULL", ""),
 ]
@@ -35,9 +39,23 @@ def _stable(value: Any) -> Any:
     return value
 
 
-def _answer(session: SparkSession, text: str) -> Any:
+@dataclass(frozen=True)
+class Call:
+    """A step that is no SQL: a name for it, and what it does with a session."""
+
+    name: str
+    run: Callable[[SparkSession], Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _answer(session: SparkSession, step: str | Call) -> Any:
     try:
-        frame = session.sql(text)
+        if isinstance(step, Call):
+            step.run(session)
+            return []
+        frame = session.sql(step)
         return [tuple(_stable(value) for value in row) for row in frame.collect()]
     except PySparkException as error:
         return type(error).__name__, error.getCondition()
@@ -45,7 +63,7 @@ def _answer(session: SparkSession, text: str) -> Any:
         return str(error.java_exception.getClass().getName()), str(error.java_exception.getCondition())
 
 
-def _answers(session: SparkSession, statements: list[str]) -> dict[str, Any]:
+def _answers(session: SparkSession, statements: Sequence[str | Call]) -> dict[str, Any]:
     session.sql("CREATE DATABASE same")
     session.sql("USE same")
     try:
@@ -55,7 +73,7 @@ def _answers(session: SparkSession, statements: list[str]) -> dict[str, Any]:
         session.sql("DROP DATABASE same CASCADE")
 
 
-def assert_same_answers(session: SparkSession, statements: list[str]) -> None:
+def assert_same_answers(session: SparkSession, statements: Sequence[str | Call]) -> None:
     """Run the statements in two new sessions of one context."""
     stock = _answers(session.newSession(), statements)
     attached = session.newSession()

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.errors import AnalysisException, SparkRuntimeException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.functions import col
 
 import twophase
 from tests.spark.conftest import CHAOS, Start
@@ -122,6 +123,28 @@ def test_a_static_overwrite_replaces_its_partition_only(spark: SparkSession, lak
     spark.sql("INSERT OVERWRITE lake.db.t PARTITION (p = 'a') SELECT 9")
 
     assert sorted(spark.table("lake.db.t").collect()) == [Row(id=2, p="b"), Row(id=9, p="a")]
+
+
+def test_a_boolean_partition_is_overwritten_through_each_door(spark: SparkSession, lake: ChaosCatalog) -> None:
+    spark.sql("CREATE TABLE lake.db.t (id INT, p BOOLEAN) PARTITIONED BY (p)")
+    spark.sql("INSERT INTO lake.db.t VALUES (1, true), (2, false), (3, NULL)")
+
+    spark.sql("INSERT OVERWRITE lake.db.t PARTITION (p = false) SELECT 4")
+    spark.sql("SELECT 5 AS id, true AS p").writeTo("lake.db.t").overwrite(col("p").eqNullSafe(True))
+
+    assert spark.table("lake.db.t").orderBy("id").collect() == [
+        Row(id=3, p=None),
+        Row(id=4, p=False),
+        Row(id=5, p=True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["größe", "c d", "c.d"])
+def test_a_column_of_any_name_makes_partitions(spark: SparkSession, lake: ChaosCatalog, name: str) -> None:
+    spark.sql(f"CREATE TABLE lake.db.t (id INT, `{name}` INT) PARTITIONED BY (`{name}`)")
+    spark.sql(f"INSERT INTO lake.db.t PARTITION (`{name}` = 5) VALUES (1)")
+    spark.sql(f"INSERT OVERWRITE lake.db.t PARTITION (`{name}` = 5) VALUES (2)")
+    assert [tuple(row) for row in spark.table("lake.db.t").collect()] == [(2, 5)]
 
 
 def test_the_data_frame_writers_work_too(spark: SparkSession, lake: ChaosCatalog) -> None:

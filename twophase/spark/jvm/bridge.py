@@ -303,7 +303,7 @@ class Jvm:
         return self.once((class_name, *names), lambda: self.set(kind.valueOf(name) for name in names))
 
     def transforms(self, transforms: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> Any:
-        """A ``Transform[]`` from (name, columns, arguments)."""
+        """A ``Transform[]`` from (name, columns as Spark's parser reads them, arguments)."""
         make = self.kind("org.apache.spark.sql.connector.expressions.Expressions")
         result = [self._transform(make, *transform) for transform in transforms]
         return self.array("org.apache.spark.sql.connector.expressions.Transform", result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from twophase.errors import CatalogError
 from twophase.model import TableDefinition
@@ -17,6 +18,23 @@ from twophase.spark.jvm.bridge import Jvm, private_name
 DEFAULT_FORMAT, TEXT = "hive.default.fileformat", "textfile"
 _FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 _LAZY_SIMPLE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+
+def short_name(spark: Any, provider: str) -> str:
+    """The short name, in lower case, of a format that may be given by the name of a class."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    if "." not in provider:
+        return provider.lower()
+    with private_name("DataSource.lookupDataSource", spark):
+        try:
+            source = spark._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+                provider, spark._jsparkSession.sessionState().conf()
+            )
+            return str(source.newInstance().shortName()).lower()
+        except (Py4JJavaError, PySparkException):  # No such class, or none that has a short name.
+            return provider.lower()
 
 
 def hive_format(jvm: Jvm, word: str) -> dict[str, str]:

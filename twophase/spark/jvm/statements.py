@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.formats import short_name
 
 #: Plan nodes that hold statements inside, and the accessors that lead to them.
 _INNER: Mapping[str, tuple[str, ...]] = {
@@ -337,7 +338,7 @@ class TableFacts:
     Attributes
     ----------
     provider : str or None
-        Lower case; ``hive`` for a SerDe table; None for a view.
+        The short name; ``hive`` for a SerDe table; None for a view.
     partition_columns : tuple of str
     options : callable
         The table's own options, which only an overwrite asks for. May hold secrets: never log.
@@ -403,7 +404,7 @@ class NameReader:
             if str(table.tableType().name()) == "VIEW":
                 return TableFacts(None, ())
             columns = table.partitionColumnNames()
-            provider = (_option(table.provider()) or "hive").lower()
+            provider = self.short_name(_option(table.provider()) or "hive")
             names = () if columns.isEmpty() else _strings(columns)
             read = Jvm(self.spark).entries
             return TableFacts(
@@ -419,16 +420,7 @@ class NameReader:
 
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""
-        if "." not in provider:
-            return provider.lower()
-        with private_name("DataSource.lookupDataSource", self.spark):
-            try:
-                source = self.spark._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-                    provider, self.spark._jsparkSession.sessionState().conf()
-                )
-                return str(source.newInstance().shortName()).lower()
-            except _refusals():
-                return provider.lower()
+        return short_name(self.spark, provider)
 
     def setting(self, name: str, default: str | None = None) -> str:
         """A configuration value; one that Spark has no default for needs ``default``."""

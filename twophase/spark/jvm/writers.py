@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from twophase.model import quote
 from twophase.spark.jvm.bridge import private_name
 
 
@@ -73,6 +74,21 @@ def without_layout(spark: Any, writer: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             getattr(writer, f"{name}_$eq")(value)
+
+
+@contextmanager
+def quoted_partitions(spark: Any, writer: Any) -> Iterator[None]:
+    """Quote the partition columns of a Java ``DataFrameWriter`` for a while: for a v2 catalog Spark parses them."""
+    with private_name("DataFrameWriter.partitioningColumns", spark):
+        before = writer.partitioningColumns()
+        names = _names(before)
+        set_names = getattr(writer, "partitioningColumns_$eq")
+        if names:
+            set_names(spark._jvm.scala.Option.apply(spark._jvm.PythonUtils.toSeq([quote(name) for name in names])))
+    try:
+        yield
+    finally:
+        set_names(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from twophase.errors import (
 from twophase.model import BucketSpec
 from twophase.spark import types
 from twophase.spark.jvm import hive as jvm_hive
+from twophase.spark.jvm.formats import short_name
 from twophase.spark.jvm.partitions import path_of
 from twophase.spark.metastore.base import SERDE_FIELDS, spark_errors, strings, tells
 from twophase.spark.metastore.create import SessionCreation
@@ -215,7 +216,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             name=str(found.identifier().table()),
             kind=str(found.tableType().name()),
             schema=types.to_arrow(str(found.schema().json())),
-            provider=str(provider.get()).lower() if provider.isDefined() else None,
+            provider=short_name(self._spark, str(provider.get())) if provider.isDefined() else None,
             location=None if location is None else path_of(location),
             partition_columns=tuple(strings(found.partitionColumnNames())),
             bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,

@@ -182,7 +182,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
         """Options of a ``DataFrameWriter``: Spark itself tells them only when the table is staged already."""
         options = options_of(self._jvm.local_property(INTENT_PROPERTY), path)
-        complete = replace(definition, options={**definition.options, **options}) if options else definition
+        # Spark takes such an option for the table's comment where its own catalog does not.
+        echo = any(key.lower() == "comment" and value == definition.comment for key, value in options.items())
+        comment = None if echo else definition.comment
+        complete = replace(definition, options={**definition.options, **options}, comment=comment)
         return with_hive_format(self._jvm, complete, lambda: self._catalog.environment.conf.get(DEFAULT_FORMAT))
 
     def _writable_path(self, identifier: Any) -> ObjectPath:

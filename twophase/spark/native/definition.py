@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from twophase.catalog import Catalog, TableChange
 from twophase.errors import CatalogError
-from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
+from twophase.model import BucketSpec, ObjectPath, OverwriteScope, TableDefinition, Transform, quote
 from twophase.spark import types
 from twophase.spark.jvm.bridge import Jvm
-from twophase.spark.jvm.formats import hive_format
+from twophase.spark.jvm.expressions import column_of, is_literal, text_as, text_of, truth_of
+from twophase.spark.jvm.formats import hive_format, short_name
 
 OPTION = "option."
+#: Of a property whose key means something to Spark where a catalog other than its own makes the table.
+PLAIN = "twophase.property."
 _HIVE = {"hive.serde": "serde", "hive.input-format": "input_format", "hive.output-format": "output_format"}
 _STORED_AS = "hive.stored-as"
 #: What Spark itself puts among the properties and what is no property of the user's.
@@ -45,14 +48,18 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     transforms : Java ``Transform[]``
     properties : Java map
     """
-    facts = jvm.entries(properties)
-    options = {key.removeprefix(OPTION): value for key, value in facts.items() if key.startswith(OPTION)}
+    told = jvm.entries(properties)
+    serde = _serde(jvm, told)
+    options = _options(told, of_serde=bool(serde))
+    # Spark gives each option twice, with and without its prefix.
+    facts = {key: value for key, value in told.items() if key == "provider" or options.get(key) != value}
     bucketing, partitioning = _layout([transform_of(t) for t in transforms], catalog.capabilities.bucketing)
-    serde = _serde(jvm, facts)
     location = facts.get("location")
+    provider = facts.get("provider", "hive" if serde else None)
     return TableDefinition(
         schema=types.to_arrow(jvm.columns_json(columns)),
-        provider=facts.get("provider", "hive" if serde else None),
+        provider=short_name(jvm.spark, provider) if provider else None,
+        provider_class=provider if provider and "." in provider else None,
         partitioning=partitioning,
         bucketing=bucketing,
         comment=facts.get("comment"),
@@ -64,13 +71,23 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     )
 
 
+def _options(facts: Mapping[str, str], *, of_serde: bool) -> dict[str, str]:
+    """Spark gives each option with its prefix and without, and what a ROW FORMAT says only with it.
+
+    Elsewhere such a key without its twin is a property of the user's.
+    """
+    named = ((key.removeprefix(OPTION), value) for key, value in facts.items() if key.startswith(OPTION))
+    return {name: value for name, value in named if of_serde or name in facts}
+
+
 def _user_properties(facts: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    # Spark gives each option twice, with and without its prefix.
-    return {
-        key: value
-        for key, value in facts.items()
-        if key not in _RESERVED and not key.startswith(OPTION) and options.get(key) != value
-    }
+    given = {*_RESERVED, *(OPTION + name for name in options)}
+    return {key.removeprefix(PLAIN): value for key, value in facts.items() if key not in given}
+
+
+def plain_property(key: str) -> str:
+    """The key under which Spark passes on a property of the user's that it would take for a clause of the statement."""
+    return PLAIN + key if key in _RESERVED else key
 
 
 def _serde(jvm: Jvm, facts: Mapping[str, str]) -> dict[str, str]:
@@ -91,15 +108,11 @@ def transform_of(transform: Any) -> Transform:
     name = str(transform.name())
     if name == "cluster_by":
         return Transform.cluster_by(*paths)
-    literals = [str(a.value()) for a in transform.arguments() if hasattr(a, "value") and _is_literal(a)]
+    literals = [str(a.value()) for a in transform.arguments() if hasattr(a, "value") and is_literal(a)]
     arguments: tuple[Any, ...] = tuple(int(v) if v.lstrip("-").isdigit() else v for v in literals)
     if name == "sorted_bucket":
         return _sorted_bucket(transform, arguments)
     return Transform(name, columns, arguments)
-
-
-def _is_literal(argument: Any) -> bool:
-    return "Literal" in str(argument.getClass().getSimpleName())
 
 
 def _sorted_bucket(transform: Any, arguments: tuple[Any, ...]) -> Transform:
@@ -107,7 +120,7 @@ def _sorted_bucket(transform: Any, arguments: tuple[Any, ...]) -> Transform:
     columns: list[list[str]] = [[], []]
     behind = 0
     for argument in transform.arguments():
-        if _is_literal(argument):
+        if is_literal(argument):
             behind = 1
         else:
             columns[behind].append(".".join(argument.fieldNames()))
@@ -143,66 +156,94 @@ def table_properties(definition: TableDefinition) -> dict[str, str]:
 
 def table_transforms(definition: TableDefinition) -> list[tuple[str, Sequence[str], Sequence[Any]]]:
     """What ``Table.partitioning()`` answers, for :meth:`Jvm.transforms`."""
-    transforms: list[tuple[str, Sequence[str], Sequence[Any]]] = [
-        (t.name, t.columns, t.arguments) for t in definition.partitioning
-    ]
+    transforms = [(t.name, t.columns, t.arguments) for t in definition.partitioning]
     if definition.bucketing:
         transforms.append(("bucket", definition.bucketing.columns, (definition.bucketing.count,)))
-    return transforms
+    whole = {name.lower() for name in definition.schema.names}
+    return [
+        (name, [_reference(column, whole) for column in columns], arguments) for name, columns, arguments in transforms
+    ]
+
+
+def _reference(column: str, whole: Collection[str]) -> str:
+    """A column as Spark's parser reads it; a dot is part of the name where a column is called so."""
+    path = [column] if column.lower() in whole else column.split(".")
+    return ".".join(map(quote, path))
 
 
 # -- predicates of a static overwrite ----------------------------------------------------------------------------------
 
 
-def static_partition(
-    predicates: Sequence[Any], partition_columns: Sequence[str], zone: str
-) -> dict[str, str | None] | None:
+def static_partition(jvm: Jvm, predicates: Sequence[Any], definition: TableDefinition) -> dict[str, str | None] | None:
     """The partition that ``INSERT OVERWRITE ... PARTITION (p = 1)`` names; None where the predicates say anything else.
 
     Parameters
     ----------
+    jvm : Jvm
     predicates : sequence of Java ``Predicate``
         A conjunction.
-    partition_columns : sequence of str
-    zone : str
-        The session's time zone, for timestamp values.
+    definition : TableDefinition
+        Of the table that is written.
     """
-    known = {name.lower(): name for name in partition_columns}
+    known = {name.lower(): name for name in definition.partition_columns}
+    zone = _time_zone(jvm, definition)
     result: dict[str, str | None] = {}
     for predicate in predicates:
-        found = _equality(predicate, zone)
+        found = _equality(jvm, predicate, zone)
         if found is None or found[0].lower() not in known:
             return None
         result[known[found[0].lower()]] = found[1]
     return result
 
 
-def _equality(predicate: Any, zone: str) -> tuple[str, str | None] | None:
-    children = list(predicate.children())
-    if predicate.name() == "IS_NULL":
-        return ".".join(children[0].fieldNames()), None
-    if predicate.name() not in ("=", "<=>") or len(children) != 2:
-        return None
-    reference, literal = reversed(children) if _is_literal(children[0]) else children
-    if not _is_literal(literal):
-        return None
-    return ".".join(reference.fieldNames()), _directory_value(literal.value(), str(literal.dataType().typeName()), zone)
+def with_written_values(jvm: Jvm, scope: OverwriteScope, definition: TableDefinition) -> OverwriteScope:
+    """A scope with the values of a PARTITION clause as Spark writes them into the names of directories.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    scope : OverwriteScope
+        As the clause has it: ``'1e10'`` for a DOUBLE, a date for a TIMESTAMP.
+    definition : TableDefinition
+        Of the table that is written.
+    """
+    if not scope.static_partition:
+        return scope
+    fields = json.loads(types.from_arrow(definition.schema))["fields"]
+    kinds = {field["name"].lower(): field["type"] for field in fields}
+    zone = _time_zone(jvm, definition)
+
+    def written(column: str, text: str | None) -> str | None:
+        kind = str(kinds.get(column.lower(), "string"))
+        if text is None or kind.startswith(("string", "varchar")):
+            return text
+        if kind.startswith("char"):
+            return text.ljust(int(kind.removeprefix("char(").removesuffix(")")))
+        return text_as(jvm, text, json.dumps(kind), zone)
+
+    return replace(scope, static_partition={c: written(c, text) for c, text in scope.static_partition.items()})
 
 
-def _directory_value(value: Any, kind: str, zone: str) -> str | None:
-    """A value of Spark's inner form as it stands in a partition directory's name."""
-    if value is None:
+def _time_zone(jvm: Jvm, definition: TableDefinition) -> str:
+    """In which timestamps become names of directories: as for Spark's writer, the table's option goes first."""
+    own = (value for key, value in definition.options.items() if key.lower() == "timezone")
+    return next(own, None) or str(jvm.spark.conf.get("spark.sql.session.timeZone"))
+
+
+def _equality(jvm: Jvm, predicate: Any, zone: str) -> tuple[str, str | None] | None:
+    """The column and the value that a predicate asks for."""
+    name, children = str(predicate.name()), list(predicate.children())
+    if name == "IS_NULL":
+        column = column_of(children[0])
+        return (column, None) if column else None
+    if name not in ("=", "<=>") or len(children) != 2:
         return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if kind == "date":
-        return (datetime.date(1970, 1, 1) + datetime.timedelta(days=value)).isoformat()
-    if kind.startswith("timestamp"):
-        utc = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=value)
-        local = utc if kind == "timestamp_ntz" else utc.astimezone(ZoneInfo(zone))
-        text = local.strftime("%Y-%m-%d %H:%M:%S")
-        return f"{text}.{local.microsecond:06d}".rstrip("0") if local.microsecond else text
-    return value if isinstance(value, str) else str(value.toString() if hasattr(value, "toString") else value)
+    reference, value = children if column_of(children[0]) else reversed(children)
+    column = column_of(reference)
+    if column is None:
+        return None
+    text = text_of(jvm, value, zone) if is_literal(value) else truth_of(value)
+    return (column, text) if text is not None else None
 
 
 # -- ALTER TABLE -------------------------------------------------------------------------------------------------------

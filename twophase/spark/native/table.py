@@ -15,7 +15,7 @@ from twophase.spark.intent import overwrite_of, stated_overwrite
 from twophase.spark.jvm.bridge import CATALOG, INTENT_PROPERTY
 from twophase.spark.jvm.remembering import ALWAYS, Lasting
 from twophase.spark.native.base import Proxy
-from twophase.spark.native.definition import table_properties, table_transforms
+from twophase.spark.native.definition import table_properties, table_transforms, with_written_values
 from twophase.spark.native.write import WriteBuilder
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ class WriteTable(TableProxy):
     def newWriteBuilder(self, info: Any) -> Any:
         with thrown_to_spark(self._jvm):
             stated, options = stated_overwrite(self._jvm.entries(info.options().asCaseSensitiveMap()))
+            if stated is not None:
+                stated = with_written_values(self._jvm, stated, self._definition)
             rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
-            return WriteBuilder(
-                self._jvm, self._definition.partition_columns, lambda df, scope: self._insert(rows, df, scope or stated)
-            )
+            return WriteBuilder(self._jvm, self._definition, lambda df, scope: self._insert(rows, df, scope or stated))
 
     def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
         # A dynamic overwrite arrives as an append: Spark has no such V1 write.
@@ -167,7 +167,7 @@ class StagedTable(TableProxy):
         return (id(self),)
 
     def newWriteBuilder(self, info: Any) -> Any:
-        return WriteBuilder(self._jvm, (), lambda df, _: self._write(df))
+        return WriteBuilder(self._jvm, self._definition, lambda df, _: self._write(df))
 
     def _write(self, df: Any) -> None:
         self._has_query = True

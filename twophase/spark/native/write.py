@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from twophase.model import OverwriteScope
+from twophase.model import OverwriteScope, TableDefinition
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm.bridge import WRITE, Jvm
 from twophase.spark.native.base import Proxy
@@ -25,15 +25,15 @@ class WriteBuilder(Proxy):
     Parameters
     ----------
     jvm : Jvm
-    partition_columns : sequence of str
-        Columns that a static ``PARTITION`` clause can name.
+    definition : TableDefinition
+        Of the table that is written.
     insert : callable
         What to do with the rows in the end.
     """
 
-    def __init__(self, jvm: Jvm, partition_columns: Sequence[str], insert: Insert) -> None:
+    def __init__(self, jvm: Jvm, definition: TableDefinition, insert: Insert) -> None:
         super().__init__(jvm)
-        self._partition_columns = partition_columns
+        self._definition = definition
         self._insert = insert
         self._scope: OverwriteScope | None = None
 
@@ -51,8 +51,7 @@ class WriteBuilder(Proxy):
             return self
 
     def _static(self, predicates: Any) -> dict[str, str | None] | None:
-        zone = self._jvm.spark.conf.get("spark.sql.session.timeZone")
-        return static_partition(list(predicates), self._partition_columns, zone)
+        return static_partition(self._jvm, list(predicates), self._definition)
 
     def build(self) -> Any:
         return Write(self._jvm, self._insert, self._scope)

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.readwriter import DataFrameWriterV2
 
 from twophase.model import ObjectPath, OverwriteScope, Purpose
-from twophase.spark.jvm.writers import StoredFacts, WriterFacts, qualified, stored_facts, without_layout, writer_facts
+from twophase.spark.jvm.writers import (
+    StoredFacts,
+    WriterFacts,
+    qualified,
+    quoted_partitions,
+    stored_facts,
+    without_layout,
+    writer_facts,
+)
+from twophase.spark.native.definition import plain_property
 from twophase.spark.routing import create_text
 from twophase.spark.routing.ownership import Owner, Ruling
 from twophase.spark.routing.targets import Target
@@ -43,7 +52,8 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
             router.insert_cast(lambda: save(target.name), writer._df, target, None, by_name=True)
 
     def create() -> None:
-        router.create(lambda: save(target.name), lambda: create_text.of_save(target.path, facts, writer._df.schema))
+        with quoted_partitions(router.spark, writer._jwrite):
+            router.create(lambda: save(target.name), lambda: create_text.of_save(target.path, facts, writer._df.schema))
 
     appends = ruling.facts is not None and facts.mode == "Append"
     run = (append if appends else create) if target.spliced else (lambda: save(target.name))
@@ -235,6 +245,8 @@ class RoutedWriter(DataFrameWriterV2):
         def routed() -> None:
             writer = DataFrameWriterV2(self._df, target.name)
             for told, told_args, told_kwargs in self._told:
+                if told == "tableProperty" and target.spliced:
+                    told_args = (plain_property(told_args[0]), *told_args[1:])
                 getattr(writer, told)(*told_args, **told_kwargs)
             getattr(writer, method)(*args)
 

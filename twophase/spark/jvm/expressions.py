@@ -1,0 +1,80 @@
+"""Values and columns inside Spark's expressions: a part of :mod:`twophase.spark.jvm.bridge`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twophase.spark.jvm.bridge import Jvm, private_name
+
+_CATALYST = "org.apache.spark.sql.catalyst.expressions."
+_TRUTHS = {"AlwaysTrue": "true", "AlwaysFalse": "false"}
+
+
+def is_literal(expression: Any) -> bool:
+    """Whether an expression of a v2 catalog is a value."""
+    return "Literal" in str(expression.getClass().getSimpleName())
+
+
+def column_of(expression: Any) -> str | None:
+    """The column that an expression of a v2 catalog refers to; None where it is anything else."""
+    if str(expression.getClass().getSimpleName()) != "FieldReference":
+        return None
+    return ".".join(expression.fieldNames())
+
+
+def truth_of(expression: Any) -> str | None:
+    """TRUE or FALSE where Spark takes it for a predicate, as in ``p <=> TRUE``; None for anything else."""
+    return _TRUTHS.get(str(expression.getClass().getSimpleName()))
+
+
+def text_of(jvm: Jvm, literal: Any, zone: str) -> str | None:
+    """The value of a v2 literal as Spark writes it into the name of a partition's directory; None for NULL.
+
+    The value itself never comes to Python, which knows neither all of Spark's types nor all its time zones.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    literal : Java ``LiteralValue``
+    zone : str
+        For timestamps, as Spark has it.
+    """
+    with private_name("LiteralValue.productIterator", jvm.spark):
+        value_and_type = literal.productIterator().toArray(jvm.any_tag())
+        return _text(jvm, _constructor(jvm).newInstance(value_and_type), zone)
+
+
+def text_as(jvm: Jvm, text: str, kind: str, zone: str) -> str | None:
+    """A text as Spark writes it into the name of a partition's directory once it is a value of a type.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    text : str
+        As a PARTITION clause has it.
+    kind : str
+        JSON of the type.
+    zone : str
+    """
+    with private_name("Literal.create", jvm.spark):
+        literal = jvm.static(_CATALYST + "Literal", "create")(text, _string(jvm))
+        data_type = jvm.static("org.apache.spark.sql.types.DataType", "fromJson")(kind)
+        return _text(jvm, jvm.kind(_CATALYST + "Cast")(literal, data_type, jvm.option(zone)), zone)
+
+
+def _text(jvm: Jvm, value: Any, zone: str) -> str | None:
+    found = jvm.kind(_CATALYST + "Cast")(value, _string(jvm), jvm.option(zone)).eval(None)
+    return None if found is None else str(found.toString())
+
+
+def _string(jvm: Jvm) -> Any:
+    return jvm.once(("StringType",), lambda: jvm.kind("org.apache.spark.sql.types.DataTypes").StringType)
+
+
+def _constructor(jvm: Jvm) -> Any:
+    """What makes Spark's own literal of a value and its type."""
+
+    def find() -> Any:
+        return jvm.static("java.lang.Class", "forName")(_CATALYST + "Literal").getConstructors()[0]
+
+    return jvm.once(("Literal",), find)
