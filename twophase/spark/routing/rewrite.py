@@ -329,7 +329,7 @@ class Rewriter:
     def _require(self, node: WriteNode, target: Target) -> None:
         purpose = purpose_of(node)
         if target.spliced and purpose not in target.catalog.capabilities.purposes:
-            raise Untellable(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+            raise Untellable(f"catalog {target.catalog_name} has no two-phase write for {purpose.value}")
 
     def stored_as(self, place: Place) -> Edit:
         """What a ROW FORMAT DELIMITED leaves unsaid, behind the target's name: clauses may stand in any order."""
@@ -451,7 +451,7 @@ def _edits(
         if written == 3:
             edits.append((place.start, place.stop, target.name))
         else:
-            missing = (target.catalog.name, *target.path.namespace)[: 3 - written]
+            missing = (target.catalog_name, *target.path.namespace)[: 3 - written]
             edits.append((place.start, place.start, "".join(quote(part) + "." for part in missing)))
     if scope and place.overwrite:
         edits.append((*place.overwrite, "INTO"))

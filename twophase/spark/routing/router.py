@@ -22,13 +22,13 @@ from twophase.spark import live
 from twophase.spark.cancellation import interruptible
 from twophase.spark.intent import intending
 from twophase.spark.jvm.statements import StatementReader, WriteNode
-from twophase.spark.options import PREFER
-from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change
+from twophase.spark.options import PREFER, hidden_database
+from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change, used_name
 from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.routing.targets import Target, Targets, quoted
+from twophase.spark.routing.targets import SESSION_CATALOG, Target, Targets, quoted
 from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Router:
             return self._sql_inside(original, text, args)
         said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
         words = leading_words(said, 2)
+        if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
+            self._refuse_hidden_database(said)
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
         is_script, lower = words[:1] == ("BEGIN",), said.lower()
         renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
@@ -99,6 +101,17 @@ class Router:
             drop = run
             run = lambda: self._dropping(drop, said)  # noqa: E731
         return self._renaming(run, said) if renames else run()
+
+    def _refuse_hidden_database(self, text: str) -> None:
+        """A database and a catalog of ours have one name: what is meant for one would go to the other."""
+        if names := used_name(text):
+            if len(names) == 1 and names[0] in self.handle.catalogs and self.handle.jvm.is_database(names[0]):
+                raise hidden_database(names[0])
+            return
+        made = changes(text)
+        names = made.names if made else None
+        if names and names[0].lower() == SESSION_CATALOG and names[-1] in self.handle.catalogs and len(names) == 2:
+            raise hidden_database(names[1])
 
     def _said(self, text: str, args: Args) -> str:
         """What an EXECUTE IMMEDIATE runs; of a script its text, and behind it what those in it run."""
@@ -257,7 +270,8 @@ class Router:
         before = _tables_of(catalog) if catalog else set()
         result = run()
         if catalog:  # names that only Spark knows
-            targets += [Target(catalog, path) for path in sorted(before - _tables_of(catalog))]
+            gone = sorted(before - _tables_of(catalog))
+            targets += [target for path in gone if (target := self.targets.in_session(path))]
         for target in targets:
             if self.targets.existing(target) is None:
                 self._table_dropped(target)
@@ -442,7 +456,7 @@ class Router:
         """
         if purpose in target.catalog.capabilities.purposes:
             return True
-        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value} ({target.path})")
+        self.unprotected(f"catalog {target.catalog_name} has no two-phase write for {purpose.value} ({target.path})")
         return False
 
     def stays_outside(self, name: str) -> None:
