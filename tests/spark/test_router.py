@@ -659,6 +659,32 @@ def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: S
         spark.sql("DROP TABLE lake.default.t")
 
 
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("INSERT INTO p PARTITION (d = '2020-01-09') SELECT 12, 'y'", "_LEGACY_ERROR_TEMP_1169"),
+        ("INSERT INTO p PARTITION (d, s = 'x') SELECT 13, DATE'2020-01-08'", "_LEGACY_ERROR_TEMP_1147"),
+        ("INSERT OVERWRITE p PARTITION (d, s = 'x') SELECT 101, DATE'2020-01-08'", "_LEGACY_ERROR_TEMP_1147"),
+    ],
+)
+def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
+    spark: SparkSession, text: str, condition: str
+) -> None:
+    spark.sql("CREATE TABLE p (a INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
+    spark.sql("INSERT INTO p VALUES (1, DATE'2020-01-01', 'x'), (2, DATE'2020-01-02', 'x')")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(text)
+    assert caught.value.getCondition() == condition
+    for inside in (f"BEGIN {text}; END", f'EXECUTE IMMEDIATE "{text}"'):
+        with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+            spark.sql(inside)
+    with pytest.raises(AtomicityNotSupportedError, match="Name them all"), twophase.transaction(spark):
+        spark.sql(text)
+    assert rows(spark, "SELECT a FROM p") == [(1,), (2,)]
+    spark.sql("INSERT INTO p PARTITION (s, D = '2020-01-03') SELECT 3, 'x'")
+    assert rows(spark, "SELECT a FROM p") == [(1,), (2,), (3,)]
+
+
 # -- insertInto and writeTo --------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,8 @@ class WriteNode:
         ``ROW FORMAT DELIMITED`` without ``STORED AS``: of this a catalog is told the options alone.
     partition : mapping of str to str or None
         ``PARTITION (p = 1, q)``: the columns that have a value, values as in a directory name.
+    partition_columns : tuple of str
+        All columns that it names.
     overwrite, if_not_exists : bool
         ``INSERT OVERWRITE``; ``PARTITION (...) IF NOT EXISTS``.
     replaces_rows : bool
@@ -77,6 +79,7 @@ class WriteNode:
     provider: str | None = None
     delimited: bool = False
     partition: Mapping[str, str | None] = field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
     overwrite: bool = False
     if_not_exists: bool = False
     replaces_rows: bool = False
@@ -250,11 +253,13 @@ class StatementReader:
         if str(table.nodeName()) != "UnresolvedRelation":
             return WriteNode("insert", None, _position(plan))
         overwrite = bool(plan.overwrite())
+        partition = _partition(plan.partitionSpec())
         return WriteNode(
             "insert",
             _strings(table.multipartIdentifier()),
             _position(plan),
-            partition=_static_partition(plan.partitionSpec()),
+            partition={column: value for column, (is_static, value) in partition.items() if is_static},
+            partition_columns=tuple(partition),
             overwrite=overwrite,
             if_not_exists=bool(plan.ifPartitionNotExists()),
             replaces_rows=self._replaces_rows(plan),
@@ -500,17 +505,17 @@ def _position(plan: Any) -> int:
     return int(_option(plan.origin().startIndex()) or 0)
 
 
-def _static_partition(specification: Any) -> dict[str, str | None]:
-    """The columns of a PARTITION clause that have a value."""
-    static: dict[str, str | None] = {}
+def _partition(specification: Any) -> dict[str, tuple[bool, str | None]]:
+    """The columns of a PARTITION clause: whether each has a value, and which."""
+    named: dict[str, tuple[bool, str | None]] = {}
     if specification.isEmpty():
-        return static
+        return named
     entries = specification.toSeq()
     for index in range(entries.size()):
         column, value = entries.apply(index)._1(), entries.apply(index)._2()
-        if value.isDefined():
-            static[str(column)] = None if value.get() is None else str(value.get())
-    return static
+        given = value.get() if value.isDefined() else None
+        named[str(column)] = (bool(value.isDefined()), None if given is None else str(given))
+    return named
 
 
 def _options(relation: Any) -> dict[str, str]:

@@ -313,6 +313,12 @@ class Rewriter:
         target, facts = ruling.ours, ruling.facts
         if target is not None and target.spliced and "" in node.partition.values():
             raise Untellable("its PARTITION names an empty value")
+        if target is not None and target.spliced and facts is not None and not _fits(node, facts):
+            raise Untellable(
+                f"its PARTITION does not name all of {', '.join(facts.partition_columns) or 'no partition columns'}, "
+                "those with a value first",
+                "Name them all, with values from the first one on",
+            )
         if target is None or (node.replaces_rows and target.spliced):
             return self._left(node, ruling if target is None else Ruling(Owner.SPARK, target, facts))
         self._require(node, target)
@@ -437,6 +443,17 @@ def _key(node: WriteNode) -> tuple[str, tuple[str, ...] | None]:
 def _place_key(place: Place) -> tuple[str, tuple[str, ...] | None]:
     verb = "table" if place.verb in ("create", "replace") else place.verb
     return (verb, None if verb == "execute" else place.names)
+
+
+def _fits(node: WriteNode, facts: TableFacts) -> bool:
+    """Whether a PARTITION clause is one that Spark takes of its own tables: of others it takes any."""
+    if not node.partition_columns:
+        return True
+    named = {column.lower() for column in node.partition_columns}
+    if named != {column.lower() for column in facts.partition_columns}:
+        return False
+    static = {column.lower() for column in node.partition}
+    return static == {column.lower() for column in facts.partition_columns[: len(static)]}
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
