@@ -647,6 +647,19 @@ def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: Spa
 
 
 @pytest.mark.usefixtures("legacy")
+def test_the_legacy_policy_casts_beside_columns_of_a_length_and_these_are_checked(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, b CHAR(3), `c.d` VARCHAR(3)) USING parquet")
+    spark.sql("INSERT INTO t (a) SELECT 'abc'")
+    spark.sql("INSERT INTO t SELECT '2', 'x', 7")
+    spark.sql("SELECT '3' AS a, 'y' AS b, 'z' AS c").write.insertInto("t")
+    with pytest.raises(PySparkException, match="EXCEED_LIMIT_LENGTH"):
+        spark.sql("INSERT INTO t SELECT 'abc', 'xxxxxx', 'x'")
+    expected = [(2, "x  ", "7"), (3, "y  ", "z"), (None, None, None)]
+    assert sorted((tuple(row) for row in spark.table("t").collect()), key=str) == expected
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.usefixtures("legacy")
 @pytest.mark.parametrize("text", ["BEGIN INSERT INTO t VALUES ('3'); END", "INSERT INTO lake.default.t VALUES ('3')"])
 def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: SparkSession, text: str) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")

@@ -6,10 +6,12 @@ analysis, no execution. A version that lacks a name fails with a :class:`twophas
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from twophase.model import quote
 from twophase.spark.jvm.bridge import Jvm, private_name
 
 #: Plan nodes that hold statements inside, and the accessors that lead to them.
@@ -39,6 +41,8 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "ForStatement": ("query", "body"),
 }
 _SEPARATOR = "\0"
+#: Where Spark keeps that a text column is a CHAR or VARCHAR.
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,22 @@ class StatementReader:
         if str(plan.nodeName()) != "InsertIntoHadoopFsRelationCommand":
             return None
         with private_name("Dataset.ofRows", self.spark):
-            return self.spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.spark._jsparkSession, plan.query())
+            made = self.spark._jvm.org.apache.spark.sql.classic.Dataset
+            return self._with_lengths(made.ofRows(self.spark._jsparkSession, plan.query()), plan)
+
+    def _with_lengths(self, rows: Any, plan: Any) -> Any:
+        """Rows whose texts say that they are CHAR or VARCHAR: Spark has checked them, and takes them as they are."""
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        table = plan.catalogTable()
+        fields = json.loads(str(table.get().schema().json()))["fields"] if table.isDefined() else []
+        lengths = {f["name"].lower(): f["metadata"][_LENGTH] for f in fields if _LENGTH in f["metadata"]}
+        if not lengths:
+            return rows
+        frame = DataFrame(rows, self.spark)
+        told = {name: {_LENGTH: lengths[name.lower()]} if name.lower() in lengths else {} for name in frame.columns}
+        columns = (frame[quote(name)].alias(name, metadata=metadata) for name, metadata in told.items())
+        return frame.select(*columns)._jdf
 
     # -- what a plan writes --------------------------------------------------------------------------------------
 
