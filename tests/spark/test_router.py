@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeExce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming import StreamingQuery
 
 import twophase
 from tests.spark.conftest import Start
@@ -845,6 +846,60 @@ def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSessio
     for name in ("plain", "new"):
         query = rate.writeStream.option("checkpointLocation", str(tmp_path / name)).toTable(name)
         query.stop()
+
+
+def watching(spark: SparkSession, name: str, place: Path) -> StreamingQuery:
+    """A streaming query that reads a table and runs on."""
+    writer = spark.readStream.table(name).writeStream.format("parquet").option("path", str(place / "rows"))
+    query = writer.option("checkpointLocation", str(place / "state")).start()
+    query.processAllAvailable()
+    return query
+
+
+def test_a_streaming_query_over_a_table_that_moves_is_refused(
+    spark: SparkSession, handle: Handle, tmp_path: Path
+) -> None:
+    """It would go on looking where the table was when it began, and never see a row of what is written since."""
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(AtomicityNotSupportedError, match="streaming query reads files by their place") as caught:
+        spark.readStream.table("t")
+    assert "LOCATION" in str(caught.value)
+    handle.policy = "preferred"
+    try:
+        with pytest.warns(RuntimeWarning, match="reads files by their place"):
+            assert spark.readStream.table("t").isStreaming
+    finally:
+        handle.policy = "required"
+    spark.sql(f"CREATE TABLE placed LOCATION '{tmp_path / 'placed'}' AS SELECT 1 AS a")
+    query = watching(spark, "placed", tmp_path / "of_placed")
+    try:
+        spark.sql("INSERT INTO placed VALUES (2)")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(r.a for r in spark.read.parquet(str(tmp_path / "of_placed" / "rows")).collect()) == [1, 2]
+
+
+def test_a_table_that_a_streaming_query_reads_is_not_moved_from_under_it(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("CREATE TABLE plain (a INT) USING parquet")
+    query = watching(spark, "plain", tmp_path)
+    writes: list[Callable[[], Any]] = [
+        lambda: spark.sql("INSERT INTO plain VALUES (1)"),
+        lambda: spark.sql("BEGIN INSERT INTO Plain VALUES (1); END"),
+        lambda: spark.sql("SELECT 1 AS a").write.insertInto("plain"),
+        lambda: spark.sql("SELECT 1 AS a").write.mode("append").saveAsTable("plain"),
+        lambda: spark.sql("SELECT 1 AS a").writeTo("plain").append(),
+    ]
+    try:
+        for write in writes:
+            with pytest.raises(AtomicityNotSupportedError, match=r"query of this session reads default\.[Pp]lain"):
+                write()
+        spark.sql("CREATE TABLE t AS SELECT 1 AS a")  # another table is no matter of it
+    finally:
+        query.stop()
+    for write in writes:
+        write()
+    assert rows(spark, "SELECT * FROM plain") == [(1,)] * 5
 
 
 def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Handle) -> None:

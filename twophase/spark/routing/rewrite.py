@@ -334,6 +334,11 @@ class Rewriter:
 
     def _require(self, node: WriteNode, target: Target) -> None:
         purpose = purpose_of(node)
+        if self._targets.streams.reads(target):
+            raise Untellable(
+                f"a streaming query of this session reads {target.path}, and it would move",
+                "Stop the query, or give the table a LOCATION, or its catalog the option recipe=rename",
+            )
         if target.spliced and purpose not in target.catalog.capabilities.purposes:
             raise Untellable(f"catalog {target.catalog_name} has no two-phase write for {purpose.value}")
 

@@ -47,6 +47,7 @@ _LEGACY_WORDS = f"under {_LEGACY_SETTING}=LEGACY Spark casts rows of its own tab
 _ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
+_STREAMS = "Give the table a LOCATION, or its catalog the option recipe=rename"
 _NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
 _OUTSIDE = {
     "empty": "CREATE TABLE",
@@ -454,6 +455,10 @@ class Router:
         ------
         AtomicityNotSupportedError
         """
+        if self.targets.streams.reads(target):
+            problem = f"a streaming query of this session reads {target.path}, and it would move"
+            self.unprotected(problem, hint=_STREAMS)
+            return False
         if purpose in target.catalog.capabilities.purposes:
             return True
         self.unprotected(f"catalog {target.catalog_name} has no two-phase write for {purpose.value} ({target.path})")
@@ -478,6 +483,28 @@ class Router:
                 f"a streaming query never ends, so that there is no moment at which {quoted(parts)} could be published",
                 hint="Write its batches with foreachBatch and insertInto",
             )
+
+    def refuse_stream_of(self, name: Any) -> None:
+        """Refuse a streaming read of a table that moves: it would go on looking where the table was once.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        parts = self.parts(name)
+        target = self.targets.resolve(parts, views=True) if parts else None
+        facts = self.targets.existing(target) if target is not None and target.spliced else None
+        if not parts or target is None or not self.targets.can_write(target, facts) or facts is None:
+            return
+        if not target.catalog.moves_files(target.path):
+            return
+        if STAMP in facts.properties():
+            self.unprotected(
+                f"a streaming query reads files by their place, and each write of {quoted(parts)} moves them",
+                hint=_STREAMS,
+            )
+        else:
+            self.targets.streams.add(target)
 
     def unprotected(self, problem: str, cause: BaseException | None = None, *, hint: str | None = None) -> None:
         """Refuse a statement under ``required``; warn under ``preferred``.

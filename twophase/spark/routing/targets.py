@@ -66,6 +66,7 @@ class Targets:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.names = NameReader(handle.spark)
+        self.streams = Streams(handle)
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +207,34 @@ class Targets:
         configured = self.names.setting(_OVERWRITE_MODE).lower()
         is_dynamic = is_open and (facts.provider == "hive" or _overwrite_mode(facts, options, configured) == "dynamic")
         return OverwriteScope(dict(static), dynamic=is_dynamic) if is_dynamic or configured == "dynamic" else None
+
+
+class Streams:
+    """Tables that streaming queries of one session read, and that twophase has not moved yet.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        #: Where the files of each table are.
+        self._places: dict[ObjectPath, str] = {}
+
+    def add(self, target: Target) -> None:
+        """A streaming DataFrame of a table was made."""
+        table = self._handle.jvm.session_table(target.path.database, target.path.name)
+        self._places[target.catalog.canonical(target.path)] = str(table.location().toString())
+
+    def reads(self, target: Target) -> bool:
+        """Whether a query that runs reads a table, as far as that can be told: one may not have looked yet."""
+        place = self._places.get(target.catalog.canonical(target.path)) if self._places else None
+        if place is None:
+            return False
+        said = [query.lastProgress for query in self._handle.spark.streams.active]
+        sources = [None if progress is None else [s.description for s in progress.sources] for progress in said]
+        return any(found is None or any(place in description for description in found) for found in sources)
 
 
 def _sources(definition: TableDefinition) -> tuple[str, ...]:
