@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming import DataStreamReader
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
@@ -53,6 +54,7 @@ def patched() -> list[object]:
     return [
         SparkSession.sql,
         SparkSession.table,
+        DataStreamReader.table,
         DataFrameWriter.saveAsTable,
         DataFrameWriter.insertInto,
         DataFrame.writeTo,

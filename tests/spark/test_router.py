@@ -107,6 +107,19 @@ def test_the_targets_name_may_come_as_a_parameter(spark: SparkSession) -> None:
     assert is_ours(spark, "t")
 
 
+@pytest.mark.parametrize("name", ["(SELECT 't')", "max('t')", "no_variable"])
+def test_a_name_that_is_no_constant_is_refused_as_by_spark(spark: SparkSession, name: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(f"INSERT INTO IDENTIFIER({name}) SELECT 2")
+    with pytest.raises(AnalysisException) as stock:
+        spark._jsparkSession.sql(f"INSERT INTO IDENTIFIER({name}) SELECT 2")
+    assert caught.value.getCondition() == stock.value.getCondition()
+    with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+        spark.sql(f'EXECUTE IMMEDIATE "INSERT INTO IDENTIFIER({name}) SELECT 2"')
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
 def test_python_values_are_formatted_into_the_text(spark: SparkSession) -> None:
     source = spark.range(3)
     spark.sql(

@@ -186,6 +186,12 @@ class StatementReader:
             return queries.NameParameterizedQuery(plan, jvm.PythonUtils.toSeq(names), jvm.PythonUtils.toSeq(values))
         return queries.PosParameterizedQuery(plan, jvm.PythonUtils.toSeq([self._expression(value) for value in args]))
 
+    def is_constant(self, frame: Any) -> bool:
+        """Whether the one column of a query is a value that needs no rows: no subquery, no aggregate."""
+        with private_name("Dataset.queryExecution", self.spark):
+            plan = frame._jdf.queryExecution().analyzed()
+            return str(plan.nodeName()) == "Project" and bool(plan.projectList().apply(0).child().foldable())
+
     def rows_of(self, plan: Any) -> Any | None:
         """The rows that an analysed INSERT into a data source table writes: a ``Dataset`` of all its columns."""
         if str(plan.nodeName()) != "InsertIntoHadoopFsRelationCommand":

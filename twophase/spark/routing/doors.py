@@ -1,10 +1,10 @@
 """Lets the unprefixed names of an unchanged PySpark job reach the session's twophase catalog.
 
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
-``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``; for reads inside
-a transaction ``SparkSession.table`` and ``DataFrameReader.table``, and for streaming ones ``DataStreamReader.table``. A
-session that is not attached goes straight through. What becomes of a statement of an attached one is decided in
-:mod:`twophase.spark.routing.router`.
+``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``; for reads
+inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for streaming ones
+``DataStreamReader.table``. A session that is not attached goes straight through. What becomes of a statement of an
+attached one is decided in :mod:`twophase.spark.routing.router`.
 """
 
 from __future__ import annotations

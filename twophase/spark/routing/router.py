@@ -361,6 +361,10 @@ class Router:
                 self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
+        except AnalysisException:  # of an expression in an IDENTIFIER, which Spark refuses of a table in other words
+            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+                self._refused_by_spark(text, args)
+            raise
 
     def _refused_by_spark(self, text: str, args: Args) -> None:
         """Raise Spark's own error of a statement that would fail without us, too."""
@@ -373,7 +377,10 @@ class Router:
 
     def _constant(self, expression: str, args: Args) -> Any:
         """The value of a constant expression; Spark computes it without a job."""
-        return self._original_sql(self.spark, f"SELECT {expression}", args).head()[0]
+        found = self._original_sql(self.spark, f"SELECT {expression}", args)
+        if not self.reader.is_constant(found):
+            raise Untellable(f"the value of {expression} is no constant")
+        return found.head()[0]
 
     @contextmanager
     def _grouped(self, rewritten: Rewritten) -> Iterator[None]:
