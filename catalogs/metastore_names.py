@@ -42,6 +42,7 @@ def check_name(name: str, what: str, where: str, longest: int, path: object = No
         )
     if len(name) > longest:
         raise CatalogError(
-            f"The name of the {what} {name[:40]}... has {len(name)} characters; the metastore holds {longest}.",
+            f"The name of the {what} {name[:40]}... has {len(name)} characters: no more than {longest} are allowed, "
+            "as every version of a metastore holds as many.",
             path=path,
         )

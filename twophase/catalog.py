@@ -717,6 +717,15 @@ class Catalog(ABC):
             The name that it has.
         """
 
+    def moves_files(self, path: ObjectPath) -> bool:
+        """Whether a write of this table puts its files elsewhere: whoever reads it by their place loses it then.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        """
+        return False
+
     def check(self) -> list[str]:
         """Problems that ``twophase doctor`` should tell.
 

@@ -346,6 +346,12 @@ class HiveCatalog(Catalog):
             HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())
         ]
 
+    def moves_files(self, path: ObjectPath) -> bool:
+        table = self.find(self.canonical(path))
+        if table is None or table.kind != MANAGED or self.recipe == offers.RENAME:
+            return False
+        return self.places(path).is_tables(str(table.location))
+
     # -- housekeeping --------------------------------------------------------------------------------------------
 
     def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:

@@ -152,7 +152,11 @@ class Metastore(ABC):
 
     @property
     def longest_name(self) -> int:
-        """Characters that the name of a database or table may have."""
+        """Characters that the name of a database or table may have.
+
+        Every version holds 128. Since Hive 2.3 a table's may have 256, a database's not; that is left unused, so that
+        a table can go to any metastore and its name be the name of a directory beside others.
+        """
         return 128
 
     @property

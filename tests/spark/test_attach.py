@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import py4j.protocol
@@ -15,12 +15,13 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming import DataStreamReader
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
 from twophase.coordinator import Coordinator
-from twophase.errors import AtomicityNotSupportedError, ConfigurationError
-from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
+from twophase.model import Level, ObjectPath, Purpose, TableDefinition
 from twophase.spark.jvm import private
 from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.options import default_timeline
@@ -53,6 +54,7 @@ def patched() -> list[object]:
     return [
         SparkSession.sql,
         SparkSession.table,
+        DataStreamReader.table,
         DataFrameWriter.saveAsTable,
         DataFrameWriter.insertInto,
         DataFrame.writeTo,
@@ -277,14 +279,112 @@ def test_another_spark_without_them_is_refused_with_every_name(
     assert handle_of(spark) is None
 
 
-def died(handle: Handle, application: str, table: str) -> str:
+@pytest.fixture
+def database(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Makes databases of the session catalog that are gone after the test."""
+    made: list[str] = []
+
+    def make(name: str) -> None:
+        spark.sql(f"CREATE DATABASE spark_catalog.{name}")
+        made.append(name)
+
+    yield make
+    if handle := handle_of(spark):
+        handle.detach()
+    spark.sql("USE spark_catalog.default")
+    for name in made:
+        spark.sql(f"DROP DATABASE spark_catalog.{name} CASCADE")
+
+
+def test_a_database_of_the_default_catalogs_name_keeps_its_tables_and_gets_its_rows(
+    spark: SparkSession, database: Callable[[str], None]
+) -> None:
+    database("hive")
+    spark.sql("CREATE TABLE hive.there USING parquet AS SELECT 1 AS a")
+
+    handle = twophase.attach(spark)
+
+    assert handle.session_catalog == "twophase_hive"
+    spark.sql("INSERT INTO hive.there VALUES (2)")
+    spark.range(1).write.saveAsTable("hive.saved")
+    spark.sql("USE hive")
+    spark.sql("CREATE TABLE made AS SELECT 3 AS a")
+    spark.sql("INSERT INTO made VALUES (4)")
+    assert sorted(r.a for r in spark.table("hive.there").collect()) == [1, 2]
+    assert sorted(r.a for r in spark.table("twophase_hive.hive.made").collect()) == [3, 4]
+    assert not spark.catalog.tableExists("spark_catalog.default.made")
+    assert len(handle.timeline.transactions()) >= 4
+    with twophase.transaction(spark) as tx:
+        spark.sql("INSERT INTO hive.there SELECT a FROM made")
+        assert spark.sql("SELECT * FROM hive.there").count() == 4
+    assert tx.level is Level.ATOMIC
+
+
+def test_a_dead_statement_is_recovered_whatever_the_default_catalog_is_called_since(
+    spark: SparkSession, database: Callable[[str], None]
+) -> None:
+    handle = twophase.attach(spark)
+    assert handle.session_catalog == "hive"
+    spark.sql("CREATE TABLE lake.default.before AS SELECT 1 AS a")
+    ours = died(handle, spark.sparkContext.appName, "of_hive", "hive")
+    handle.detach()
+    database("hive")
+
+    handle = twophase.attach(spark)
+
+    assert handle.session_catalog == "twophase_hive"
+    states = {record.id: record.state for record in handle.timeline.transactions()}
+    assert states[ours] is TransactionState.ROLLED_BACK
+    assert [r for r in handle.catalog("twophase_hive").residues() if r.transaction_id == ours] == []
+
+
+@pytest.mark.parametrize("names", [("lake",), ("hive", "twophase_hive")])
+def test_a_catalog_that_would_hide_a_database_is_refused(
+    spark: SparkSession, database: Callable[[str], None], names: tuple[str, ...]
+) -> None:
+    for name in names:
+        database(name)
+
+    with pytest.raises(ConfigurationError, match=f"There is a database {names[0]}, and a catalog of that name"):
+        twophase.attach(spark)
+
+    assert handle_of(spark) is None
+
+
+def test_a_database_that_would_be_hidden_is_refused_and_met_with_words(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    told = "hive is a twophase catalog of this session"
+    for text in (
+        "CREATE DATABASE hive",
+        "CREATE SCHEMA IF NOT EXISTS `hive`",
+        "CREATE DATABASE spark_catalog.hive",
+        "EXECUTE IMMEDIATE 'CREATE DATABASE spark_catalog.hive'",
+        "BEGIN CREATE DATABASE hive; END",
+    ):
+        with pytest.raises(CatalogError, match=told):
+            spark.sql(text)
+    assert not handle.jvm.is_database("hive")
+    stranger = spark.newSession()
+    stranger.sql("CREATE DATABASE hive")
+    try:
+        with pytest.raises(CatalogError, match=told):
+            spark.sql("USE hive;")
+        spark.sql("USE DATABASE hive")
+        spark.sql("CREATE TABLE made AS SELECT 1 AS a")
+        assert stranger.table("hive.made").count() == 1
+    finally:
+        spark.sql("USE spark_catalog.default")
+        stranger.sql("DROP DATABASE hive CASCADE")
+
+
+def died(handle: Handle, application: str, table: str, catalog: str = "lake") -> str:
     """A transaction of a driver that died while it wrote: nobody holds it any more."""
     url = f"sqlite:///{default_timeline(handle.environment.warehouse)}"
     coordinator = Coordinator(Timeline(url), handle.catalog, name=application)
     tx = coordinator.begin()
     definition = TableDefinition(pa.schema([("a", pa.int64())]))
     path = ObjectPath.of("default", table)
-    participant = tx.stage(handle.catalog("lake"), path, definition, purpose=Purpose.CREATE_TABLE_AS)
+    participant = tx.stage(handle.catalog(catalog), path, definition, purpose=Purpose.CREATE_TABLE_AS)
     assert participant is not None
     tx.begin_participant(participant)
     transaction_id = tx.id

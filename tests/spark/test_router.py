@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeExce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming import StreamingQuery
 
 import twophase
 from tests.spark.conftest import Start
@@ -104,6 +105,19 @@ def test_the_targets_name_may_come_as_a_parameter(spark: SparkSession) -> None:
     spark.sql("INSERT INTO IDENTIFIER(?) SELECT ?", args=["t", 8])
     assert rows(spark, "SELECT * FROM t") == [(7,), (8,)]
     assert is_ours(spark, "t")
+
+
+@pytest.mark.parametrize("name", ["(SELECT 't')", "max('t')", "no_variable"])
+def test_a_name_that_is_no_constant_is_refused_as_by_spark(spark: SparkSession, name: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(f"INSERT INTO IDENTIFIER({name}) SELECT 2")
+    with pytest.raises(AnalysisException) as stock:
+        spark._jsparkSession.sql(f"INSERT INTO IDENTIFIER({name}) SELECT 2")
+    assert caught.value.getCondition() == stock.value.getCondition()
+    with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+        spark.sql(f'EXECUTE IMMEDIATE "INSERT INTO IDENTIFIER({name}) SELECT 2"')
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
 
 
 def test_python_values_are_formatted_into_the_text(spark: SparkSession) -> None:
@@ -647,6 +661,19 @@ def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: Spa
 
 
 @pytest.mark.usefixtures("legacy")
+def test_the_legacy_policy_casts_beside_columns_of_a_length_and_these_are_checked(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, b CHAR(3), `c.d` VARCHAR(3)) USING parquet")
+    spark.sql("INSERT INTO t (a) SELECT 'abc'")
+    spark.sql("INSERT INTO t SELECT '2', 'x', 7")
+    spark.sql("SELECT '3' AS a, 'y' AS b, 'z' AS c").write.insertInto("t")
+    with pytest.raises(PySparkException, match="EXCEED_LIMIT_LENGTH"):
+        spark.sql("INSERT INTO t SELECT 'abc', 'xxxxxx', 'x'")
+    expected = [(2, "x  ", "7"), (3, "y  ", "z"), (None, None, None)]
+    assert sorted((tuple(row) for row in spark.table("t").collect()), key=str) == expected
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.usefixtures("legacy")
 @pytest.mark.parametrize("text", ["BEGIN INSERT INTO t VALUES ('3'); END", "INSERT INTO lake.default.t VALUES ('3')"])
 def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: SparkSession, text: str) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
@@ -657,6 +684,32 @@ def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: S
         assert (spark.table("t").count(), spark.table("lake.default.t").count()) == (1, 1)
     finally:
         spark.sql("DROP TABLE lake.default.t")
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("INSERT INTO p PARTITION (d = '2020-01-09') SELECT 12, 'y'", "_LEGACY_ERROR_TEMP_1169"),
+        ("INSERT INTO p PARTITION (d, s = 'x') SELECT 13, DATE'2020-01-08'", "_LEGACY_ERROR_TEMP_1147"),
+        ("INSERT OVERWRITE p PARTITION (d, s = 'x') SELECT 101, DATE'2020-01-08'", "_LEGACY_ERROR_TEMP_1147"),
+    ],
+)
+def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
+    spark: SparkSession, text: str, condition: str
+) -> None:
+    spark.sql("CREATE TABLE p (a INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
+    spark.sql("INSERT INTO p VALUES (1, DATE'2020-01-01', 'x'), (2, DATE'2020-01-02', 'x')")
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(text)
+    assert caught.value.getCondition() == condition
+    for inside in (f"BEGIN {text}; END", f'EXECUTE IMMEDIATE "{text}"'):
+        with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+            spark.sql(inside)
+    with pytest.raises(AtomicityNotSupportedError, match="Name them all"), twophase.transaction(spark):
+        spark.sql(text)
+    assert rows(spark, "SELECT a FROM p") == [(1,), (2,)]
+    spark.sql("INSERT INTO p PARTITION (s, D = '2020-01-03') SELECT 3, 'x'")
+    assert rows(spark, "SELECT a FROM p") == [(1,), (2,), (3,)]
 
 
 # -- insertInto and writeTo --------------------------------------------------------------------------------------------
@@ -806,6 +859,60 @@ def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSessio
     for name in ("plain", "new"):
         query = rate.writeStream.option("checkpointLocation", str(tmp_path / name)).toTable(name)
         query.stop()
+
+
+def watching(spark: SparkSession, name: str, place: Path) -> StreamingQuery:
+    """A streaming query that reads a table and runs on."""
+    writer = spark.readStream.table(name).writeStream.format("parquet").option("path", str(place / "rows"))
+    query = writer.option("checkpointLocation", str(place / "state")).start()
+    query.processAllAvailable()
+    return query
+
+
+def test_a_streaming_query_over_a_table_that_moves_is_refused(
+    spark: SparkSession, handle: Handle, tmp_path: Path
+) -> None:
+    """It would go on looking where the table was when it began, and never see a row of what is written since."""
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    with pytest.raises(AtomicityNotSupportedError, match="streaming query reads files by their place") as caught:
+        spark.readStream.table("t")
+    assert "LOCATION" in str(caught.value)
+    handle.policy = "preferred"
+    try:
+        with pytest.warns(RuntimeWarning, match="reads files by their place"):
+            assert spark.readStream.table("t").isStreaming
+    finally:
+        handle.policy = "required"
+    spark.sql(f"CREATE TABLE placed LOCATION '{tmp_path / 'placed'}' AS SELECT 1 AS a")
+    query = watching(spark, "placed", tmp_path / "of_placed")
+    try:
+        spark.sql("INSERT INTO placed VALUES (2)")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(r.a for r in spark.read.parquet(str(tmp_path / "of_placed" / "rows")).collect()) == [1, 2]
+
+
+def test_a_table_that_a_streaming_query_reads_is_not_moved_from_under_it(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("CREATE TABLE plain (a INT) USING parquet")
+    query = watching(spark, "plain", tmp_path)
+    writes: list[Callable[[], Any]] = [
+        lambda: spark.sql("INSERT INTO plain VALUES (1)"),
+        lambda: spark.sql("BEGIN INSERT INTO Plain VALUES (1); END"),
+        lambda: spark.sql("SELECT 1 AS a").write.insertInto("plain"),
+        lambda: spark.sql("SELECT 1 AS a").write.mode("append").saveAsTable("plain"),
+        lambda: spark.sql("SELECT 1 AS a").writeTo("plain").append(),
+    ]
+    try:
+        for write in writes:
+            with pytest.raises(AtomicityNotSupportedError, match=r"query of this session reads default\.[Pp]lain"):
+                write()
+        spark.sql("CREATE TABLE t AS SELECT 1 AS a")  # another table is no matter of it
+    finally:
+        query.stop()
+    for write in writes:
+        write()
+    assert rows(spark, "SELECT * FROM plain") == [(1,)] * 5
 
 
 def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Handle) -> None:

@@ -94,8 +94,8 @@ def rewritten(rewriter: Rewriter, text: str, args: Any = None) -> Rewritten:
         ("INSERT INTO t BY NAME SELECT 1 a", "INSERT INTO `hive`.`default`.t BY NAME SELECT 1 a"),
         ("INSERT OVERWRITE t SELECT 1", "INSERT OVERWRITE `hive`.`default`.t SELECT 1"),
         (
-            "INSERT OVERWRITE TABLE t PARTITION (p = 1) SELECT 1",
-            "INSERT OVERWRITE TABLE `hive`.`default`.t PARTITION (p = 1) SELECT 1",
+            "INSERT OVERWRITE TABLE t PARTITION (p = 1, q = 2) SELECT 1",
+            "INSERT OVERWRITE TABLE `hive`.`default`.t PARTITION (p = 1, q = 2) SELECT 1",
         ),
         (
             "INSERT OVERWRITE t PARTITION (p = 1, q = 2) IF NOT EXISTS SELECT 1",
@@ -106,9 +106,9 @@ def rewritten(rewriter: Rewriter, text: str, args: Any = None) -> Rewritten:
             "WITH t AS (SELECT * FROM b) INSERT INTO `hive`.`default`.t SELECT * FROM t",
         ),
         (
-            "FROM b INSERT INTO t SELECT a INSERT OVERWRITE TABLE db.t PARTITION (p = 1) SELECT q WHERE q > 1",
+            "FROM b INSERT INTO t SELECT a INSERT OVERWRITE TABLE db.t PARTITION (p = 1, q) SELECT q WHERE q > 1",
             "FROM b INSERT INTO `hive`.`default`.t SELECT a "
-            "INSERT OVERWRITE TABLE `hive`.db.t PARTITION (p = 1) SELECT q WHERE q > 1",
+            "INSERT OVERWRITE TABLE `hive`.db.t PARTITION (p = 1, q) SELECT q WHERE q > 1",
         ),
         ("INSERT INTO ${target} SELECT '${target}'", "INSERT INTO `hive`.db.t SELECT 'db.t'"),
         ("INSERT INTO IDENTIFIER(name) SELECT 1", "INSERT INTO `hive`.`db`.`t` SELECT 1"),

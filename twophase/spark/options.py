@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from twophase.catalog import Catalog
-from twophase.errors import ConfigurationError
+from twophase.errors import CatalogError, ConfigurationError
 
 CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
 ENTRY_POINTS = "twophase.catalogs"
 KIND = "twophase."
+#: The catalog that attach makes by itself: its name, and the one that it has where the first is taken.
+OWN_NAME = "hive"
+OTHER_NAME = "twophase_hive"
 
 #: Everything below ``spark.twophase.``, with one line of help each.
 KNOWN: Mapping[str, str] = {
@@ -37,11 +40,27 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0,
 
 @dataclass(frozen=True)
 class CatalogOptions:
-    """One configured catalog."""
+    """One catalog.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the session.
+    kind : type of Catalog
+    options : mapping of str to str
+    is_own : bool
+        Whether attach makes it by itself: nobody has chosen its name.
+    """
 
     name: str
     kind: type[Catalog]
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_own: bool = False
+
+    @property
+    def recorded_name(self) -> str:
+        """Its name on the timeline and in stamps, where another session must find it again: it never gives way."""
+        return OWN_NAME if self.is_own else self.name
 
 
 @dataclass(frozen=True)
@@ -104,6 +123,54 @@ def read(configuration: Mapping[str, str]) -> Options:
         retention=duration("retention", own.get("retention", "1d")),
         lease=_positive("lease", duration("lease", own.get("lease", "60"))),
         coordinator=own.get("coordinator") or None,
+    )
+
+
+def beside_databases(found: Options, is_database: Callable[[str], bool]) -> Options:
+    """The same options, with no catalog that has the name of a database: Spark would not find that database any more.
+
+    Parameters
+    ----------
+    found : Options
+    is_database : callable
+        Whether the session catalog has a database of that name.
+
+    Raises
+    ------
+    ConfigurationError
+        A database has the name that a catalog was given, or both of those that attach gives.
+    """
+    catalogs = [_beside_database(item, is_database) for item in found.catalogs]
+    renamed = {item.name: catalog.name for item, catalog in zip(found.catalogs, catalogs, strict=True)}
+    if len(set(renamed.values())) < len(renamed):
+        raise _hides_database(OWN_NAME)
+    name = found.session_catalog
+    return replace(found, catalogs=tuple(catalogs), session_catalog=renamed.get(name, name) if name else None)
+
+
+def _beside_database(item: CatalogOptions, is_database: Callable[[str], bool]) -> CatalogOptions:
+    if not is_database(item.name):
+        return item
+    if not item.is_own or is_database(OTHER_NAME):
+        raise _hides_database(item.name)
+    return replace(item, name=OTHER_NAME)
+
+
+def hidden_database(name: str) -> CatalogError:
+    """The refusal of a database that would have the name of a catalog, made or met after :func:`~twophase.attach`."""
+    return CatalogError(
+        f"{name} is a twophase catalog of this session, so that Spark cannot find a database of that name by it.",
+        path=name,
+        hint="Call detach(), create the database, and attach again: the catalog is then refused, or takes the name "
+        f"{OTHER_NAME} where it was attach that chose {OWN_NAME}. A database that is there is spark_catalog.{name}.",
+    )
+
+
+def _hides_database(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"There is a database {name}, and a catalog of that name would hide it with all its tables.",
+        hint=f"Give the twophase catalog another name: {CATALOG_PREFIX}NAME = twophase.KIND, and for the catalog of "
+        f"unprefixed names {PREFIX}session.catalog = NAME.",
     )
 
 
@@ -218,23 +285,24 @@ def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values:
     """The catalog for unprefixed names; adds the Hive catalog that attach makes by itself."""
     if wanted is not None and wanted.lower() == "none":
         return None
-    name = wanted or "hive"
+    name = wanted or OWN_NAME
     if any(catalog.name == name for catalog in catalogs):
         return name
-    if wanted not in (None, "hive"):
+    if wanted not in (None, OWN_NAME):
         raise ConfigurationError(
             f"{PREFIX}session.catalog is {name!r}, which is not a twophase catalog of this session.",
-            hint=nearest(name, [*(catalog.name for catalog in catalogs), "hive", "none"]),
+            hint=nearest(name, [*(catalog.name for catalog in catalogs), OWN_NAME, "none"]),
         )
     if name in values:  # a foreign catalog has this name
         if wanted:
             raise ConfigurationError(
                 f"{PREFIX}session.catalog is {name!r}, but spark.sql.catalog.{name} is a foreign catalog.",
-                hint=f"Leave {PREFIX}session.catalog unset: the name twophase_hive is used then.",
+                hint=f"Leave {PREFIX}session.catalog unset: the name {OTHER_NAME} is used then.",
             )
-        name = "twophase_hive"
+        name = OTHER_NAME
     options = options_below(name, values) if name not in values else {}
-    catalogs.append(checked(name, find_kind("twophase.hive", f"{PREFIX}session.catalog"), options))
+    made = checked(name, find_kind("twophase.hive", f"{PREFIX}session.catalog"), options)
+    catalogs.append(replace(made, is_own=wanted is None))
     return name
 
 

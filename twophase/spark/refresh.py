@@ -84,13 +84,13 @@ class Refresher:
 
     def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
         """The table's full names: in its own catalog, and in the session's where it is one of those tables."""
-        names = [(catalog.name, *path.namespace, path.name)]
+        names = [(self._handle.name_of(catalog), *path.namespace, path.name)]
         if self._is_session_table(catalog, path):
             names.append((_SESSION, path.database, path.name))
         return names
 
     def _is_session_table(self, catalog: Catalog, path: ObjectPath) -> bool:
-        if catalog.name == self._handle.session_catalog:
+        if self._handle.name_of(catalog) == self._handle.session_catalog:
             return True
         try:
             return catalog.read_source(path).kind == "session_table"

@@ -55,7 +55,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
     Raises
     ------
     ConfigurationError
-        A wrong option, catalog kind or Spark version; nothing was changed.
+        A wrong option, catalog kind or Spark version, or a catalog with the name of a database; nothing was changed.
     TimelineError
         The timeline cannot be used; nothing was changed.
     """
@@ -67,7 +67,8 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
         handle = _attached.get(key)
         if handle is None:
             private.check(spark)
-            handle = Handle(jvm, options.read(jvm.settings()), hooks)
+            settings = options.beside_databases(options.read(jvm.settings()), jvm.is_database)
+            handle = Handle(jvm, settings, hooks)
             handle.start()
             _attached[key] = handle
         else:
@@ -137,6 +138,20 @@ class Handle:
                 f"There is no twophase catalog {name!r} in this session.", hint=options.nearest(name, self._catalogs)
             )
         return self._catalogs[name]
+
+    def name_of(self, catalog: Catalog) -> str:
+        """The name of a catalog in this session; that on the timeline may be another one."""
+        return next((name for name, found in self._catalogs.items() if found is catalog), catalog.name)
+
+    def recorded_catalog(self, name: str) -> Catalog:
+        """The catalog that is meant by a name on the timeline.
+
+        Raises
+        ------
+        ConfigurationError
+            There is none of this name in this session.
+        """
+        return next((found for found in self._catalogs.values() if found.name == name), None) or self.catalog(name)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -241,7 +256,7 @@ class Handle:
 
     def _make_catalogs(self) -> None:
         for item in self._settings.catalogs:
-            self._catalogs[item.name] = item.kind(item.name, item.options, self.environment)
+            self._catalogs[item.name] = item.kind(item.recorded_name, item.options, self.environment)
 
     def _refuse_taken_names(self) -> None:
         taken = self.jvm.catalogs()
@@ -291,7 +306,7 @@ class Handle:
         application = self.spark.sparkContext.appName
         return Coordinator(
             Timeline(self._timeline_url),
-            self.catalog,
+            self.recorded_catalog,
             name=self._settings.coordinator or application,
             lease_seconds=self._settings.lease,
             application=application,

@@ -143,6 +143,11 @@ class Jvm:
             fields[0].setAccessible(True)
             return fields[0].get(manager)
 
+    def is_database(self, name: str) -> bool:
+        """Whether the session catalog has a database of this name."""
+        with private_name("SessionCatalog.databaseExists", self.spark):
+            return bool(self.session_catalog().databaseExists(name))
+
     def current_catalog(self) -> str:
         """Name of the session's current catalog."""
         with private_name("CatalogManager.currentCatalog", self.spark):

@@ -76,7 +76,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "QualifiedTableName": (),
     _CATALYST + "catalog.SessionCatalog": (
         *("externalCatalog", "getTableMetadata", "refreshTable", "getCurrentDatabase", "getTempView"),
-        *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable"),
+        *("listPartitionNames", "getDefaultDBPath", "createDatabase", "getCachedTable", "databaseExists"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (
         *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase"),

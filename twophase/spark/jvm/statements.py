@@ -6,10 +6,12 @@ analysis, no execution. A version that lacks a name fails with a :class:`twophas
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from twophase.model import quote
 from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.jvm.formats import short_name
 
@@ -40,6 +42,8 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "ForStatement": ("query", "body"),
 }
 _SEPARATOR = "\0"
+#: Where Spark keeps that a text column is a CHAR or VARCHAR.
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class WriteNode:
         ``ROW FORMAT DELIMITED`` without ``STORED AS``: of this a catalog is told the options alone.
     partition : mapping of str to str or None
         ``PARTITION (p = 1, q)``: the columns that have a value, values as in a directory name.
+    partition_columns : tuple of str
+        All columns that it names.
     overwrite, if_not_exists : bool
         ``INSERT OVERWRITE``; ``PARTITION (...) IF NOT EXISTS``.
     replaces_rows : bool
@@ -78,6 +84,7 @@ class WriteNode:
     provider: str | None = None
     delimited: bool = False
     partition: Mapping[str, str | None] = field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
     overwrite: bool = False
     if_not_exists: bool = False
     replaces_rows: bool = False
@@ -180,12 +187,33 @@ class StatementReader:
             return queries.NameParameterizedQuery(plan, jvm.PythonUtils.toSeq(names), jvm.PythonUtils.toSeq(values))
         return queries.PosParameterizedQuery(plan, jvm.PythonUtils.toSeq([self._expression(value) for value in args]))
 
+    def is_constant(self, frame: Any) -> bool:
+        """Whether the one column of a query is a value that needs no rows: no subquery, no aggregate."""
+        with private_name("Dataset.queryExecution", self.spark):
+            plan = frame._jdf.queryExecution().analyzed()
+            return str(plan.nodeName()) == "Project" and bool(plan.projectList().apply(0).child().foldable())
+
     def rows_of(self, plan: Any) -> Any | None:
         """The rows that an analysed INSERT into a data source table writes: a ``Dataset`` of all its columns."""
         if str(plan.nodeName()) != "InsertIntoHadoopFsRelationCommand":
             return None
         with private_name("Dataset.ofRows", self.spark):
-            return self.spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.spark._jsparkSession, plan.query())
+            made = self.spark._jvm.org.apache.spark.sql.classic.Dataset
+            return self._with_lengths(made.ofRows(self.spark._jsparkSession, plan.query()), plan)
+
+    def _with_lengths(self, rows: Any, plan: Any) -> Any:
+        """Rows whose texts say that they are CHAR or VARCHAR: Spark has checked them, and takes them as they are."""
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        table = plan.catalogTable()
+        fields = json.loads(str(table.get().schema().json()))["fields"] if table.isDefined() else []
+        lengths = {f["name"].lower(): f["metadata"][_LENGTH] for f in fields if _LENGTH in f["metadata"]}
+        if not lengths:
+            return rows
+        frame = DataFrame(rows, self.spark)
+        told = {name: {_LENGTH: lengths[name.lower()]} if name.lower() in lengths else {} for name in frame.columns}
+        columns = (frame[quote(name)].alias(name, metadata=metadata) for name, metadata in told.items())
+        return frame.select(*columns)._jdf
 
     # -- what a plan writes --------------------------------------------------------------------------------------
 
@@ -251,11 +279,13 @@ class StatementReader:
         if str(table.nodeName()) != "UnresolvedRelation":
             return WriteNode("insert", None, _position(plan))
         overwrite = bool(plan.overwrite())
+        partition = _partition(plan.partitionSpec())
         return WriteNode(
             "insert",
             _strings(table.multipartIdentifier()),
             _position(plan),
-            partition=_static_partition(plan.partitionSpec()),
+            partition={column: value for column, (is_static, value) in partition.items() if is_static},
+            partition_columns=tuple(partition),
             overwrite=overwrite,
             if_not_exists=bool(plan.ifPartitionNotExists()),
             replaces_rows=self._replaces_rows(plan),
@@ -492,17 +522,17 @@ def _position(plan: Any) -> int:
     return int(_option(plan.origin().startIndex()) or 0)
 
 
-def _static_partition(specification: Any) -> dict[str, str | None]:
-    """The columns of a PARTITION clause that have a value."""
-    static: dict[str, str | None] = {}
+def _partition(specification: Any) -> dict[str, tuple[bool, str | None]]:
+    """The columns of a PARTITION clause: whether each has a value, and which."""
+    named: dict[str, tuple[bool, str | None]] = {}
     if specification.isEmpty():
-        return static
+        return named
     entries = specification.toSeq()
     for index in range(entries.size()):
         column, value = entries.apply(index)._1(), entries.apply(index)._2()
-        if value.isDefined():
-            static[str(column)] = None if value.get() is None else str(value.get())
-    return static
+        given = value.get() if value.isDefined() else None
+        named[str(column)] = (bool(value.isDefined()), None if given is None else str(given))
+    return named
 
 
 def _options(relation: Any) -> dict[str, str]:

@@ -61,6 +61,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         super().__init__(handle.jvm)
         self._handle = handle
         self._catalog = catalog
+        self._name = handle.name_of(catalog)
 
     # -- the plugin ----------------------------------------------------------------------------------------------
 
@@ -68,10 +69,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
         """Spark's own registration; ours has happened before."""
 
     def name(self) -> str:
-        return self._catalog.name
+        return self._name
 
     def toString(self) -> str:
-        return f"twophase catalog {self._catalog.name}"
+        return f"twophase catalog {self._name}"
 
     def capabilities(self) -> Any:
         return self._jvm.set()
@@ -191,7 +192,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _writable_path(self, identifier: Any) -> ObjectPath:
         path = object_path(self._jvm, identifier)
         if not path.namespace:
-            raise DatabaseNotExistError(f"Table {path} needs a database in catalog {self._catalog.name}.", path=path)
+            raise DatabaseNotExistError(f"Table {path} needs a database in catalog {self._name}.", path=path)
         return path
 
     # -- plain DDL -----------------------------------------------------------------------------------------------
@@ -238,13 +239,13 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def _without_catalog(self, path: ObjectPath) -> ObjectPath:
         """Spark takes the new name of a RENAME as it is written, with the catalog's name where that is written too."""
-        if len(path.namespace) > 1 and path.namespace[0] == self._catalog.name:
+        if len(path.namespace) > 1 and path.namespace[0] == self._name:
             return ObjectPath(path.namespace[1:], path.name)
         return path
 
     def _ddl(self, verb: str, path: ObjectPath, run: Callable[[], None]) -> None:
         """Run a change that takes effect at once; inside a transaction that would break its promise."""
-        self._handle.refuse_in_transaction(f"{verb} {self._catalog.name}.{path}", path)
+        self._handle.refuse_in_transaction(f"{verb} {self._name}.{path}", path)
         run()
         self._handle.refresh(self._catalog, path)
 

@@ -9,6 +9,7 @@ from twophase.errors import DatabaseNotExistError
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm.bridge import Jvm
 from twophase.spark.native.definition import database_changes
+from twophase.spark.options import hidden_database
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -56,6 +57,8 @@ class NamespacesMixin:
     def createNamespace(self, namespace: Any, properties: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
             database = self._database(namespace)
+            if not database:  # CREATE DATABASE with no name but this catalog's
+                raise hidden_database(self._handle.name_of(self._catalog))
             self._handle.refuse_in_transaction(f"CREATE DATABASE {database}", database)
             self._catalog.create_database(database, properties=self._jvm.entries(properties))
 

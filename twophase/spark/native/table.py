@@ -51,7 +51,7 @@ class TableProxy(Proxy):
         return (self._catalog.name, self._path, self._definition.location, self._schema_json)
 
     def name(self) -> str:
-        return f"{self._catalog.name}.{self._path}"
+        return f"{self._handle.name_of(self._catalog)}.{self._path}"
 
     def toString(self) -> str:
         return self.name()

@@ -66,6 +66,13 @@ def _object(verb: str, stream: Sequence[Token]) -> int | None:
     return index if index < len(stream) and stream[index].is_word(*_OBJECTS) else None
 
 
+def used_name(text: str) -> tuple[str, ...] | None:
+    """What a ``USE`` names, which may be a catalog; None for every statement but ``USE``."""
+    stream = list(tokens(text))
+    place = name_at(stream, 1) if stream and stream[0].is_word("USE") else None
+    return place.names if place else None
+
+
 def row_change(text: str) -> Change | None:
     """The rows of a table that a ``DELETE``, ``UPDATE`` or ``MERGE`` changes; None for any other statement."""
     if leading_words(text, 1)[:1] not in (("DELETE",), ("UPDATE",), ("MERGE",), ("WITH",)):

@@ -1,9 +1,10 @@
 """Lets the unprefixed names of an unchanged PySpark job reach the session's twophase catalog.
 
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
-``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``, and for reads
-inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``. A session that is not attached goes straight
-through. What becomes of a statement of an attached one is decided in :mod:`twophase.spark.routing.router`.
+``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``; for reads
+inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for streaming ones
+``DataStreamReader.table``. A session that is not attached goes straight through. What becomes of a statement of an
+attached one is decided in :mod:`twophase.spark.routing.router`.
 """
 
 from __future__ import annotations
@@ -155,11 +156,18 @@ def _read_table(original: Original, reader: Any, tableName: Any) -> Any:  # noqa
     return original(reader, router.readable_name(tableName) if router else tableName)
 
 
+def _read_stream(original: Original, reader: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+    router = router_of(reader._spark)
+    if router is not None:
+        router.refuse_stream_of(tableName)
+    return original(reader, tableName, *args, **kwargs)
+
+
 def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.session import SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
     return {
         (SparkSession, "sql"): _sql,  # first: the routers need what stood there
@@ -169,4 +177,5 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
         (DataFrameWriter, "insertInto"): _insert_into,
         (DataFrame, "writeTo"): _write_to,
         (DataStreamWriter, "toTable"): _to_table,
+        (DataStreamReader, "table"): _read_stream,
     }

@@ -313,6 +313,12 @@ class Rewriter:
         target, facts = ruling.ours, ruling.facts
         if target is not None and target.spliced and "" in node.partition.values():
             raise Untellable("its PARTITION names an empty value")
+        if target is not None and target.spliced and facts is not None and not _fits(node, facts):
+            raise Untellable(
+                f"its PARTITION does not name all of {', '.join(facts.partition_columns) or 'no partition columns'}, "
+                "those with a value first",
+                "Name them all, with values from the first one on",
+            )
         if target is None or (node.replaces_rows and target.spliced):
             return self._left(node, ruling if target is None else Ruling(Owner.SPARK, target, facts))
         self._require(node, target)
@@ -328,8 +334,13 @@ class Rewriter:
 
     def _require(self, node: WriteNode, target: Target) -> None:
         purpose = purpose_of(node)
+        if self._targets.streams.reads(target):
+            raise Untellable(
+                f"a streaming query of this session reads {target.path}, and it would move",
+                "Stop the query, or give the table a LOCATION, or its catalog the option recipe=rename",
+            )
         if target.spliced and purpose not in target.catalog.capabilities.purposes:
-            raise Untellable(f"catalog {target.catalog.name} has no two-phase write for {purpose.value}")
+            raise Untellable(f"catalog {target.catalog_name} has no two-phase write for {purpose.value}")
 
     def stored_as(self, place: Place) -> Edit:
         """What a ROW FORMAT DELIMITED leaves unsaid, behind the target's name: clauses may stand in any order."""
@@ -439,6 +450,17 @@ def _place_key(place: Place) -> tuple[str, tuple[str, ...] | None]:
     return (verb, None if verb == "execute" else place.names)
 
 
+def _fits(node: WriteNode, facts: TableFacts) -> bool:
+    """Whether a PARTITION clause is one that Spark takes of its own tables: of others it takes any."""
+    if not node.partition_columns:
+        return True
+    named = {column.lower() for column in node.partition_columns}
+    if named != {column.lower() for column in facts.partition_columns}:
+        return False
+    static = {column.lower() for column in node.partition}
+    return static == {column.lower() for column in facts.partition_columns[: len(static)]}
+
+
 # -- edits -------------------------------------------------------------------------------------------------------------
 
 
@@ -451,7 +473,7 @@ def _edits(
         if written == 3:
             edits.append((place.start, place.stop, target.name))
         else:
-            missing = (target.catalog.name, *target.path.namespace)[: 3 - written]
+            missing = (target.catalog_name, *target.path.namespace)[: 3 - written]
             edits.append((place.start, place.start, "".join(quote(part) + "." for part in missing)))
     if scope and place.overwrite:
         edits.append((*place.overwrite, "INTO"))

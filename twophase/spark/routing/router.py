@@ -22,13 +22,13 @@ from twophase.spark import live
 from twophase.spark.cancellation import interruptible
 from twophase.spark.intent import intending
 from twophase.spark.jvm.statements import StatementReader, WriteNode
-from twophase.spark.options import PREFER
-from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change
+from twophase.spark.options import PREFER, hidden_database
+from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change, used_name
 from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.routing.targets import Target, Targets, quoted
+from twophase.spark.routing.targets import SESSION_CATALOG, Target, Targets, quoted
 from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _LEGACY_WORDS = f"under {_LEGACY_SETTING}=LEGACY Spark casts rows of its own tab
 _ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
+_STREAMS = "Give the table a LOCATION, or its catalog the option recipe=rename"
 _NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
 _OUTSIDE = {
     "empty": "CREATE TABLE",
@@ -92,6 +93,8 @@ class Router:
             return self._sql_inside(original, text, args)
         said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
         words = leading_words(said, 2)
+        if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
+            self._refuse_hidden_database(said)
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
         is_script, lower = words[:1] == ("BEGIN",), said.lower()
         renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
@@ -99,6 +102,17 @@ class Router:
             drop = run
             run = lambda: self._dropping(drop, said)  # noqa: E731
         return self._renaming(run, said) if renames else run()
+
+    def _refuse_hidden_database(self, text: str) -> None:
+        """A database and a catalog of ours have one name: what is meant for one would go to the other."""
+        if names := used_name(text):
+            if len(names) == 1 and names[0] in self.handle.catalogs and self.handle.jvm.is_database(names[0]):
+                raise hidden_database(names[0])
+            return
+        made = changes(text)
+        names = made.names if made else None
+        if names and names[0].lower() == SESSION_CATALOG and names[-1] in self.handle.catalogs and len(names) == 2:
+            raise hidden_database(names[1])
 
     def _said(self, text: str, args: Args) -> str:
         """What an EXECUTE IMMEDIATE runs; of a script its text, and behind it what those in it run."""
@@ -257,7 +271,8 @@ class Router:
         before = _tables_of(catalog) if catalog else set()
         result = run()
         if catalog:  # names that only Spark knows
-            targets += [Target(catalog, path) for path in sorted(before - _tables_of(catalog))]
+            gone = sorted(before - _tables_of(catalog))
+            targets += [target for path in gone if (target := self.targets.in_session(path))]
         for target in targets:
             if self.targets.existing(target) is None:
                 self._table_dropped(target)
@@ -346,6 +361,10 @@ class Router:
                 self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
+        except AnalysisException:  # of an expression in an IDENTIFIER, which Spark refuses of a table in other words
+            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+                self._refused_by_spark(text, args)
+            raise
 
     def _refused_by_spark(self, text: str, args: Args) -> None:
         """Raise Spark's own error of a statement that would fail without us, too."""
@@ -358,7 +377,10 @@ class Router:
 
     def _constant(self, expression: str, args: Args) -> Any:
         """The value of a constant expression; Spark computes it without a job."""
-        return self._original_sql(self.spark, f"SELECT {expression}", args).head()[0]
+        found = self._original_sql(self.spark, f"SELECT {expression}", args)
+        if not self.reader.is_constant(found):
+            raise Untellable(f"the value of {expression} is no constant")
+        return found.head()[0]
 
     @contextmanager
     def _grouped(self, rewritten: Rewritten) -> Iterator[None]:
@@ -440,9 +462,13 @@ class Router:
         ------
         AtomicityNotSupportedError
         """
+        if self.targets.streams.reads(target):
+            problem = f"a streaming query of this session reads {target.path}, and it would move"
+            self.unprotected(problem, hint=_STREAMS)
+            return False
         if purpose in target.catalog.capabilities.purposes:
             return True
-        self.unprotected(f"catalog {target.catalog.name} has no two-phase write for {purpose.value} ({target.path})")
+        self.unprotected(f"catalog {target.catalog_name} has no two-phase write for {purpose.value} ({target.path})")
         return False
 
     def stays_outside(self, name: str) -> None:
@@ -464,6 +490,28 @@ class Router:
                 f"a streaming query never ends, so that there is no moment at which {quoted(parts)} could be published",
                 hint="Write its batches with foreachBatch and insertInto",
             )
+
+    def refuse_stream_of(self, name: Any) -> None:
+        """Refuse a streaming read of a table that moves: it would go on looking where the table was once.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        parts = self.parts(name)
+        target = self.targets.resolve(parts, views=True) if parts else None
+        facts = self.targets.existing(target) if target is not None and target.spliced else None
+        if not parts or target is None or not self.targets.can_write(target, facts) or facts is None:
+            return
+        if not target.catalog.moves_files(target.path):
+            return
+        if STAMP in facts.properties():
+            self.unprotected(
+                f"a streaming query reads files by their place, and each write of {quoted(parts)} moves them",
+                hint=_STREAMS,
+            )
+        else:
+            self.targets.streams.add(target)
 
     def unprotected(self, problem: str, cause: BaseException | None = None, *, hint: str | None = None) -> None:
         """Refuse a statement under ``required``; warn under ``preferred``.

@@ -36,6 +36,8 @@ class Target:
     Attributes
     ----------
     catalog : Catalog
+    catalog_name : str
+        The catalog's name in the session.
     path : ObjectPath
     spliced : bool
         Whether the catalog's name is to be put in front; False where Spark finds the catalog without that: the user
@@ -43,13 +45,14 @@ class Target:
     """
 
     catalog: Catalog
+    catalog_name: str
     path: ObjectPath
     spliced: bool = True
 
     @property
     def name(self) -> str:
         """The full name, quoted."""
-        return ".".join(quote(part) for part in (self.catalog.name, *self.path.to_document()))
+        return quoted((self.catalog_name, *self.path.to_document()))
 
 
 class Targets:
@@ -63,6 +66,7 @@ class Targets:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.names = NameReader(handle.spark)
+        self.streams = Streams(handle)
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -86,28 +90,33 @@ class Targets:
             Whether a temporary view of that name goes first (inserts and reads, not CREATE).
         """
         if len(parts) > 1 and parts[0] in self._handle.catalogs:
-            return Target(self._handle.catalog(parts[0]), ObjectPath.of(*parts[1:]), spliced=False)
+            return self._named(parts[0], parts[1:])
         if not all(parts) or (views and self._is_temporary_view(parts)):
             return None
         if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
-            return self._in_session(ObjectPath.of(*parts[1:]))
+            return self.in_session(ObjectPath.of(*parts[1:]))
         current = self.names.current_catalog()
         if current in self._handle.catalogs:
-            return self._in_current(self._handle.catalog(current), parts)
+            return self._in_current(current, parts)
         if current != SESSION_CATALOG or len(parts) > 2 or self._is_elsewhere(parts):
             return None
-        return self._in_session(ObjectPath.of(*(parts if len(parts) == 2 else (self.names.current_database(), *parts))))
+        return self.in_session(ObjectPath.of(*(parts if len(parts) == 2 else (self.names.current_database(), *parts))))
 
-    def _in_session(self, path: ObjectPath) -> Target | None:
+    def in_session(self, path: ObjectPath) -> Target | None:
+        """A table of the session catalog; None where twophase does not serve it."""
         catalog = self.session_catalog
-        return Target(catalog, path) if catalog else None
+        return Target(catalog, self._handle.name_of(catalog), path) if catalog else None
 
-    def _in_current(self, catalog: Catalog, parts: tuple[str, ...]) -> Target | None:
+    def _named(self, catalog: str, parts: tuple[str, ...]) -> Target:
+        """A table that Spark finds in a catalog of ours by the name as it is written."""
+        return Target(self._handle.catalog(catalog), catalog, ObjectPath.of(*parts), spliced=False)
+
+    def _in_current(self, catalog: str, parts: tuple[str, ...]) -> Target | None:
         """After ``USE catalog``: Spark itself finds the way to it by the name as it is written."""
         if len(parts) > 1:
-            return None if self.names.is_catalog(parts[0]) else Target(catalog, ObjectPath.of(*parts), spliced=False)
+            return None if self.names.is_catalog(parts[0]) else self._named(catalog, parts)
         namespace = self.names.current_namespace()
-        return Target(catalog, ObjectPath.of(*namespace, *parts), spliced=False) if namespace else None
+        return self._named(catalog, (*namespace, *parts)) if namespace else None
 
     def _is_elsewhere(self, parts: tuple[str, ...]) -> bool:
         """Whether the first of two parts is no database of the session catalog."""
@@ -131,7 +140,7 @@ class Targets:
         if staged is not None:
             provider = (staged.provider or self.default_provider()).lower()
             return TableFacts(provider, _sources(staged), lambda: staged.options)
-        if target.catalog.name == self._handle.session_catalog:
+        if target.catalog_name == self._handle.session_catalog:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
 
@@ -198,6 +207,34 @@ class Targets:
         configured = self.names.setting(_OVERWRITE_MODE).lower()
         is_dynamic = is_open and (facts.provider == "hive" or _overwrite_mode(facts, options, configured) == "dynamic")
         return OverwriteScope(dict(static), dynamic=is_dynamic) if is_dynamic or configured == "dynamic" else None
+
+
+class Streams:
+    """Tables that streaming queries of one session read, and that twophase has not moved yet.
+
+    Parameters
+    ----------
+    handle : Handle
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        #: Where the files of each table are.
+        self._places: dict[ObjectPath, str] = {}
+
+    def add(self, target: Target) -> None:
+        """A streaming DataFrame of a table was made."""
+        table = self._handle.jvm.session_table(target.path.database, target.path.name)
+        self._places[target.catalog.canonical(target.path)] = str(table.location().toString())
+
+    def reads(self, target: Target) -> bool:
+        """Whether a query that runs reads a table, as far as that can be told: one may not have looked yet."""
+        place = self._places.get(target.catalog.canonical(target.path)) if self._places else None
+        if place is None:
+            return False
+        said = [query.lastProgress for query in self._handle.spark.streams.active]
+        sources = [None if progress is None else [s.description for s in progress.sources] for progress in said]
+        return any(found is None or any(place in description for description in found) for found in sources)
 
 
 def _sources(definition: TableDefinition) -> tuple[str, ...]:
