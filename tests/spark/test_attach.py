@@ -34,7 +34,7 @@ pytestmark = pytest.mark.spark40
 
 @pytest.fixture(scope="module")
 def started(start: Start) -> SparkSession:
-    return start()
+    return start({"spark.sql.scripting.enabled": "true"})
 
 
 @pytest.fixture
