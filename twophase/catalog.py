@@ -717,8 +717,33 @@ class Catalog(ABC):
             The name that it has.
         """
 
+    def partitions_sought(self, path: ObjectPath) -> None:
+        """Somebody is about to look below a table's directory for partitions: what was replaced must not be found.
+
+        Called before the host runs ``ADD PARTITION``, ``MSCK REPAIR TABLE``, ``RECOVER PARTITIONS`` or a rename of a
+        partition past the catalog. Idempotent.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Raises
+        ------
+        CatalogError
+            It cannot be removed; the host's statement does not run.
+        """
+
     def moves_files(self, path: ObjectPath) -> bool:
         """Whether a write of this table puts its files elsewhere: whoever reads it by their place loses it then.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        """
+        return False
+
+    def has_moved_files(self, path: ObjectPath) -> bool:
+        """Whether earlier writes have put files of this table elsewhere already.
 
         Parameters
         ----------

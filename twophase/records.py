@@ -13,6 +13,7 @@ from twophase.redaction import redact
 from twophase.states import ParticipantState, TransactionState
 
 _LONGEST_ERROR = 500
+_LONGEST_READ = 4_000
 #: How a call into a JVM begins to tell of an exception, whose own words and stack trace follow.
 _CALL_OF_A_JVM = re.compile(r"\AAn error occurred while [^\n]*\n\s*:\s*")
 
@@ -35,7 +36,8 @@ def name_error(error: BaseException) -> str:
 def first_line(error: BaseException | str) -> str:
     """What an error says, without a stack trace behind it, and without anything that looks like a secret."""
     text = _CALL_OF_A_JVM.sub("", str(error).strip())
-    return redact(text.splitlines()[0] if text else "")
+    # Cut first: what nobody is shown needs no reading.
+    return redact(text.splitlines()[0][:_LONGEST_READ] if text else "")
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,8 @@ class Account:
         """What to do where it is published in part, and stays so."""
         if not self.is_in_part:
             return []
-        return [
-            f"a recovery publishes the rest once nothing is in the way of {', '.join((*self.missing, *self.undone))}"
-        ]
+        waiting = ", ".join((*self.missing, *self.undone))
+        return [f"a recovery publishes the rest, where its store can, once nothing is in the way of {waiting}"]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _NAME = r"""
     (?: pass(?:word|wd|phrase|code) | pwd | secret | token | credential
       | (?:api|access|account|client|encryption|master|private|sas|secret|service|shared|signing|ssh|storage)[-_. ]?key
     ) [\w.-]*
-    | pass | sig(?:nature)?
+    | (?<!by)(?<!com)pass | sig(?:nature)?
 """
 #: What stands after such a name: a sign, or in SQL a quote.
 _SIGN = r"""[\\"'`]* (?: \s*(?:[=:]+>?|->)\s* | \s+(?=["']) )"""

@@ -93,7 +93,7 @@ class Transaction:
     @property
     def participants(self) -> list[TwoPhaseCatalogTable]:
         """The participants that are (to be) published, in the order of their statements."""
-        return [m.participant for m in self._enlisted.values() if m.state.takes_part]
+        return [m.participant for m in tuple(self._enlisted.values()) if m.state.takes_part]
 
     @property
     def level(self) -> Level:
@@ -508,7 +508,7 @@ class Transaction:
         return None
 
     def _find(self, catalog: str, path: ObjectPath) -> Enlisted | None:
-        for member in reversed(self._enlisted.values()):
+        for member in reversed(tuple(self._enlisted.values())):  # Other threads may add some meanwhile.
             if member.catalog.name != catalog or not member.state.takes_part:
                 continue
             if member.target == member.catalog.canonical(path):
@@ -516,7 +516,7 @@ class Transaction:
         return None
 
     def _member(self, participant: TwoPhaseCatalogTable) -> Enlisted:
-        for member in self._enlisted.values():
+        for member in tuple(self._enlisted.values()):
             if member.participant is participant:
                 return member
         raise ValueError(f"{participant!r} does not belong to transaction {self._id}")

@@ -352,6 +352,14 @@ class HiveCatalog(Catalog):
             return False
         return self.places(path).is_tables(str(table.location))
 
+    def has_moved_files(self, path: ObjectPath) -> bool:
+        table = self.find(self.canonical(path))
+        if table is None:
+            return False
+        parts = self.metastore.list_partitions(table) if table.partitioned else []
+        places = [str(table.location), *(part.location for part in parts)]
+        return table.stamp is not None or any(map(layout.is_in_version, places))
+
     # -- housekeeping --------------------------------------------------------------------------------------------
 
     def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
@@ -359,6 +367,9 @@ class HiveCatalog(Catalog):
 
     def remove_residue(self, residue: Residue) -> None:
         self._housekeeping.remove(residue)
+
+    def partitions_sought(self, path: ObjectPath) -> None:
+        self._housekeeping.partitions_sought(self.canonical(path))
 
     def table_dropped(self, path: ObjectPath) -> None:
         self._housekeeping.table_dropped(self.canonical(path))

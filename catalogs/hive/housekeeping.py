@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from twophase.catalog import Residue
 from twophase.catalogs.files import base_name, is_below, join, normal, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.metastore import VIEW, HiveTable
+from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -239,6 +239,18 @@ class Housekeeping:
             self._remove_dropped(directory, used)
         if files.exists(root):
             files.remove_if_empty(root)
+
+    # -- partitions by their directories -----------------------------------------------------------------------------
+
+    def partitions_sought(self, path: ObjectPath) -> None:
+        """Remove what replaced partitions left below a table's directory; readers of it lose it, as in stock Spark."""
+        table = self._catalog.find(path)
+        if table is None or table.kind != MANAGED or not table.partitioned:
+            return
+        used = self._references([table])
+        for directory in list(self._marked(str(table.location))):
+            if not _in_use(directory, used):
+                layout.remove_retired(self._catalog.files, directory)
 
     # -- a renamed table -----------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@
                                               part-00000-...                 Spark's own files
                                               _twophase_manifest.json        what the publish does, for recovery
                                               _twophase_withdrawn.json       rolled back; a server may still point at it
-    <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   the root of a table, all of whose
-                                              partitions lie elsewhere
+    <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a table's own directory, where the
+                                              partitions that twophase wrote lie elsewhere
     any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
 
 Names that begin with an underscore are no data to Spark, Hive and Trino.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, normal, parent
 from twophase.catalogs.hive.metastore import NULL_PARTITION
 
 ROOT = ".twophase"
@@ -74,6 +74,11 @@ def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
 def is_version_place(location: str) -> bool:
     """Whether a directory lies where only versions of ours do."""
     return base_name(parent(parent(location))) == ROOT
+
+
+def is_in_version(location: str) -> bool:
+    """Whether a directory is a version of ours or lies in one."""
+    return f"/{ROOT}/" in normal(location)
 
 
 def root_of(version: str) -> str:

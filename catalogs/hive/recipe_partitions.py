@@ -9,8 +9,16 @@ from typing import ClassVar
 
 from twophase.catalogs.files import is_below, join, same
 from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.definitions import is_redacted
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
-from twophase.catalogs.hive.metastore import MANAGED, NULL_PARTITION, HivePartition, HiveTable, StampChangedError
+from twophase.catalogs.hive.metastore import (
+    EXTERNAL,
+    MANAGED,
+    NULL_PARTITION,
+    HivePartition,
+    HiveTable,
+    StampChangedError,
+)
 from twophase.catalogs.hive.participant import INSERT, REPLACE
 from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
 from twophase.catalogs.hive.recipe_pointer import PointerParticipant
@@ -55,6 +63,10 @@ class PointerPartitions(PointerParticipant):
         plan = self.existing_plan
         if not plan.only_adds:
             self._add_empty(table, plan)
+        if self.effect == REPLACE and is_redacted(self.stored_definition):
+            # A recovery that gives the table its properties finds those there that the document must not hold.
+            name = self.hidden("table")
+            self.make_hidden(name, self.target(name=name, kind=EXTERNAL))
         self.say_whether_undone(self.effect != REPLACE and not plan.loses)
         self.set_level(*self.reached())
 
@@ -317,13 +329,15 @@ class PointerPartitions(PointerParticipant):
             self._leave_root(plan)
 
     def _leave_root(self, plan: Plan) -> None:
-        """Give the table a root without rows, where one that it had holds directories that partitions have left.
+        """Give a table that lives in a version of ours a root without rows, where partitions have left the one it had.
 
-        They stay for readers in flight, and ``ADD PARTITION`` and ``MSCK REPAIR`` would find their rows again.
+        What they left stays for readers in flight, and ``ADD PARTITION`` and ``MSCK REPAIR`` of any engine would find
+        the rows again. A table at its default location keeps that: sessions that are not attached write there, and a
+        rename moves it (see :meth:`twophase.Catalog.partitions_sought`).
         """
         table = self.current()
         old = str(table.location) if table else ""
-        if table is None or table.kind != MANAGED or not self.hive.places(self.path).is_tables(old):
+        if table is None or table.kind != MANAGED or not layout.is_version_place(old):
             return
         if not any(change.old and is_below(change.old, old) for change in plan.of(SWITCH, REMOVE)):
             return
@@ -388,6 +402,16 @@ class PointerPartitions(PointerParticipant):
         for change in plan.of(SWITCH, REMOVE):
             if change.old:
                 layout.unretire(self.files, change.old, self.transaction_id)
+        self._restore_root(table)
+
+    def _restore_root(self, table: HiveTable) -> None:
+        if self.before is None or not same(table.location, self.root):
+            return
+        with contextlib.suppress(StampChangedError):  # somebody has replaced the table, root and all
+            old = replace(table, location=str(self.before["location"]))
+            self.metastore.place_table(old, instead_of=table.stored_stamp)
+            if layout.owned_by(self.files, self.root, self.transaction_id):
+                self.files.remove_tree(self.root)
 
     # -- reading inside the transaction --------------------------------------------------------------------------
 

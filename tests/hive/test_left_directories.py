@@ -15,6 +15,12 @@ X = OverwriteScope({"d": "x"})
 ALL = OverwriteScope({})
 
 
+def sought(world: World, by_whom: str) -> None:
+    """What an attached session does first. Tables that live in a version of ours need it of nobody."""
+    if by_whom == "stock":
+        world.catalog.partitions_sought(ObjectPath.of("default", "t"))
+
+
 def make(world: World, by_whom: str) -> None:
     """A partitioned table of two rows, by twophase or by stock Spark."""
     if by_whom == "twophase":
@@ -37,12 +43,14 @@ def test_a_partition_that_is_dropped_and_added_again_is_empty(
     make(world, by_whom)
     insert(world, "3 AS a, 'x' AS d", overwrite)
     world.sql(DROP)
+    sought(world, by_whom)
     world.sql(ADD)
     assert world.rows("t") == [(2, "y")]
     insert(world, "4 AS a, 'x' AS d")
     assert world.rows("t") == [(2, "y"), (4, "x")]
     # The directory that ADD PARTITION gave it is left in its turn.
     world.sql(DROP)
+    sought(world, by_whom)
     world.sql(ADD)
     assert world.rows("t") == [(2, "y")]
 
@@ -51,6 +59,7 @@ def test_a_partition_that_is_dropped_and_added_again_is_empty(
 def test_a_repair_finds_no_partition_that_an_overwrite_has_removed(world: World, by_whom: str) -> None:
     make(world, by_whom)
     insert(world, "3 AS a, 'z' AS d", ALL)
+    sought(world, by_whom)
     world.sql("MSCK REPAIR TABLE t")
     assert world.rows("t") == [(3, "z")]
     world.sql("ALTER TABLE t RECOVER PARTITIONS")
@@ -62,6 +71,7 @@ def test_a_renamed_partition_leaves_no_old_rows_behind(world: World, by_whom: st
     make(world, by_whom)
     insert(world, "3 AS a, 'x' AS d", X)
     world.sql("ALTER TABLE t PARTITION (d = 'x') RENAME TO PARTITION (d = 'w')")
+    sought(world, by_whom)
     world.sql("MSCK REPAIR TABLE t")
     assert world.rows("t") == [(2, "y"), (3, "w")]
 
@@ -87,6 +97,31 @@ def test_another_insert_may_give_the_table_its_new_directory_meanwhile(world: Wo
     first.finish()
     assert first.level is Level.ATOMIC
     assert world.rows("t") == [(1, "x"), (2, "y"), (3, "x"), (4, "y")]
+
+
+def test_a_table_at_its_default_location_stays_there(world: World) -> None:
+    make(world, "stock")
+    place = world.catalog.existing(ObjectPath.of("default", "t")).location
+    insert(world, "3 AS a, 'x' AS d")
+    assert world.catalog.existing(ObjectPath.of("default", "t")).location == place
+    # What a session writes that knows the table from before is found.
+    world.sql("INSERT INTO t VALUES (9, 'new')")
+    assert world.rows("t") == [(1, "x"), (2, "y"), (3, "x"), (9, "new")]
+
+
+def test_an_insert_that_is_undone_gives_the_table_its_directory_back(world: World) -> None:
+    make(world, "twophase")
+    place = world.catalog.existing(ObjectPath.of("default", "t")).location
+    rows = world.sql("SELECT 3 AS a, 'x' AS d")
+    participant = world.stage("t", rows, Purpose.INSERT_INTO, by=["d"])
+    participant.commit()
+    assert world.catalog.existing(ObjectPath.of("default", "t")).location != place
+    other = world.reborn(participant)
+    assert other.compensate()
+    other.abort()
+    assert world.catalog.existing(ObjectPath.of("default", "t")).location == place
+    assert world.rows("t") == [(1, "x"), (2, "y")]
+    assert world.staged() == []
 
 
 def test_the_table_is_replaced_dropped_and_cleaned_like_any_other(world: World) -> None:

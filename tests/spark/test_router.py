@@ -1030,3 +1030,26 @@ def test_a_fault_of_the_metastore_is_the_users_error_and_no_way_past_us(
             write()
     monkeypatch.undo()
     assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+def test_what_an_overwrite_replaced_is_not_found_by_partitions_that_come_again(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
+    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+    spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
+    for find in ("MSCK REPAIR TABLE t", "ALTER TABLE t RECOVER PARTITIONS", "EXECUTE IMMEDIATE 'MSCK REPAIR TABLE t'"):
+        spark.sql(find)
+        assert (find, rows(spark, "SELECT * FROM t")) == (find, [(3, "z")])
+    spark.sql("ALTER TABLE t ADD PARTITION (d = 'v')")
+    spark.sql("INSERT INTO t VALUES (5, 'v')")
+    spark.sql("ALTER TABLE t DROP PARTITION (d = 'v')")
+    spark.sql("BEGIN ALTER TABLE t ADD IF NOT EXISTS PARTITION (d = 'v'); END")
+    assert rows(spark, "SELECT * FROM t") == [(3, "z")]
+
+
+def test_a_streaming_query_over_partitions_that_have_moved_is_refused(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
+    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x')")
+    assert spark.readStream.table("t").isStreaming
+    spark.sql("INSERT INTO t VALUES (2, 'x')")
+    with pytest.raises(AtomicityNotSupportedError, match="reads files by their place"):
+        spark.readStream.table("t")

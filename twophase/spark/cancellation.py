@@ -176,6 +176,7 @@ class Terminator:
         ):
             signal.signal(signal.SIGTERM, self._previous)
         self._installed = False
+        _terminating.clear()  # Nobody would, where one is still on its way.
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._ready or not live_statements():

@@ -107,6 +107,26 @@ def dropped_tables(text: str) -> list[tuple[str, ...]]:
     return [place.names for place in found if place and place.names]
 
 
+def sought_partitions(text: str) -> list[tuple[str, ...]]:
+    """Names of the tables below whose directories a statement, or one of a script, finds or makes partitions."""
+    stream = list(tokens(text))
+    found = []
+    for index, (first, second) in enumerate(pairwise(stream)):
+        if second.is_word("TABLE") and first.is_word("ALTER", "MSCK", "REPAIR"):
+            place = name_at(stream, index + 2)
+            if place and place.names and (not first.is_word("ALTER") or _makes_partitions(stream[place.next :])):
+                found.append(place.names)
+    return found
+
+
+def _makes_partitions(rest: Sequence[Token]) -> bool:
+    """Whether an ``ALTER TABLE`` goes on as ``ADD PARTITION``, ``RECOVER PARTITIONS`` or with a partition's rename."""
+    words = [token.text.upper() for token in rest[: next((i for i, t in enumerate(rest) if t.text == ";"), None)]]
+    if words[:1] == ["ADD"]:
+        return next((word for word in words[1:] if word not in ("IF", "NOT", "EXISTS")), "") == "PARTITION"
+    return words[:1] == ["RECOVER"] or (words[:1] == ["PARTITION"] and "RENAME" in words)
+
+
 def renamed_table(text: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Old and new name of an ``ALTER TABLE ... RENAME TO``; None for every other statement."""
     stream = list(tokens(text))

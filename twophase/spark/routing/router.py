@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 
-from twophase.catalogs.hive.metastore import STAMP
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
 from twophase.redaction import logger
@@ -23,7 +22,7 @@ from twophase.spark.cancellation import interruptible
 from twophase.spark.intent import intending
 from twophase.spark.jvm.statements import StatementReader, WriteNode
 from twophase.spark.options import PREFER, hidden_database
-from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change, used_name
+from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change, sought_partitions, used_name
 from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
@@ -95,6 +94,8 @@ class Router:
         words = leading_words(said, 2)
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
+        if "partition" in said.lower() or words[:1] in (("MSCK",), ("REPAIR",)):
+            self._forget_replaced_partitions(said)
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
         is_script, lower = words[:1] == ("BEGIN",), said.lower()
         renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
@@ -105,13 +106,15 @@ class Router:
 
     def _refuse_hidden_database(self, text: str) -> None:
         """A database and a catalog of ours have one name: what is meant for one would go to the other."""
+        # A metastore knows a database in small letters only.
+        hidden = {name.lower() for name in self.handle.catalogs}
         if names := used_name(text):
-            if len(names) == 1 and names[0] in self.handle.catalogs and self.handle.jvm.is_database(names[0]):
+            if len(names) == 1 and names[0].lower() in hidden and self.handle.jvm.is_database(names[0]):
                 raise hidden_database(names[0])
             return
         made = changes(text)
         names = made.names if made else None
-        if names and names[0].lower() == SESSION_CATALOG and names[-1] in self.handle.catalogs and len(names) == 2:
+        if names and names[0].lower() == SESSION_CATALOG and names[-1].lower() in hidden and len(names) == 2:
             raise hidden_database(names[1])
 
     def _said(self, text: str, args: Args) -> str:
@@ -261,6 +264,13 @@ class Router:
 
     def _casts_by_legacy_policy(self) -> bool:
         return self.targets.names.setting(_LEGACY_SETTING).upper() == "LEGACY"
+
+    def _forget_replaced_partitions(self, text: str) -> None:
+        """Before Spark looks below a table's directory for partitions: what was replaced must not be found there."""
+        for names in sought_partitions(text):
+            target = self.targets.resolve(names, views=True)
+            if target is not None and target.spliced and self.targets.existing(target) is not None:
+                target.catalog.partitions_sought(target.path)
 
     def _dropping(self, run: Callable[[], Any], text: str) -> Any:
         """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
@@ -485,7 +495,7 @@ class Router:
         parts = self.parts(name)
         target = self.targets.resolve(parts, views=True) if parts else None
         facts = self.targets.existing(target) if target is not None and target.spliced else None
-        if parts and facts is not None and STAMP in facts.properties():
+        if parts and target is not None and facts is not None and target.catalog.has_moved_files(target.path):
             self.unprotected(
                 f"a streaming query never ends, so that there is no moment at which {quoted(parts)} could be published",
                 hint="Write its batches with foreachBatch and insertInto",
@@ -505,7 +515,7 @@ class Router:
             return
         if not target.catalog.moves_files(target.path):
             return
-        if STAMP in facts.properties():
+        if target.catalog.has_moved_files(target.path):
             self.unprotected(
                 f"a streaming query reads files by their place, and each write of {quoted(parts)} moves them",
                 hint=_STREAMS,

@@ -234,7 +234,7 @@ class Streams:
             return False
         said = [query.lastProgress for query in self._handle.spark.streams.active]
         sources = [None if progress is None else [s.description for s in progress.sources] for progress in said]
-        return any(found is None or any(place in description for description in found) for found in sources)
+        return any(found is None or any(f"[{place}]" in description for description in found) for found in sources)
 
 
 def _sources(definition: TableDefinition) -> tuple[str, ...]:
