@@ -132,11 +132,11 @@ class Housekeeping:
         if stamp.get("catalog") != self._catalog.name or _in_use(directory, used):
             return None
         size = self._catalog.files.size(directory)
-        if (published := self._published(directory)) is not None:
-            if published + self._catalog.environment.retention > time.time():
+        if (published := layout.read_published(self._catalog.files, directory)) is not None:
+            unneeded = self._last_part_unneeded(directory, published.since)
+            if unneeded + self._catalog.environment.retention > time.time():
                 return None
-            said = layout.published_by(self._catalog.files, directory) or str(stamp["transaction_id"])
-            return Residue(VERSION, directory, size, said, published)
+            return Residue(VERSION, directory, size, published.transaction_id, unneeded)
         withdrawn = layout.withdrawn_since(self._catalog.files, directory)
         if withdrawn is not None:
             unneeded = self._last_part_unneeded(directory, withdrawn)
@@ -157,13 +157,6 @@ class Housekeeping:
         why = f"it belongs to {identity.in_words(str(stamp[identity.STORE]))}"
         since = float(stamp.get("created", 0))
         return Residue(STAGING, directory, 0, str(stamp["transaction_id"]), since, kept=why)
-
-    def _published(self, directory: str) -> float | None:
-        """When the last part of a published version came to be unneeded; None for what was never published."""
-        mark = self._catalog.files.read_json(join(directory, layout.PUBLISHED_FILE))
-        if not isinstance(mark, dict):
-            return None
-        return self._last_part_unneeded(directory, float(mark.get("since", 0)))
 
     def _last_part_unneeded(self, directory: str, since: float) -> float:
         """When the last part of a version came to be unneeded, where the version itself did at ``since``."""
@@ -207,7 +200,8 @@ class Housekeeping:
         stamp = layout.read_stamp(files, directory)
         if stamp is None:
             return layout.late_writer(files, directory) == residue.transaction_id
-        return residue.transaction_id in (stamp["transaction_id"], layout.published_by(files, directory))
+        published = layout.read_published(files, directory)
+        return residue.transaction_id in (stamp["transaction_id"], published.transaction_id if published else None)
 
     def _all_references(self) -> set[str]:
         return set(self._in_each_database(lambda database: self._references(self._tables(database))))
@@ -290,7 +284,7 @@ class Housekeeping:
             return
         if layout.read_retired(files, directory) is not None:
             layout.remove_retired(files, directory)
-        elif layout.read_stamp(files, directory) is not None and self._published(directory) is not None:
+        elif layout.read_stamp(files, directory) is not None and layout.read_published(files, directory) is not None:
             files.remove_tree(directory)
 
     def _remove_husk(self, home: str) -> None:

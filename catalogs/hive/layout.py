@@ -51,6 +51,14 @@ class Retired:
     files: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Published:
+    """Who said that a version was published, and when: its own transaction, or a later one that took the table away."""
+
+    transaction_id: str
+    since: float
+
+
 def tables_root(database_location: str) -> str:
     """The directory that holds the versions of all tables of a database."""
     return join(database_location, ROOT)
@@ -158,16 +166,17 @@ def retire(files: Files, directory: str, transaction_id: str) -> None:
 
 
 def mark_published(files: Files, version: str, transaction_id: str) -> None:
-    """Say beside a version's files that they were published; the first mark stays, and other directories get none."""
-    mark = join(version, PUBLISHED_FILE)
-    if read_stamp(files, version) is not None and files.read_json(mark) is None:
-        files.write_json(mark, {"transaction_id": transaction_id, "since": time.time()})
+    """Say beside a version's files that they were published; the first mark stays."""
+    if read_published(files, version) is None:
+        files.write_json(join(version, PUBLISHED_FILE), {"transaction_id": transaction_id, "since": time.time()})
 
 
-def published_by(files: Files, version: str) -> str | None:
-    """Who said of a version that it was published: its own transaction, or a later one that took the table away."""
+def read_published(files: Files, version: str) -> Published | None:
+    """What is said of a version's publish; None where nothing is."""
     mark = files.read_json(join(version, PUBLISHED_FILE))
-    return str(mark["transaction_id"]) if isinstance(mark, dict) and "transaction_id" in mark else None
+    if not isinstance(mark, dict) or "transaction_id" not in mark:
+        return None
+    return Published(str(mark["transaction_id"]), float(mark.get("since", 0)))
 
 
 def withdraw(files: Files, version: str, transaction_id: str) -> None:

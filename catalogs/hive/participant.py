@@ -19,7 +19,6 @@ A recipe is a subclass. Its document holds::
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -535,10 +534,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def mark_published(self) -> None:
         """Say beside the files that they were published, where nothing in the metastore would tell it for good."""
-        mark = join(self.version, layout.PUBLISHED_FILE)
-        if self.files.exists(self.version) and self.files.read_json(mark) is None:
+        if self.files.exists(self.version) and layout.read_published(self.files, self.version) is None:
             with self.step("mark"):
-                self.files.write_json(mark, {"transaction_id": self.transaction_id, "since": time.time()})
+                layout.mark_published(self.files, self.version, self.transaction_id)
 
     def tell(self) -> None:
         """Make the session see the new state."""

@@ -344,7 +344,8 @@ class PointerPartitions(PointerParticipant):
         with self.step("root"), contextlib.suppress(StampChangedError):  # somebody has replaced the table: as good
             layout.write_stamp(self.files, self.root, self.stamp_facts())
             # Whether the version was published, its place in the metastore tells no longer.
-            layout.mark_published(self.files, old, self.transaction_id)
+            if layout.read_stamp(self.files, old) is not None:
+                layout.mark_published(self.files, old, self.transaction_id)
             self.metastore.place_table(replace(table, location=self.root), instead_of=table.stored_stamp)
 
     def finish(self) -> None:
