@@ -371,8 +371,9 @@ class Router:
                 self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
-        except AnalysisException:  # of an expression in an IDENTIFIER, which Spark refuses of a table in other words
-            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+        except AnalysisException as error:  # of an expression in an IDENTIFIER, which Spark refuses of a table otherwise
+            in_own_words = error.getCondition() == "UNBOUND_SQL_PARAMETER"
+            if not in_own_words and leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
                 self._refused_by_spark(text, args)
             raise
 
