@@ -371,7 +371,7 @@ class Router:
                 self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
-        except AnalysisException as error:  # of an expression in an IDENTIFIER, which Spark refuses of a table otherwise
+        except AnalysisException as error:  # of an IDENTIFIER(...), which Spark refuses of a table in other words
             in_own_words = error.getCondition() == "UNBOUND_SQL_PARAMETER"
             if not in_own_words and leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
                 self._refused_by_spark(text, args)
