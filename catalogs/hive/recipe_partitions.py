@@ -326,20 +326,22 @@ class PointerPartitions(PointerParticipant):
                 changed = replace(table, location=self.version, properties=wanted.properties, comment=wanted.comment)
                 self.metastore.alter_table(changed)
         elif self.effect == INSERT:
-            self._leave_root(plan)
+            self._leave_root(table, plan)
 
-    def _leave_root(self, plan: Plan) -> None:
+    def _leave_root(self, seen: HiveTable, plan: Plan) -> None:
         """Give a table that lives in a version of ours a root without rows, where partitions have left the one it had.
 
         What they left stays for readers in flight, and ``ADD PARTITION`` and ``MSCK REPAIR`` of any engine would find
         the rows again. A table at its default location keeps that: sessions that are not attached write there, and a
         rename moves it (see :meth:`twophase.Catalog.partitions_sought`).
         """
-        table = self.current()
-        old = str(table.location) if table else ""
-        if table is None or table.kind != MANAGED or not layout.is_version_place(old):
+        old = str(seen.location)
+        if seen.kind != MANAGED or not layout.is_version_place(old):
             return
         if not any(change.old and is_below(change.old, old) for change in plan.of(SWITCH, REMOVE)):
+            return
+        table = self.current()  # As it is now: most inserts need not ask.
+        if table is None or not same(table.location, old):
             return
         with self.step("root"), contextlib.suppress(StampChangedError):  # somebody has replaced the table: as good
             layout.write_stamp(self.files, self.root, self.stamp_facts())

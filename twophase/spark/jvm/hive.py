@@ -1,4 +1,4 @@
-"""A Hive metastore below Spark's session catalog, reached past Spark's promised interfaces: a part of :mod:`.jvm`.
+"""A Hive metastore below Spark's session catalog, reached past Spark's promised interfaces.
 
 Spark's Hive client makes a table anew out of what it knows of it, refuses columns that do not fit those that are there,
 and has the metastore list the table's files at each change, however many they are. What it cannot do otherwise goes to
