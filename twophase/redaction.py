@@ -47,7 +47,10 @@ _IN_NAMES = re.compile(
 )
 _WORDS = frozenset({"auth", "cookie", "cred", "creds", "jwt", "key", "keys", "pass", "pw", "sas", "sig"})
 #: Words before "key" that make it the name of a column.
-_OF_COLUMNS = frozenset({"bucket", "cluster", "foreign", "partition", "primary", "record", "row", "sort", "unique"})
+_OF_COLUMNS = frozenset(
+    "bucket business cluster composite dedup distribution foreign hash join merge natural order partition primary "
+    "range record row shard sort surrogate unique upsert".split()
+)
 
 
 def redact(text: str) -> str:

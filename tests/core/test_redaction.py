@@ -100,7 +100,19 @@ def test_an_option_whose_value_holds_a_secret_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["header", "sep", "compression", "mapkey.delim", "primaryKey", "partition.keys", "author", "signal", "path"]
+    "name",
+    [
+        "header",
+        "sep",
+        "compression",
+        "mapkey.delim",
+        "primaryKey",
+        "partition.keys",
+        "dedup.key",
+        "author",
+        "signal",
+        "path",
+    ],
 )
 def test_an_ordinary_option_is_no_secret(name: str) -> None:
     assert not is_secret(name, "x")

@@ -106,15 +106,15 @@ def test_a_replace_with_secrets_is_carried_on_by_recovery(world: World) -> None:
 def test_a_partitioned_replace_with_secrets_is_carried_on_by_recovery(world: World) -> None:
     secret = "hunter2-hunter2"
     old = world.sql("SELECT 1 AS a, 'x' AS d")
-    world.run("t", old, by=["d"], properties={"dedup.key": "old"})
-    facts: dict[str, Any] = {"by": ["d"], "properties": {"dedup.key": secret, "note": "new"}}
+    world.run("t", old, by=["d"], properties={"payload.key": "old"})
+    facts: dict[str, Any] = {"by": ["d"], "properties": {"payload.key": secret, "note": "new"}}
     participant = world.stage("t", world.sql("SELECT 2 AS a, 'y' AS d"), Purpose.REPLACE_TABLE_AS, **facts)
     assert secret not in json.dumps(participant.document)
     world.reborn(participant).commit()
     world.reborn(participant).finish()
     assert world.rows("t") == [(2, "y")]
     found = world.catalog.load_table(ObjectPath.of("default", "t")).properties
-    assert (found["dedup.key"], found["note"]) == (secret, "new")
+    assert (found["payload.key"], found["note"]) == (secret, "new")
 
 
 def test_types_survive(world: World) -> None:
