@@ -243,8 +243,8 @@ class TableDefinition:
         Whether the files outlive the table.
     serde : mapping of str to str
         ``serde``, ``input_format``, ``output_format`` for ``STORED AS``.
-    provider_class : str, optional
-        The class by which the statement named the provider, where it did: the table keeps that name.
+    written_provider : str, optional
+        The provider as the statement names it, where that is by a class or in capitals: the table keeps that name.
     """
 
     schema: pa.Schema
@@ -257,7 +257,7 @@ class TableDefinition:
     location: str | None = None
     external: bool = False
     serde: Mapping[str, str] = field(default_factory=dict)
-    provider_class: str | None = None
+    written_provider: str | None = None
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ class TableDefinition:
             "external": self.external,
             "serde": dict(self.serde),
         }
-        return {**document, "provider_class": self.provider_class} if self.provider_class else document
+        return {**document, "written_provider": self.written_provider} if self.written_provider else document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableDefinition:

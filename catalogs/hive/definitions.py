@@ -98,7 +98,7 @@ def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, locati
         name=path.name,
         kind=kind,
         schema=definition.schema,
-        provider=definition.provider_class or definition.provider,
+        provider=definition.written_provider or definition.provider,
         location=location,
         partition_columns=_as_in_schema(definition),
         bucketing=definition.bucketing,

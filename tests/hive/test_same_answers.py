@@ -169,7 +169,9 @@ def _format_named(name: str) -> list[str | Call]:
     ]
 
 
-FORMATS_BY_CLASS = (
+FORMATS_AS_WRITTEN = (
+    "ORC",
+    "Parquet",
     "org.apache.spark.sql.parquet",
     "com.databricks.spark.csv",
     "org.apache.spark.sql.execution.datasources.orc.OrcFileFormat",
@@ -230,8 +232,8 @@ def test_a_column_of_any_name_makes_partitions_and_buckets(session: SparkSession
     assert_same_answers(session, _columns_named(name))
 
 
-@pytest.mark.parametrize("name", FORMATS_BY_CLASS)
-def test_a_format_may_be_given_by_its_class(session: SparkSession, name: str) -> None:
+@pytest.mark.parametrize("name", FORMATS_AS_WRITTEN)
+def test_a_format_may_be_given_in_capitals_and_by_its_class(session: SparkSession, name: str) -> None:
     assert_same_answers(session, _format_named(name))
 
 

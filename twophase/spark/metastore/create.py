@@ -37,7 +37,7 @@ class SessionCreation(SessionStore):
     @staticmethod
     def _is_plain(table: HiveTable) -> bool:
         """Whether Spark would keep a table in Hive's own way; what it may keep in its own, or refuse, is left to it."""
-        if table.provider not in _HIVE_FORMATS or table.partition_columns or table.bucketing is not None:
+        if str(table.provider).lower() not in _HIVE_FORMATS or table.partition_columns or table.bucketing is not None:
             return False
         if any(key == "EXTERNAL" or key.startswith("spark.sql.") for key in table.properties):
             return False

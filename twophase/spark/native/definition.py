@@ -55,11 +55,12 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     facts = {key: value for key, value in told.items() if key == "provider" or options.get(key) != value}
     bucketing, partitioning = _layout([transform_of(t) for t in transforms], catalog.capabilities.bucketing)
     location = facts.get("location")
-    provider = facts.get("provider", "hive" if serde else None)
+    written = facts.get("provider", "hive" if serde else None)
+    provider = short_name(jvm.spark, written) if written else None
     return TableDefinition(
         schema=types.to_arrow(jvm.columns_json(columns)),
-        provider=short_name(jvm.spark, provider) if provider else None,
-        provider_class=provider if provider and "." in provider else None,
+        provider=provider,
+        written_provider=written if provider not in (written, "hive") else None,
         partitioning=partitioning,
         bucketing=bucketing,
         comment=facts.get("comment"),
