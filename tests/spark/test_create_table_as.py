@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import twophase
 from tests.spark.conftest import Start
 from twophase import Purpose, Transaction, TransactionState
-from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, TableNotExistError
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath, OverwriteScope
 
@@ -316,6 +316,38 @@ def test_what_is_cached_stays_cached_and_shows_the_new_rows(hive: Store) -> None
     hive.insert("SELECT 2 AS id", "t")
     assert hive.spark.catalog.isCached("t")
     assert sorted(row.id for row in hive.spark.table("t").collect()) == [1, 2]
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_a_new_table_may_be_null_as_in_sql(store: Store) -> None:
+    rows = store.spark.range(1)
+    assert not rows.schema["id"].nullable
+    store.write(rows, "t", Purpose.CREATE_TABLE_AS)
+    store.insert("SELECT CAST(NULL AS BIGINT) AS id", "t")
+    assert store.rows("t") == [(0,), (None,)]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"provider": "orc"},
+        {"partitioned_by": ["id"]},
+        {"properties": {"k": "v"}},
+        {"options": {"compression": "zstd"}},
+        {"comment": "c"},
+        {"location": "/nowhere"},
+        {"overwrite": OverwriteScope(dynamic=True)},
+    ],
+    ids=lambda facts: next(iter(facts)),
+)
+def test_an_insert_refuses_what_only_a_new_table_needs(hive: Store, facts: dict[str, Any]) -> None:
+    hive.write("SELECT 1L AS id", "t", Purpose.CREATE_TABLE_AS)
+    began = hive.began()
+    with pytest.raises(ConfigurationError, match=f"of default.t has no use for {next(iter(facts))}="):
+        hive.insert("SELECT 2L AS id", "t", **facts)
+    assert (hive.began(), hive.rows("t")) == (began, [(1,)])
 
 
 # -- without an attached session ---------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ def create_table_as(
         ``date`` to ``timestamp_ntz``; NULL columns become anything). In a table that takes any schema (lakehouse)
         they follow its rules instead.
     provider, properties, options, comment, location
-        As in ``CREATE TABLE``: ``USING``, ``TBLPROPERTIES``, ``OPTIONS``, ``COMMENT``, ``LOCATION``.
+        As in ``CREATE TABLE``: ``USING``, ``TBLPROPERTIES``, ``OPTIONS``, ``COMMENT``, ``LOCATION``. As there, all
+        columns of the new table may be null.
     partitioned_by : sequence of str or Transform
         Column names, or transforms where the catalog has them.
     overwrite : OverwriteScope, optional
@@ -79,6 +80,8 @@ def create_table_as(
     TableAlreadyExistsError, TableNotExistError, DatabaseNotExistError, CatalogError
         The target is not as the purpose needs it, or the columns do not fit it; nothing was started, and a transaction
         around this goes on as it was.
+    ConfigurationError
+        An insert that says anything of the table: it has all that already.
     AtomicityNotSupportedError
         The catalog offers no two-phase write for this.
     TransactionAborted, TransactionInDoubt
@@ -88,13 +91,18 @@ def create_table_as(
     -----
     Source of the idea: the Table API half of Flink FLIP-305.
     """
-    host = _Host.of(df, catalog, coordinator)
     target = _object_path(path)
+    if purpose.inserts:
+        _refuse(purpose, target, provider=provider, partitioned_by=partitioned_by, properties=properties)
+        _refuse(purpose, target, options=options, comment=comment, location=location)
+    if purpose is not Purpose.INSERT_OVERWRITE:
+        _refuse(purpose, target, overwrite=overwrite)
+    host = _Host.of(df, catalog, coordinator)
     joined = transaction or host.current_transaction()
     if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and _is_there(joined, host.catalog, target):
         return None
     definition = TableDefinition(
-        schema=types.to_arrow_schema(df.schema),
+        schema=types.to_arrow_schema(df.schema.toNullable()),
         provider=provider,
         partitioning=tuple(Transform.identity(c) if isinstance(c, str) else c for c in partitioned_by),
         properties=dict(properties or {}),
@@ -117,6 +125,17 @@ def create_table_as(
         statement.start()
         live.run_statement(host.handle, statement, rows, table)
     return own
+
+
+def _refuse(purpose: Purpose, path: ObjectPath, **arguments: Any) -> None:
+    """Refuse what would be lost without a word: a purpose has no use for these."""
+    given = [f"{name}=" for name, value in arguments.items() if value]
+    if given:
+        raise ConfigurationError(
+            f"{purpose.value} of {path} has no use for {', '.join(given)}; nothing was started.",
+            path=path,
+            hint="An insert goes by the table's own definition; overwrite= belongs to INSERT_OVERWRITE.",
+        )
 
 
 def _is_there(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
