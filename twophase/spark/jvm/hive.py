@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 from py4j.protocol import Py4JJavaError
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
-from twophase.spark.jvm import private
 from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.jvm.metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
+_TABLE = "org.apache.hadoop.hive.metastore.api.Table"
 #: What it may say: not to list files, and (HIVE-26882) which value a parameter of the table must still have; and what
 #: the metastore answers when it has another one.
 _NOT_LOOKING, _KEY, _VALUE = "DO_NOT_UPDATE_STATS", "expected_parameter_key", "expected_parameter_value"
@@ -284,11 +284,16 @@ class HiveTables:
 
 
 def _context(jvm: Jvm, store: Any, facts: dict[str, str]) -> Any | None:
-    if "alter_table_with_environmentContext" not in private.members_of(jvm.jvm, store.getClass()):
-        return None
-    loader = store.getClass().getClassLoader()  # The metastore's client may be of another version than Spark's.
+    kind = store.getClass()
+    load = kind.getClassLoader().loadClass  # The metastore's client may be of another version than Spark's.
     with private_name("EnvironmentContext", jvm.spark):
-        context = loader.loadClass(_CONTEXT).newInstance()
+        made_of, text = load(_CONTEXT), load("java.lang.String")
+        arguments = jvm.array("java.lang.Class", [text, text, load(_TABLE), made_of])
+        try:
+            kind.getMethod("alter_table_with_environmentContext", arguments)
+        except Py4JJavaError:  # NoSuchMethodException
+            return None
+        context = made_of.newInstance()
         for key, value in facts.items():
             context.putToProperties(key, value)
     return context

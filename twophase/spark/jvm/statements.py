@@ -385,8 +385,9 @@ class TableFacts:
 class NameReader:
     """Spark's session catalog and catalog manager: what a name means, without a look at any file."""
 
-    def __init__(self, spark: Any) -> None:
-        self.spark = spark
+    def __init__(self, jvm: Jvm) -> None:
+        self._entries = jvm.entries
+        self.spark = spark = jvm.spark
         with private_name("SessionState.catalogManager", spark):
             state = spark._jsparkSession.sessionState()
             self._manager, self._catalog = state.catalogManager(), state.catalog()
@@ -436,7 +437,7 @@ class NameReader:
             columns = table.partitionColumnNames()
             provider = self.short_name(_option(table.provider()) or "hive")
             names = () if columns.isEmpty() else _strings(columns)
-            read = Jvm(self.spark).entries
+            read = self._entries
             return TableFacts(
                 provider, names, lambda: read(table.storage().properties()), lambda: read(table.properties())
             )

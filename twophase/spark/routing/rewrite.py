@@ -48,7 +48,7 @@ class Untellable(Exception):
         What the user can do.
     """
 
-    def __init__(self, problem: str, hint: str = "Name its table in plain words") -> None:
+    def __init__(self, problem: str, hint: str | None = "Name its table in plain words") -> None:
         super().__init__(problem)
         self.hint = hint
 
@@ -333,14 +333,10 @@ class Rewriter:
         return self._targets.carried_scope(facts, node.partition, node.options) if facts else None
 
     def _require(self, node: WriteNode, target: Target) -> None:
-        purpose = purpose_of(node)
-        if self._targets.streams.reads(target):
-            raise Untellable(
-                f"a streaming query of this session reads {target.path}, and it would move",
-                "Stop the query, or give the table a LOCATION, or its catalog the option recipe=rename",
-            )
-        if target.spliced and purpose not in target.catalog.capabilities.purposes:
-            raise Untellable(f"catalog {target.catalog_name} has no two-phase write for {purpose.value}")
+        # A catalog that the statement names is asked by Spark.
+        hindrance = self._targets.hindrance(target, purpose_of(node) if target.spliced else None)
+        if hindrance is not None:
+            raise Untellable(*hindrance)
 
     def stored_as(self, place: Place) -> Edit:
         """What a ROW FORMAT DELIMITED leaves unsaid, behind the target's name: clauses may stand in any order."""

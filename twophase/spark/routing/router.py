@@ -27,7 +27,7 @@ from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
-from twophase.spark.routing.targets import SESSION_CATALOG, Target, Targets, quoted
+from twophase.spark.routing.targets import SESSION_CATALOG, STAYS, Target, Targets, quoted
 from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _LEGACY_WORDS = f"under {_LEGACY_SETTING}=LEGACY Spark casts rows of its own tab
 _ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
-_STREAMS = "Give the table a LOCATION, or its catalog the option recipe=rename"
 _NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
 _OUTSIDE = {
     "empty": "CREATE TABLE",
@@ -473,13 +472,11 @@ class Router:
         ------
         AtomicityNotSupportedError
         """
-        if self.targets.streams.reads(target):
-            problem = f"a streaming query of this session reads {target.path}, and it would move"
-            self.unprotected(problem, hint=_STREAMS)
-            return False
-        if purpose in target.catalog.capabilities.purposes:
+        hindrance = self.targets.hindrance(target, purpose)
+        if hindrance is None:
             return True
-        self.unprotected(f"catalog {target.catalog_name} has no two-phase write for {purpose.value} ({target.path})")
+        problem, hint = hindrance
+        self.unprotected(problem, hint=hint)
         return False
 
     def stays_outside(self, name: str) -> None:
@@ -519,7 +516,7 @@ class Router:
         if target.catalog.has_moved_files(target.path):
             self.unprotected(
                 f"a streaming query reads files by their place, and each write of {quoted(parts)} moves them",
-                hint=_STREAMS,
+                hint=STAYS,
             )
         else:
             self.targets.streams.add(target)
