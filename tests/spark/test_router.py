@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming import StreamingQuery
 
 import twophase
 from tests.spark.conftest import Start
-from twophase import failpoints
+from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.jvm.bridge import INTENT_PROPERTY
 from twophase.spark.routing.doors import router_of
@@ -26,8 +23,6 @@ from twophase.spark.routing.table_writer import SessionTableWriter
 from twophase.spark.session import Handle
 
 pytestmark = pytest.mark.spark40
-
-MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +54,7 @@ def temporary_views(spark: SparkSession) -> list[str]:
 def clean(spark: SparkSession) -> Iterator[None]:
     """Each test has the default database for itself."""
     yield
-    spark.conf.unset(MODE)
-    for row in spark.sql("SHOW TABLES IN default").collect():
-        kind = "VIEW" if row.isTemporary or _is_view(spark, row.tableName) else "TABLE"
-        spark.sql(f"DROP {kind} {row.tableName}")
-
-
-def _is_view(spark: SparkSession, name: str) -> bool:
-    return bool(spark.catalog.getTable(f"default.{name}").tableType == "VIEW")
-
-
-def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.sql(query).collect())
-
-
-def is_ours(spark: SparkSession, name: str) -> bool:
-    """Whether a transaction of ours published the table last: its properties carry the owner stamp."""
-    return "twophase.transaction" in {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-
-
-def partitioned(spark: SparkSession) -> DataFrame:
-    return spark.range(4).select("id", (F.col("id") % 2).alias("p"))
+    drop_all(spark)
 
 
 # -- SQL ---------------------------------------------------------------------------------------------------------------
@@ -434,194 +409,6 @@ def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -
     assert rows(spark, "SELECT * FROM t") == []
 
 
-# -- saveAsTable -------------------------------------------------------------------------------------------------------
-
-
-def test_a_table_that_is_there_is_ignored_whatever_the_rows_are(spark: SparkSession, handle: Handle) -> None:
-    """Stock Spark does not look at them."""
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    before = handle.timeline.transactions()
-    twice = spark.sql("SELECT 1 AS b, 2 AS b")
-    twice.write.mode("ignore").partitionBy("missing").saveAsTable("t")
-    with twophase.transaction(spark):
-        twice.write.mode("ignore").saveAsTable("t")
-    assert [r.id for r in handle.timeline.transactions()][: len(before)] == [r.id for r in before]
-    assert rows(spark, "SELECT * FROM t") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("text", "condition"),
-    [
-        ("CREATE TABLE n PARTITIONED BY (a, b) AS SELECT 1 AS a, 2 AS b", "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
-        ("CREATE TABLE n PARTITIONED BY (c) AS SELECT 1 AS a", "COLUMN_NOT_DEFINED_IN_TABLE"),
-    ],
-)
-def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
-    spark: SparkSession, text: str, condition: str
-) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        spark.sql(text)
-    assert caught.value.getCondition() == condition
-
-
-@pytest.mark.parametrize(
-    ("layout", "condition"),
-    [
-        (lambda writer: writer.partitionBy("c"), "COLUMN_NOT_DEFINED_IN_TABLE"),
-        (lambda writer: writer.partitionBy("a", "a"), "COLUMN_ALREADY_EXISTS"),
-        (lambda writer: writer.partitionBy("a", "b"), "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
-        (lambda writer: writer.bucketBy(2, "a").sortBy("c"), "COLUMN_NOT_DEFINED_IN_TABLE"),
-        (lambda writer: writer.partitionBy("b").bucketBy(2, "b"), "_LEGACY_ERROR_TEMP_1166"),
-        (lambda writer: writer.clusterBy("a", "a"), "COLUMN_ALREADY_EXISTS"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_a_layout_that_spark_refuses_too_is_sparks_own_error(
-    spark: SparkSession, layout: Callable[[Any], Any], condition: str, mode: str
-) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        layout(spark.sql("SELECT 1 AS a, 2 AS b").write.mode(mode)).saveAsTable("n")
-    assert caught.value.getCondition() == condition
-    assert not spark.catalog.tableExists("n")
-
-
-@pytest.mark.parametrize(
-    ("partitioning", "condition"),
-    [
-        (lambda: [F.col("c")], "COLUMN_NOT_DEFINED_IN_TABLE"),
-        (lambda: [F.partitioning.bucket(2, "c")], "COLUMN_NOT_DEFINED_IN_TABLE"),
-        (lambda: [F.col("a"), F.col("b")], "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
-        (lambda: [F.partitioning.years("a")], "UNSUPPORTED_PARTITION_TRANSFORM"),
-    ],
-)
-def test_a_layout_of_write_to_that_spark_refuses_too_is_sparks_own_error(
-    spark: SparkSession, partitioning: Callable[[], list[Any]], condition: str
-) -> None:
-    with pytest.raises(PySparkException) as caught:
-        spark.sql("SELECT 1 AS a, 2 AS b").writeTo("n").partitionedBy(*partitioning()).create()
-    assert caught.value.getCondition() == condition
-
-
-def test_what_is_refused_for_another_reason_than_its_layout_keeps_its_error(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    odd = spark.sql("SELECT 1 AS `my col`, 2 AS c")
-    with pytest.raises(AnalysisException) as caught:
-        odd.writeTo("t").partitionedBy(F.col("c")).create()
-    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
-    # Where Spark cannot be asked, the first refusal stands.
-    router = router_of(spark)
-    assert router is not None
-    monkeypatch.setattr(router.reader, "analysed", lambda *_: 1 / 0)
-    with pytest.raises(AnalysisException) as caught:
-        odd.write.partitionBy("nope").saveAsTable("n")
-    assert "nope" in str(caught.value)
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite", "ignore", "error"])
-def test_save_as_table_creates_in_every_mode(spark: SparkSession, mode: str) -> None:
-    partitioned(spark).write.mode(mode).partitionBy("p").option("compression", "gzip").saveAsTable("t")
-    assert rows(spark, "SELECT * FROM t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    assert is_ours(spark, "t")
-    created = spark.sql("SHOW CREATE TABLE t").head()
-    assert created is not None
-    assert "PARTITIONED BY (p)" in created[0]
-    assert "'compression' = 'gzip'" in created[0]
-
-
-def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
-    frame = spark.range(2).select(F.col("id").alias("a"), F.lit("x").alias("b"))
-    frame.write.saveAsTable("t")
-    frame.write.mode("ignore").saveAsTable("t")
-    with pytest.raises(AnalysisException) as caught:
-        frame.write.saveAsTable("t")
-    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
-    assert spark.table("t").count() == 2
-    frame.select("b", "a").write.mode("append").saveAsTable("t")  # by name
-    assert rows(spark, "SELECT * FROM t") == [(0, "x"), (0, "x"), (1, "x"), (1, "x")]
-    spark.range(1).write.mode("overwrite").format("orc").saveAsTable("t")
-    assert rows(spark, "SELECT * FROM t") == [(0,)]
-    assert is_ours(spark, "t")
-
-
-@pytest.mark.parametrize(
-    "writer",
-    [
-        lambda df: df.write.format("csv"),
-        lambda df: df.write.partitionBy("p"),
-        lambda df: df.write.bucketBy(2, "id"),
-        lambda df: df.write.clusterBy("id"),
-        lambda df: df.write.option("path", "/nowhere"),
-        lambda df: df.select("id").write,
-        lambda df: df.withColumnRenamed("p", "q").write,
-        lambda df: df.select(F.lit("x").alias("id"), "p").write,
-    ],
-    ids=["format", "partitions", "buckets", "clustering", "path", "count", "names", "types"],
-)
-def test_an_append_that_does_not_fit_is_refused(spark: SparkSession, writer: Any) -> None:
-    frame = partitioned(spark)
-    frame.write.saveAsTable("t")
-    writer_of: DataFrameWriter = writer(frame)
-    with pytest.raises(AnalysisException):
-        writer_of.mode("append").saveAsTable("t")
-    assert spark.table("t").count() == 4
-
-
-def test_a_bucketed_table_can_be_appended_to(spark: SparkSession) -> None:
-    for _ in range(2):
-        frame = partitioned(spark)
-        frame.write.mode("append").partitionBy("p").bucketBy(2, "id").sortBy("id").saveAsTable("t")
-    assert spark.table("t").count() == 8
-
-
-def clustering(spark: SparkSession, table: str = "t") -> str:
-    (row,) = spark.sql(f"SHOW TBLPROPERTIES {table} ('clusteringColumns')").collect()
-    return str(row.value)
-
-
-def test_a_table_that_is_clustered_by_columns_stays_so(spark: SparkSession) -> None:
-    frame = spark.sql("SELECT 1 AS id, named_struct('x', 2) AS n, 3 AS `a.b`")
-    for _ in range(2):
-        frame.write.mode("append").clusterBy("id", "n.x", "`a.b`").saveAsTable("t")
-    spark.sql("INSERT INTO t SELECT * FROM t")
-    assert spark.table("t").count() == 4
-    spark.sql("INSERT OVERWRITE t SELECT * FROM t LIMIT 1")
-    assert (spark.table("t").count(), clustering(spark)) == (1, '[["id"],["n","x"],["a.b"]]')
-    assert is_ours(spark, "t")
-
-    frame.writeTo("t").clusterBy("id").createOrReplace()
-    assert clustering(spark) == '[["id"]]'
-    spark.sql("ALTER TABLE t CLUSTER BY (n)")
-    for columns in (["id"], ["N"], ["n", "id"]):
-        with pytest.raises(AnalysisException) as caught:
-            frame.write.mode("append").clusterBy(*columns).saveAsTable("t")
-        assert caught.value.getCondition() == "CLUSTERING_COLUMNS_MISMATCH"
-    frame.write.mode("append").clusterBy("n").saveAsTable("hive.default.t")
-    assert spark.table("t").count() == 2
-
-
-def test_a_table_can_be_overwritten_with_what_is_read_from_it(spark: SparkSession) -> None:
-    spark.range(3).write.saveAsTable("t")
-    spark.table("t").where("id > 0").write.mode("overwrite").saveAsTable("t")
-    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
-
-
-def test_a_temporary_view_of_the_name_is_no_obstacle(spark: SparkSession) -> None:
-    spark.range(3).createOrReplaceTempView("t")
-    spark.range(1).write.saveAsTable("t")
-    assert spark.table("default.t").count() == 1
-    assert spark.table("t").count() == 3
-    spark.catalog.dropTempView("t")
-
-
-def test_a_path_makes_an_external_table_there(spark: SparkSession, tmp_path: Path) -> None:
-    place = tmp_path / "table"
-    spark.range(3).write.option("path", str(place)).saveAsTable("t")
-    assert spark.catalog.getTable("t").tableType == "EXTERNAL"
-    assert spark.read.parquet(str(place)).count() == 3
-
-
 # -- spark.sql.storeAssignmentPolicy=LEGACY -------------------------------------------------------------------------
 
 
@@ -717,77 +504,6 @@ def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
     assert rows(spark, "SELECT a FROM p") == [(1,), (2,)]
     spark.sql("INSERT INTO p PARTITION (s, D = '2020-01-03') SELECT 3, 'x'")
     assert rows(spark, "SELECT a FROM p") == [(1,), (2,), (3,)]
-
-
-# -- insertInto and writeTo --------------------------------------------------------------------------------------------
-
-
-def test_insert_into_goes_by_position(spark: SparkSession) -> None:
-    partitioned(spark).write.partitionBy("p").saveAsTable("t")
-    spark.range(1).selectExpr("7 AS p", "1 AS id").write.insertInto("t")
-    assert (7, 1) in rows(spark, "SELECT * FROM t")
-    with pytest.raises(AnalysisException):
-        spark.range(1).selectExpr("7", "1").write.partitionBy("7").insertInto("t")
-
-
-@pytest.mark.parametrize("mode", ["static", "dynamic"])
-def test_insert_into_overwrites_what_the_mode_says(spark: SparkSession, mode: str) -> None:
-    partitioned(spark).write.partitionBy("p").saveAsTable("t")
-    spark.conf.set(MODE, mode)
-    writer = spark.range(1).selectExpr("9L", "1L").write
-    writer.insertInto("t", overwrite=True)
-    assert rows(spark, "SELECT * FROM t") == ([(9, 1)] if mode == "static" else [(0, 0), (2, 0), (9, 1)])
-    writer.insertInto("t")  # the writer was told to overwrite, and is so still
-    assert len(rows(spark, "SELECT * FROM t")) == (1 if mode == "static" else 3)
-
-
-def test_insert_into_a_temporary_view_is_sparks(spark: SparkSession) -> None:
-    spark.range(1).createOrReplaceTempView("v")
-    with pytest.raises(AnalysisException) as caught:
-        spark.range(1).write.insertInto("v")
-    assert caught.value.getCondition() == "UNSUPPORTED_INSERT.RDD_BASED"
-    spark.catalog.dropTempView("v")
-
-
-def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
-    frame = partitioned(spark)
-    frame.writeTo("t").using("orc").option("compression", "zlib").tableProperty("k", "v").partitionedBy(
-        F.col("p")
-    ).create()
-    created = spark.sql("SHOW CREATE TABLE t").head()
-    assert created is not None
-    assert all(
-        part in created[0] for part in ("USING orc", "'compression' = 'zlib'", "'k' = 'v'", "PARTITIONED BY (p)")
-    )
-    frame.writeTo("t").append()
-    assert spark.table("t").count() == 8
-    spark.range(1).selectExpr("9L AS id", "1L AS p").writeTo("t").overwritePartitions()
-    assert rows(spark, "SELECT * FROM t WHERE p = 1") == [(9, 1)]
-    assert spark.table("t").where("p = 0").count() == 4
-    spark.range(1).selectExpr("8L AS id", "0L AS p").writeTo("t").overwrite(F.col("p") == 0)
-    assert rows(spark, "SELECT * FROM t") == [(8, 0), (9, 1)]
-    spark.range(2).writeTo("t").createOrReplace()
-    spark.range(3).writeTo("t").replace()
-    assert spark.table("t").count() == 3
-    assert is_ours(spark, "t")
-
-
-@pytest.mark.parametrize("grouped", [False, True], ids=["alone", "in a transaction"])
-def test_write_to_a_missing_table_is_sparks_error(spark: SparkSession, grouped: bool) -> None:
-    with pytest.raises(AnalysisException) as caught, twophase.transaction(spark) if grouped else nullcontext():
-        spark.range(1).writeTo("missing").append()
-    assert caught.value.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
-
-
-def test_a_create_that_loses_to_another_writer_during_its_job_is_sparks_error(spark: SparkSession) -> None:
-    failpoints.arm("core.write", lambda _: spark._jsparkSession.sql("CREATE TABLE late (other INT) USING parquet"))
-    try:
-        with pytest.raises(AnalysisException) as caught:
-            spark.sql("CREATE TABLE late AS SELECT 1 AS id")
-    finally:
-        failpoints.disarm()
-    assert caught.value.getCondition() == "TABLE_OR_VIEW_ALREADY_EXISTS"
-    assert spark.table("late").columns == ["other"]
 
 
 # -- who is routed -----------------------------------------------------------------------------------------------------

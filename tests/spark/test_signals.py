@@ -14,40 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
+from tests.recorder import Recorder
 from tests.spark.conftest import Start
 from twophase import TransactionState, failpoints
-from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import Purpose
 from twophase.spark import cancellation
 from twophase.spark.cancellation import Terminator
 
 SLOW_QUERY = "SELECT id + CAST(java_method('java.lang.Thread', 'sleep', 50L) IS NULL AS BIGINT) AS id FROM range(400)"
-
-
-class Recorder(JobStatusHook):
-    """Notes the events, and wakes whoever waits for a running job."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.jobs: list[JobStatus] = []
-        self.running = threading.Event()
-
-    def on_created(self, job: JobStatus) -> None:
-        self.events.append("created")
-        self.jobs.append(job)
-
-    def on_finished(self, job: JobStatus) -> None:
-        self.events.append("finished")
-
-    def on_failed(self, job: JobStatus, error: BaseException) -> None:
-        self.events.append("failed")
-
-    def on_canceled(self, job: JobStatus) -> None:
-        self.events.append("canceled")
-
-    def on_progress(self, job: JobStatus) -> None:
-        if job.job_ids:
-            self.running.set()
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +41,7 @@ def spark(session: SparkSession, recorder: Recorder) -> Iterator[SparkSession]:
     """With two tables of one row; Ctrl-C is Python's own."""
     for name in ("kept", "more"):
         session.sql(f"CREATE OR REPLACE TABLE {name} AS SELECT 1L AS id")
-    recorder.events.clear()
-    recorder.jobs.clear()
-    recorder.running.clear()
+    recorder.clear()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield session
     signal.signal(signal.SIGINT, before)

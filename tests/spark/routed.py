@@ -1,0 +1,35 @@
+"""Helpers of the tests in which a session's own tables are written through every door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+MODE = "spark.sql.sources.partitionOverwriteMode"
+
+
+def drop_all(spark: SparkSession) -> None:
+    """Leave the default database, and the mode of overwrites, as a test finds them."""
+    spark.conf.unset(MODE)
+    for row in spark.sql("SHOW TABLES IN default").collect():
+        kind = "VIEW" if row.isTemporary or _is_view(spark, row.tableName) else "TABLE"
+        spark.sql(f"DROP {kind} {row.tableName}")
+
+
+def _is_view(spark: SparkSession, name: str) -> bool:
+    return bool(spark.catalog.getTable(f"default.{name}").tableType == "VIEW")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.sql(query).collect())
+
+
+def is_ours(spark: SparkSession, name: str) -> bool:
+    """Whether a transaction of ours published the table last: its properties carry the owner stamp."""
+    return "twophase.transaction" in {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def partitioned(spark: SparkSession) -> DataFrame:
+    return spark.range(4).select("id", (F.col("id") % 2).alias("p"))
