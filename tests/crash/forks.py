@@ -17,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sqlalchemy.engine import Engine
+from sqlalchemy.util import LRUCache
+
 ROOT = Path(__file__).parents[2]
 Job = dict[str, Any]
 
@@ -73,11 +76,32 @@ class _Without(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
+class _Compiled(LRUCache[Any, Any]):
+    """What SQLAlchemy has compiled, for all engines of a kind: each child opens its own and would compile anew."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._of_kind(key), default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(self._of_kind(key), value)
+
+    @staticmethod
+    def _of_kind(key: Any) -> Any:
+        dialect, *rest = key
+        return type(dialect), *rest
+
+
+def _compile_once() -> None:
+    compiled = _Compiled(2000)
+    Engine._compiled_cache = property(lambda _: compiled, lambda *_: None)  # type: ignore[assignment]
+
+
 def _serve(*worlds: str) -> None:
     # The lakehouse catalog counts with NumPy.
     sys.meta_path.insert(0, _Without("pandas", *(() if any("lake" in world for world in worlds) else ("numpy",))))
     from tests.crash import jobs
 
+    _compile_once()
     # A job that prints must not spoil the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

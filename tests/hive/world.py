@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,17 @@ from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
 from twophase.spark import types
+from twophase.spark.jvm.bridge import Jvm
 from twophase.spark.metastore.session import SessionMetastore
 from twophase.spark.routing.table_writer import SessionTableWriter
 
 Rows = list[tuple[Any, ...]]
+
+
+@lru_cache(maxsize=1)
+def jvm_of(spark: SparkSession) -> Jvm:
+    """One for the catalogs of a session, as where it is attached: it remembers what takes long to find."""
+    return Jvm(spark)
 
 
 class World:
@@ -28,7 +36,7 @@ class World:
         self.spark = spark
         self.warehouse = warehouse
         self.environment = Environment()
-        self.environment.session_metastore = SessionMetastore(spark)
+        self.environment.session_metastore = SessionMetastore(spark, jvm_of(spark))
         self.environment.table_writer = SessionTableWriter(spark)
         self.environment.warehouse = str(warehouse)
         self.environment.conf = dict(spark.conf.getAll)
