@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyiceberg.transforms import IdentityTransform
 
@@ -53,6 +54,7 @@ class _Rule:
 
 def _static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[int, Any]:
     """Positions in the partition, and the values that are replaced."""
+    zone = member.catalog.environment.conf.get("spark.sql.session.timeZone", "UTC")
     found: dict[int, Any] = {}
     for column, text in scope.static_partition.items():
         source = member.schema.find((column,))
@@ -66,11 +68,15 @@ def _static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[
         )
         if position is None:
             raise CatalogError(f"{member.path} is not partitioned by {column} itself.", path=member.path)
-        found[position] = None if text is None else as_iceberg(_parsed(text, source.leaf))
+        found[position] = None if text is None else as_iceberg(_parsed(text, source.leaf, zone))
     return found
 
 
-def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
+def _parsed(text: str, kind: pa.DataType, zone: str) -> pa.Scalar:
     if pa.types.is_binary(kind):
         return pa.scalar(text.encode(), kind)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        # Spark writes it as it is in the session's time zone; of an hour that is there twice it means the first.
+        local = pa.scalar(text).cast(pa.timestamp(kind.unit))
+        return pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
     return pa.scalar(text).cast(kind)

@@ -185,12 +185,36 @@ def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
     assert shop.rows("t") == [(1, None)]
 
 
-@pytest.mark.parametrize(("kind", "value"), [("BOOLEAN", "true"), ("BOOLEAN", "false"), ("DOUBLE", "1e10")])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("BOOLEAN", "true"),
+        ("BOOLEAN", "false"),
+        ("DOUBLE", "1e10"),
+        ("DECIMAL(9, 2)", "1.50"),
+        ("DATE", "DATE'2026-01-02'"),
+        ("TIMESTAMP", "TIMESTAMP'2026-01-02 03:04:05.123456'"),
+        ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'2026-01-02 03:04:05'"),
+    ],
+)
 def test_a_static_overwrite_finds_its_partition_by_a_value_of_any_type(shop: Shop, kind: str, value: str) -> None:
     shop.sql(f"CREATE TABLE @t PARTITIONED BY (`the part`) AS SELECT 1 AS id, CAST({value} AS {kind}) AS `the part`")
     shop.sql("INSERT INTO @t VALUES (2, NULL)")
     shop.sql(f"INSERT OVERWRITE @t PARTITION (`the part` = {value}) SELECT 3")
     assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
+
+
+def test_a_static_overwrite_reads_an_instant_in_the_sessions_time_zone(shop: Shop) -> None:
+    setting = "spark.sql.session.timeZone"
+    before = shop.spark.conf.get(setting)
+    shop.spark.conf.set(setting, "America/New_York")
+    try:
+        shop.sql("CREATE TABLE @t PARTITIONED BY (at) AS SELECT 1 AS id, TIMESTAMP'2026-07-02 03:04:05' AS at")
+        shop.sql("INSERT INTO @t VALUES (2, TIMESTAMP'2026-07-02 03:04:05 UTC')")
+        shop.sql("INSERT OVERWRITE @t PARTITION (at = '2026-07-02 03:04:05') SELECT 3")
+        assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
+    finally:
+        shop.spark.conf.set(setting, before)
 
 
 def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:

@@ -106,6 +106,7 @@ def test_the_timeline_is_made_with_the_first_statement(spark: SparkSession) -> N
 
 
 def test_detaching_puts_everything_back(spark: SparkSession) -> None:
+    twophase.attach(spark).detach()  # Sessions of earlier tests that were stopped while attached are forgotten.
     before = patched()
     handle = twophase.attach(spark)
     assert patched() != before

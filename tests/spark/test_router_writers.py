@@ -154,6 +154,26 @@ def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "condition"),
+    [
+        (["id", "p AS q"], "_LEGACY_ERROR_TEMP_1162"),
+        (["id", "p AS id"], "AMBIGUOUS_REFERENCE"),
+        (["id", "p", "p"], "_LEGACY_ERROR_TEMP_1161"),
+    ],
+)
+def test_an_append_of_other_columns_is_refused_in_sparks_own_words(
+    spark: SparkSession, columns: list[str], condition: str
+) -> None:
+    partitioned(spark).write.saveAsTable("t")
+    with pytest.raises(AnalysisException) as caught:
+        partitioned(spark).selectExpr(*columns).write.mode("append").saveAsTable("t")
+    assert caught.value.getCondition() == condition
+    partitioned(spark).selectExpr("p AS P", "id AS ID").write.mode("append").saveAsTable("t")
+    assert rows(spark, "SELECT * FROM t WHERE id = 3") == [(3, 1), (3, 1)]
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.parametrize(
     "writer",
     [
         lambda df: df.write.format("csv"),

@@ -95,7 +95,7 @@ def quoted_partitions(spark: Any, writer: Any) -> Iterator[None]:
 class StoredFacts:
     """What Spark compares a ``saveAsTable`` in append mode with."""
 
-    columns: int
+    columns: tuple[str, ...]
     bucketing: tuple[int, tuple[str, ...], tuple[str, ...]] | None
     #: As JSON, a list of names for each column.
     clustering: str | None
@@ -108,7 +108,7 @@ def stored_facts(spark: Any, table: Any) -> StoredFacts:
         bucketing, location = table.bucketSpec(), table.storage().locationUri()
         clustering = table.properties().get("clusteringColumns")
         return StoredFacts(
-            int(table.schema().size()),
+            tuple(str(name) for name in table.schema().fieldNames()),
             _bucketing(bucketing.get()) if bucketing.isDefined() else None,
             str(clustering.get()) if clustering.isDefined() else None,
             str(location.get().toString()) if location.isDefined() else None,

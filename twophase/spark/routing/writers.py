@@ -8,7 +8,7 @@ left to Spark, which then refuses it in its own words.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.readwriter import DataFrameWriterV2
@@ -93,7 +93,16 @@ def _appends(router: Router, ruling: Ruling, facts: WriterFacts, df: Any) -> boo
     stored = stored_facts(router.spark, router.handle.jvm.session_table(target.path.database, target.path.name))
     is_there = facts.path is None or qualified(router.spark, facts.path) == stored.location
     same_layout = stored.bucketing == facts.bucketing and _same_clustering(router, facts, stored)
-    return stored.columns == len(df.columns) and same_layout and is_there
+    return _same_columns(router, stored.columns, df.columns) and same_layout and is_there
+
+
+def _same_columns(router: Router, stored: Sequence[str], given: Sequence[str]) -> bool:
+    """Whether each column of the table is given, once; in doubt it is, as what is not is left to Spark to refuse."""
+    heeds_case = router.targets.names.setting("spark.sql.caseSensitive") == "true"
+    folds: tuple[Callable[[str], str], ...] = (str,) if heeds_case else (str.lower, str.upper, str.casefold)
+    return len(stored) == len(given) and all(
+        sum(any(fold(name) == fold(other) for fold in folds) for other in given) == 1 for name in stored
+    )
 
 
 def _same_clustering(router: Router, facts: WriterFacts, stored: StoredFacts) -> bool:
