@@ -159,11 +159,9 @@ def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
-        *(("two_lakes", name) for name in TWO_LAKES),
-        *(
-            pytest.param("two_lakes_on_postgresql", name, marks=() if name == UNDONE else pytest.mark.slow)
-            for name in TWO_LAKES
-        ),
+        pytest.param(world, name, marks=() if (world, name) == ("two_lakes", "two lakes") else pytest.mark.slow)
+        for world in ("two_lakes", "two_lakes_on_postgresql")
+        for name in TWO_LAKES
     ],
     indirect=["crew"],
 )
@@ -172,6 +170,7 @@ def test_after_any_failure_of_two_catalogs_both_are_old_or_new(crew: Crew, scena
     assert not crew.run(crew.planner.cases(scenario, lambda step: quick(step) if step in FROM_THE_DECISION else ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crew", ["two_lakes"], indirect=True)
 @pytest.mark.parametrize(
     "died", ["core.compensate=exit", "lakehouse.compensate=exit_after", "core.publish=exit_after@2"]

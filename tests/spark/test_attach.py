@@ -427,6 +427,7 @@ spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_stop_spark_ends_without_errors(tmp_path: Path) -> None:
     command = [sys.executable, "-c", UNSTOPPED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -452,6 +453,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -494,6 +496,7 @@ print(handle.jvm.is_alive())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path: Path, how: str) -> None:
     """Each of these puts something back afterwards: the block, the statement's tag, what a write intends."""

@@ -17,6 +17,8 @@ from twophase import TransactionState
 from twophase.errors import TransactionInDoubt, WriteConflictError
 from twophase.model import Level, ObjectPath
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = [0, 1, 2], [0, 1, 2, 100]
 HIVE, LAKE, OTHER = "hive_t", "ice.db.t", "ice.db.u"
 #: A database before the other catalogs by its name, and one behind them.
