@@ -173,6 +173,16 @@ def test_an_append_of_other_columns_is_refused_in_sparks_own_words(
     assert is_ours(spark, "t")
 
 
+def test_an_append_to_columns_that_are_nearly_called_alike_is_ours(spark: SparkSession) -> None:
+    """Spark's rule is not Python's: what it takes for two names it does not refuse, and would write unprotected."""
+    frame = spark.sql("SELECT 1 AS `straße`, 2 AS strasse")
+    frame.write.saveAsTable("t")
+    stamp = spark.sql("SHOW TBLPROPERTIES t ('twophase.transaction')").head()
+    frame.selectExpr("strasse AS STRASSE", "`straße`").write.mode("append").saveAsTable("t")
+    assert spark.sql("SHOW TBLPROPERTIES t ('twophase.transaction')").head() != stamp
+    assert rows(spark, "SELECT * FROM t") == [(1, 2), (1, 2)]
+
+
 @pytest.mark.parametrize(
     "writer",
     [

@@ -1,7 +1,7 @@
 """What the metastore of a session is asked and told, beneath Spark's promised interfaces.
 
 Scala case classes made by the names of their fields, and the session's ``ExternalCatalog``; what is below it is in
-:mod:`.jvm_hive`.
+:mod:`.hive`.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
         *("sqlParser", "catalog", "catalogManager", "conf", "executePlan", "newHadoopConf"),
     ),
     _SQL + "internal.SharedState": ("cacheManager",),
+    _SQL + "internal.SQLConf": ("resolver",),
     _SQL + "errors.QueryCompilationErrors": ("invalidNameForTableOrDatabaseError",),
     _SQL + "internal.VariableSubstitution": ("substitute",),
     _SQL + "internal.HiveSerDe": ("sourceToSerDe",),

@@ -418,6 +418,11 @@ class NameReader:
         with private_name("CatalogManager.isCatalogRegistered", self.spark):
             return bool(self._manager.isCatalogRegistered(name))
 
+    def same_name(self, one: str, other: str) -> bool:
+        """Whether two names mean the same column, as the session compares them."""
+        with private_name("SQLConf.resolver", self.spark):
+            return bool(self.spark._jsparkSession.sessionState().conf().resolver().apply(one, other))
+
     def is_temporary_view(self, name: str) -> bool:
         with private_name("SessionCatalog.getTempView", self.spark):
             return bool(self._catalog.getTempView(name).isDefined())

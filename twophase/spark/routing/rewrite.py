@@ -48,7 +48,7 @@ class Untellable(Exception):
         What the user can do.
     """
 
-    def __init__(self, problem: str, hint: str | None = "Name its table in plain words") -> None:
+    def __init__(self, problem: str, hint: str = "Name its table in plain words") -> None:
         super().__init__(problem)
         self.hint = hint
 

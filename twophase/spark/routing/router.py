@@ -516,7 +516,7 @@ class Router:
         if target.catalog.has_moved_files(target.path):
             self.unprotected(
                 f"a streaming query reads files by their place, and each write of {quoted(parts)} moves them",
-                hint=STAYS,
+                hint=f"Before it is streamed, {STAYS}",
             )
         else:
             self.targets.streams.add(target)

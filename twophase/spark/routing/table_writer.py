@@ -10,6 +10,7 @@ from typing import Any
 from twophase.catalogs.hive.metastore import TableWriter
 from twophase.model import quote
 from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.statements import NameReader
 from twophase.spark.routing.targets import SESSION_CATALOG
 
 _STRICT_MODE = "hive.exec.dynamic.partition.mode"
@@ -30,7 +31,7 @@ class SessionTableWriter(TableWriter):
         # The JVM's writer: the Python one may be routed to twophase.
         target = ".".join(quote(part) for part in (SESSION_CATALOG, database, name))
         with self._dynamic_partitions():
-            if Jvm(self._spark).current_catalog() == SESSION_CATALOG:
+            if NameReader(Jvm(self._spark)).current_catalog() == SESSION_CATALOG:
                 df._jdf.write().mode("append").insertInto(target)
             else:
                 self._insert_by_text(df, target)

@@ -26,7 +26,7 @@ GLOBAL_VIEWS = "global_temp"
 #: Set to something else by users of another lakehouse: their extension serves all session tables, and we keep out.
 _EXTENSION = "spark.sql.catalog.spark_catalog"
 #: What keeps a table's files where they are.
-STAYS = "Give the table a LOCATION, or its catalog the option recipe=rename"
+STAYS = "give the table a LOCATION, or its catalog the option recipe=rename"
 _LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -193,15 +193,18 @@ class Targets:
         """Whether an existing table is ours to write."""
         return facts is not None and facts.provider is not None and facts.provider in self.providers(target.catalog)
 
-    def hindrance(self, target: Target, purpose: Purpose | None) -> tuple[str, str | None] | None:
+    def hindrance(self, target: Target, purpose: Purpose | None) -> tuple[str, str] | None:
         """Why a write cannot be made all-or-nothing, and what helps; None where it can.
 
         Without a purpose, the catalog itself will say whether it can.
         """
         if self.streams.reads(target):
-            return f"a streaming query of this session reads {target.path}, and it would move", f"Stop it. {STAYS}"
-        if purpose is not None and purpose not in target.catalog.capabilities.purposes:
-            return f"catalog {target.catalog_name} has no two-phase write for {purpose.value} of {target.path}", None
+            problem = f"a streaming query of this session reads {target.path}, and it would move"
+            return problem, f"Stop the query, or {STAYS}"
+        offered = target.catalog.capabilities.purposes
+        if purpose is not None and purpose not in offered:
+            problem = f"catalog {target.catalog_name} has no two-phase write for {purpose.value} of {target.path}"
+            return problem, f"Use what it has ({', '.join(sorted(known.value for known in offered)) or 'nothing'})"
         return None
 
     # -- overwrites ----------------------------------------------------------------------------------------------

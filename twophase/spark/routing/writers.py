@@ -97,12 +97,12 @@ def _appends(router: Router, ruling: Ruling, facts: WriterFacts, df: Any) -> boo
 
 
 def _same_columns(router: Router, stored: Sequence[str], given: Sequence[str]) -> bool:
-    """Whether each column of the table is given, once; in doubt it is, as what is not is left to Spark to refuse."""
-    heeds_case = router.targets.names.setting("spark.sql.caseSensitive") == "true"
-    folds: tuple[Callable[[str], str], ...] = (str,) if heeds_case else (str.lower, str.upper, str.casefold)
-    return len(stored) == len(given) and all(
-        sum(any(fold(name) == fold(other) for fold in folds) for other in given) == 1 for name in stored
-    )
+    """Whether each column of the table is given, once."""
+    if len(stored) != len(given) or sorted(stored) == sorted(given):
+        return len(stored) == len(given)
+    # What is left to Spark it must refuse, or it would run unprotected: Spark's own rule tells which names are one.
+    is_one = router.targets.names.same_name
+    return all(sum(is_one(name, other) for other in given) == 1 for name in stored)
 
 
 def _same_clustering(router: Router, facts: WriterFacts, stored: StoredFacts) -> bool:
