@@ -296,6 +296,8 @@ class TableDefinition:
         """
 
         facts = dict(document)
+        if "provider_class" in facts:  # A transaction may be pending since before the field was renamed.
+            facts["written_provider"] = facts.pop("provider_class")
         facts["schema"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"])))
         facts["partitioning"] = tuple(Transform.from_document(t) for t in facts["partitioning"])
         if facts["bucketing"]:

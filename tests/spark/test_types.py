@@ -23,6 +23,13 @@ def field(name: str, kind: object, nullable: bool = True, **metadata: object) ->
     return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
 
 
+def test_a_definition_of_before_a_field_was_renamed_is_read() -> None:
+    kept = TableDefinition(pa.schema([("a", pa.int64())]), "orc", written_provider="ORC")
+    document = kept.to_document()
+    document["provider_class"] = document.pop("written_provider")
+    assert TableDefinition.from_document(document) == kept
+
+
 def round_trip(*fields: dict[str, object]) -> list[dict[str, object]]:
     definition = TableDefinition(types.to_arrow(json.dumps({"type": "struct", "fields": fields})))
     restored = TableDefinition.from_document(json.loads(json.dumps(definition.to_document())))

@@ -92,25 +92,21 @@ def create_table_as(
     Source of the idea: the Table API half of Flink FLIP-305.
     """
     target = _object_path(path)
-    if purpose.inserts:
-        _refuse(purpose, target, provider=provider, partitioned_by=partitioned_by, properties=properties)
-        _refuse(purpose, target, options=options, comment=comment, location=location)
-    if purpose is not Purpose.INSERT_OVERWRITE:
-        _refuse(purpose, target, overwrite=overwrite)
+    clauses: dict[str, Any] = {
+        "provider": provider,
+        "partitioned_by": partitioned_by,
+        "properties": properties,
+        "options": options,
+        "comment": comment,
+        "location": location,
+    }
+    unused = clauses if purpose.inserts else {}
+    _refuse(purpose, target, unused if purpose is Purpose.INSERT_OVERWRITE else {**unused, "overwrite": overwrite})
     host = _Host.of(df, catalog, coordinator)
     joined = transaction or host.current_transaction()
     if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and _is_there(joined, host.catalog, target):
         return None
-    definition = TableDefinition(
-        schema=types.to_arrow_schema(df.schema.toNullable()),
-        provider=provider,
-        partitioning=tuple(Transform.identity(c) if isinstance(c, str) else c for c in partitioned_by),
-        properties=dict(properties or {}),
-        options=dict(options or {}),
-        comment=comment,
-        location=location,
-        external=location is not None,
-    )
+    definition = _new_definition(df, **clauses)
     rows, table = df, definition
     if purpose.inserts:
         # Whatever can be refused is refused before the catalog is asked: nothing is staged by then.
@@ -127,7 +123,29 @@ def create_table_as(
     return own
 
 
-def _refuse(purpose: Purpose, path: ObjectPath, **arguments: Any) -> None:
+def _new_definition(
+    df: DataFrame,
+    *,
+    provider: str | None,
+    partitioned_by: Sequence[str | Transform],
+    properties: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
+    comment: str | None,
+    location: str | None,
+) -> TableDefinition:
+    return TableDefinition(
+        schema=types.to_arrow_schema(df.schema.toNullable()),
+        provider=provider,
+        partitioning=tuple(Transform.identity(c) if isinstance(c, str) else c for c in partitioned_by),
+        properties=dict(properties or {}),
+        options=dict(options or {}),
+        comment=comment,
+        location=location,
+        external=location is not None,
+    )
+
+
+def _refuse(purpose: Purpose, path: ObjectPath, arguments: Mapping[str, Any]) -> None:
     """Refuse what would be lost without a word: a purpose has no use for these."""
     given = [f"{name}=" for name, value in arguments.items() if value]
     if given:
