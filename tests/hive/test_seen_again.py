@@ -109,6 +109,20 @@ def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str)
     assert not spark.catalog.isCached("t")
 
 
+@pytest.mark.parametrize("drop", ["DROP TABLE hive.d.t", "DROP DATABASE hive.d CASCADE"])
+def test_a_table_of_a_dropped_ones_name_is_not_read_as_that(spark: SparkSession, drop: str) -> None:
+    spark.sql("CREATE DATABASE hive.d")
+    try:
+        spark.sql("CREATE TABLE hive.d.t AS SELECT 1 AS id")
+        assert spark.table("hive.d.t").count() == spark.table("d.t").count() == 1
+        spark.sql(drop)
+        spark.sql("CREATE DATABASE IF NOT EXISTS hive.d")
+        spark.sql("CREATE TABLE hive.d.t (name STRING)")
+        assert spark.table("hive.d.t").collect() == spark.table("d.t").collect() == []
+    finally:
+        spark.sql("DROP DATABASE hive.d CASCADE")
+
+
 def test_a_transaction_leads_what_was_made_before_too(spark: SparkSession) -> None:
     insert = filled(spark, PARQUET)
     frame = spark.table("t").cache()

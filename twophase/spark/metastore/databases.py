@@ -77,7 +77,10 @@ class SessionDatabases(SessionStore):
             if ignore_if_not_exists:
                 return
             raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
+        tables = list(strings(self._catalog.listTables(database))) if cascade else []
         try:
             self._catalog.dropDatabase(database, True, cascade)
         except spark_errors() as error:
             raise CatalogError(f"Database {database} cannot be dropped: {words(error)}", path=database) from error
+        for table in tables:
+            self._jvm.forget_relation(database, table)

@@ -191,6 +191,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
 
     def drop_table(self, database: str, name: str) -> None:
         self._catalog.dropTable(database, name, True, False)
+        self._jvm.forget_relation(database, name)  # Or the next table of this name is read as this one.
 
     # -- the session ---------------------------------------------------------------------------------------------
 
