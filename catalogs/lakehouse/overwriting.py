@@ -78,5 +78,11 @@ def _parsed(text: str, kind: pa.DataType, zone: str) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and kind.tz:
         # Spark writes it as it is in the session's time zone; of an hour that is there twice it means the first.
         local = pa.scalar(text).cast(pa.timestamp(kind.unit))
-        return pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
+        try:
+            return pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
+        except pa.ArrowInvalid as error:
+            raise CatalogError(
+                f"The partition {text} cannot be told: {error}.",
+                hint="Set spark.sql.session.timeZone to a region that this machine knows, such as UTC, or to +HH:MM.",
+            ) from error
     return pa.scalar(text).cast(kind)

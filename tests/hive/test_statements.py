@@ -286,6 +286,12 @@ def sizes(world: World, table: str) -> dict[str, str]:
     return {key: value for key, value in noted.items() if key in ("numFiles", "totalSize")}
 
 
+def test_a_client_without_the_call_that_says_more_is_told_without(world: World) -> None:
+    """As one of Hive 2.0, which no wheel holds: any other object lacks the call, too."""
+    client = world.spark._jsparkSession
+    assert jvm_hive._context(Jvm(world.spark), client, {"k": "v"}) is None
+
+
 def hive_of(world: World) -> jvm_hive.HiveTables:
     """What is below the session's catalog."""
     store = world.environment.session_metastore

@@ -213,6 +213,10 @@ def test_a_static_overwrite_reads_an_instant_in_the_sessions_time_zone(shop: Sho
         shop.sql("INSERT INTO @t VALUES (2, TIMESTAMP'2026-07-02 03:04:05 UTC')")
         shop.sql("INSERT OVERWRITE @t PARTITION (at = '2026-07-02 03:04:05') SELECT 3")
         assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
+        shop.spark.conf.set(setting, "GMT+02:00")  # Arrow knows no such name.
+        with pytest.raises(CatalogError, match="timeZone to a region"):
+            shop.sql("INSERT OVERWRITE @t PARTITION (at = '2026-07-02 03:04:05') SELECT 4")
+        assert sorted(row[0] for row in shop.rows("t")) == [2, 3]
     finally:
         shop.spark.conf.set(setting, before)
 
