@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 import twophase
 from tests.spark.conftest import Start
 from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.jvm.bridge import INTENT_PROPERTY
-from twophase.spark.routing.doors import router_of
 from twophase.spark.routing.table_writer import SessionTableWriter
 from twophase.spark.session import Handle
 
@@ -409,6 +405,20 @@ def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -
     assert rows(spark, "SELECT * FROM t") == []
 
 
+def test_what_an_overwrite_replaced_is_not_found_by_partitions_that_come_again(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
+    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+    spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
+    for find in ("MSCK REPAIR TABLE t", "ALTER TABLE t RECOVER PARTITIONS", "EXECUTE IMMEDIATE 'MSCK REPAIR TABLE t'"):
+        spark.sql(find)
+        assert (find, rows(spark, "SELECT * FROM t")) == (find, [(3, "z")])
+    spark.sql("ALTER TABLE t ADD PARTITION (d = 'v')")
+    spark.sql("INSERT INTO t VALUES (5, 'v')")
+    spark.sql("ALTER TABLE t DROP PARTITION (d = 'v')")
+    spark.sql("BEGIN ALTER TABLE t ADD IF NOT EXISTS PARTITION (d = 'v'); END")
+    assert rows(spark, "SELECT * FROM t") == [(3, "z")]
+
+
 # -- spark.sql.storeAssignmentPolicy=LEGACY -------------------------------------------------------------------------
 
 
@@ -531,241 +541,3 @@ def test_detach_puts_every_door_back(start: Start, spark: SparkSession) -> None:
     assert not is_ours(spark, "u")
     spark.sql("CREATE TABLE v AS SELECT 1 AS a")
     assert is_ours(spark, "v")
-
-
-# -- what cannot be told -----------------------------------------------------------------------------------------------
-
-
-def test_a_target_that_cannot_be_told_is_refused_before_anything_runs(spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    script = "BEGIN DECLARE v STRING DEFAULT 't'; INSERT INTO t SELECT 2; INSERT INTO IDENTIFIER(v) SELECT 3; END"
-    with pytest.raises(AtomicityNotSupportedError, match="only when the script runs"):
-        spark.sql(script)
-    assert rows(spark, "SELECT * FROM t") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE n USING csv AS SELECT map(1, 2) AS m",
-        "CREATE TABLE n USING text AS SELECT 1 AS a",
-        "CREATE TABLE n USING orc AS SELECT parse_json('1') AS v",
-        "CREATE OR REPLACE TABLE t USING csv AS SELECT array(1) AS a",
-    ],
-)
-def test_a_type_that_a_format_cannot_hold_is_refused_before_any_job_and_nothing_is_left(
-    spark: SparkSession, handle: Handle, statement: str
-) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    assert handle.tracker.settle(30)
-    before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-    with pytest.raises(AnalysisException) as caught:
-        spark.sql(statement)
-    assert str(caught.value.getCondition()).startswith("UNSUPPORTED")
-    assert handle.tracker.settle(30)
-    assert set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == before
-    assert rows(spark, "SELECT * FROM t") == [(1,)]
-    assert not spark.catalog.tableExists("n")
-    assert [found for found in handle.catalog("hive").residues() if found.kind == "staging"] == []
-
-
-def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """It would go on writing where the table was when it began."""
-    spark.sql("CREATE TABLE t AS SELECT 1L AS value")
-    spark.sql("CREATE TABLE plain (value BIGINT) USING parquet")
-    rate = spark.readStream.format("rate").load().select("value")
-
-    with pytest.raises(AtomicityNotSupportedError, match="streaming query") as caught:
-        rate.writeStream.option("checkpointLocation", str(tmp_path / "refused")).toTable("t")
-    assert "foreachBatch" in str(caught.value)
-    assert spark.streams.active == []
-    for name in ("plain", "new"):
-        query = rate.writeStream.option("checkpointLocation", str(tmp_path / name)).toTable(name)
-        query.stop()
-
-
-def watching(spark: SparkSession, name: str, place: Path) -> StreamingQuery:
-    """A streaming query that reads a table and runs on."""
-    writer = spark.readStream.table(name).writeStream.format("parquet").option("path", str(place / "rows"))
-    query = writer.option("checkpointLocation", str(place / "state")).start()
-    query.processAllAvailable()
-    return query
-
-
-def test_a_streaming_query_over_a_table_that_moves_is_refused(
-    spark: SparkSession, handle: Handle, tmp_path: Path
-) -> None:
-    """It would go on looking where the table was when it began, and never see a row of what is written since."""
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    with pytest.raises(AtomicityNotSupportedError, match="streaming query reads files by their place") as caught:
-        spark.readStream.table("t")
-    assert "LOCATION" in str(caught.value)
-    handle.policy = "preferred"
-    try:
-        with pytest.warns(RuntimeWarning, match="reads files by their place"):
-            assert spark.readStream.table("t").isStreaming
-    finally:
-        handle.policy = "required"
-    spark.sql(f"CREATE TABLE placed LOCATION '{tmp_path / 'placed'}' AS SELECT 1 AS a")
-    query = watching(spark, "placed", tmp_path / "of_placed")
-    try:
-        spark.sql("INSERT INTO placed VALUES (2)")
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert sorted(r.a for r in spark.read.parquet(str(tmp_path / "of_placed" / "rows")).collect()) == [1, 2]
-
-
-def test_a_table_that_a_streaming_query_reads_is_not_moved_from_under_it(spark: SparkSession, tmp_path: Path) -> None:
-    spark.sql("CREATE TABLE plain (a INT) USING parquet")
-    query = watching(spark, "plain", tmp_path)
-    writes: list[Callable[[], Any]] = [
-        lambda: spark.sql("INSERT INTO plain VALUES (1)"),
-        lambda: spark.sql("BEGIN INSERT INTO Plain VALUES (1); END"),
-        lambda: spark.sql("SELECT 1 AS a").write.insertInto("plain"),
-        lambda: spark.sql("SELECT 1 AS a").write.mode("append").saveAsTable("plain"),
-        lambda: spark.sql("SELECT 1 AS a").writeTo("plain").append(),
-    ]
-    try:
-        for write in writes:
-            with pytest.raises(AtomicityNotSupportedError, match=r"query of this session reads default\.[Pp]lain"):
-                write()
-        spark.sql("CREATE TABLE t AS SELECT 1 AS a")  # another table is no matter of it
-    finally:
-        query.stop()
-    for write in writes:
-        write()
-    assert rows(spark, "SELECT * FROM plain") == [(1,)] * 5
-
-
-def test_under_preferred_it_runs_with_a_warning(spark: SparkSession, handle: Handle) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    handle.policy = "preferred"
-    try:
-        with pytest.warns(RuntimeWarning, match="only when the script runs"):
-            spark.sql("BEGIN DECLARE v STRING DEFAULT 't'; INSERT INTO IDENTIFIER(v) SELECT 3; END")
-    finally:
-        handle.policy = "required"
-    assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
-
-
-@pytest.mark.parametrize("write", ["saveAsTable", "writeTo", "sql"])
-def test_under_preferred_a_name_in_our_catalog_is_refused_without_a_warning_that_it_runs(
-    spark: SparkSession, handle: Handle, write: str
-) -> None:
-    name = f"{handle.session_catalog}.default.t"
-    frame = spark.range(3)
-    writes = {
-        "saveAsTable": lambda: frame.write.format("jdbc").saveAsTable(name),
-        "writeTo": lambda: frame.writeTo(name).using("jdbc").create(),
-        "sql": lambda: spark.sql(f"CREATE TABLE {name} USING jdbc AS SELECT 1 AS a"),
-    }
-    handle.policy = "preferred"
-    try:
-        with warnings.catch_warnings(), pytest.raises(AtomicityNotSupportedError):
-            warnings.simplefilter("error")
-            writes[write]()
-    finally:
-        handle.policy = "required"
-    assert not spark.catalog.tableExists("t")
-
-
-SCRIPT = (
-    "BEGIN INSERT INTO t SELECT 2; CREATE TABLE IF NOT EXISTS other (a INT) USING xml OPTIONS (rowTag 'r'); "
-    "INSERT INTO other SELECT 1; END"
-)
-
-
-@pytest.mark.parametrize("policy", ["required", "preferred"])
-def test_no_statement_of_a_script_runs_twice(spark: SparkSession, handle: Handle, policy: str) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    handle.policy = policy
-    try:
-        spark.sql(SCRIPT)
-    finally:
-        handle.policy = "required"
-    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
-    assert rows(spark, "SELECT * FROM other") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        "CREATE TABLE made (a INT)",
-        "CREATE TABLE made LIKE t",
-        "EXECUTE IMMEDIATE 'CREATE TABLE made (a INT) USING orc'",
-        "CREATE TABLE made AS SELECT 0 AS a WHERE false",
-    ],
-)
-@pytest.mark.parametrize("insert", ["INSERT INTO made SELECT 7", "EXECUTE IMMEDIATE 'INSERT INTO made SELECT 7'"])
-def test_a_table_that_the_script_makes_is_written_by_us(spark: SparkSession, made: str, insert: str) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    spark.sql(f"BEGIN {made}; {insert}; END")
-    assert rows(spark, "SELECT * FROM made") == [(7,)]
-    assert is_ours(spark, "made")
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        "DROP TABLE t; CREATE TABLE t (a INT) USING xml OPTIONS (rowTag 'r')",
-        "DROP TABLE t; ALTER TABLE u RENAME TO t",
-        "CREATE TEMPORARY VIEW t (a INT) USING csv OPTIONS (path '/nowhere')",
-    ],
-)
-def test_what_a_name_means_only_inside_the_script_is_refused_before_it_runs(spark: SparkSession, made: str) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    spark.sql("CREATE TABLE u AS SELECT 1 AS a")
-    with pytest.raises(AtomicityNotSupportedError, match="only when the script runs"):
-        spark.sql(f"BEGIN INSERT INTO u SELECT 2; {made}; INSERT INTO t SELECT 2; END")
-    assert rows(spark, "SELECT * FROM t") == rows(spark, "SELECT * FROM u") == [(1,)]
-
-
-def test_a_fault_of_the_metastore_is_the_users_error_and_no_way_past_us(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
-    router = router_of(spark)
-    assert router is not None
-
-    class Away:
-        def getTableMetadata(self, _: Any) -> Any:  # noqa: N802
-            raise AnalysisException("the metastore is away")
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(spark._jsparkSession.sessionState().catalog(), name)
-
-    monkeypatch.setattr(router.targets.names, "_catalog", Away())
-    for write in (
-        lambda: spark.sql("INSERT INTO t SELECT 2"),
-        lambda: spark.range(1).write.insertInto("t"),
-        lambda: spark.range(1).write.mode("append").saveAsTable("t"),
-        lambda: spark.range(1).writeTo("t").append(),
-    ):
-        with pytest.raises(AnalysisException, match="the metastore is away"):
-            write()
-    monkeypatch.undo()
-    assert rows(spark, "SELECT * FROM t") == [(1,)]
-
-
-def test_what_an_overwrite_replaced_is_not_found_by_partitions_that_come_again(spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
-    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
-    spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
-    for find in ("MSCK REPAIR TABLE t", "ALTER TABLE t RECOVER PARTITIONS", "EXECUTE IMMEDIATE 'MSCK REPAIR TABLE t'"):
-        spark.sql(find)
-        assert (find, rows(spark, "SELECT * FROM t")) == (find, [(3, "z")])
-    spark.sql("ALTER TABLE t ADD PARTITION (d = 'v')")
-    spark.sql("INSERT INTO t VALUES (5, 'v')")
-    spark.sql("ALTER TABLE t DROP PARTITION (d = 'v')")
-    spark.sql("BEGIN ALTER TABLE t ADD IF NOT EXISTS PARTITION (d = 'v'); END")
-    assert rows(spark, "SELECT * FROM t") == [(3, "z")]
-
-
-def test_a_streaming_query_over_partitions_that_have_moved_is_refused(spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
-    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x')")
-    assert spark.readStream.table("t").isStreaming
-    spark.sql("INSERT INTO t VALUES (2, 'x')")
-    with pytest.raises(AtomicityNotSupportedError, match="reads files by their place"):
-        spark.readStream.table("t")
