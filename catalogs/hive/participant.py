@@ -480,7 +480,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def undo(self) -> None:
         """Take back what the recipe did beside staging files; before the files go. Idempotent."""
         with self.step("undo"):
-            self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
+            self.forget_hidden(*map(self.hidden, layout.HELPERS))
 
     def restore_kind(self) -> None:
         """A managed table that was made external on its way aside is managed again."""
@@ -503,7 +503,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         with self.step("retire"):
             self.retire()
         with self.step("drop_hidden"):
-            self.forget_hidden(*(self.hidden(role) for role in ("write", "table", "read")))
+            self.forget_hidden(*map(self.hidden, layout.HELPERS))
         if self.effect != INSERT or not self._told:
             self.metastore.changed(self.database, self.path.name, written=True, fresh=self.defines)
 

@@ -401,7 +401,8 @@ class PointerPartitions(PointerParticipant):
         layout.write_stamp(self.files, self.empty, self.stamp_facts())
         wanted = [replace(listed[key], location=place) for key, place in {**back, **added}.items() if key in listed]
         self.metastore.alter_partitions(table, wanted)
-        self.metastore.drop_partitions(table, self.hive.partitions_of(table, added))
+        if plan.only_adds:  # Else prepare() had added them already.
+            self.metastore.drop_partitions(table, self.hive.partitions_of(table, added))
         for change in plan.of(SWITCH, REMOVE):
             if change.old:
                 layout.unretire(self.files, change.old, self.transaction_id)

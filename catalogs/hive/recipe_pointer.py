@@ -78,10 +78,14 @@ class PointerCreate(PointerParticipant):
         if not self.is_ours(self.current()):
             return False
         with self.step("restore"):
-            self.metastore.forget_table(self.database, self.path.name)
+            self.unmake()
         self._published_here = False
         self.tell()
         return True
+
+    def unmake(self) -> None:
+        """Take the table back, so that it can be made again."""
+        self.metastore.forget_table(self.database, self.path.name)
 
 
 class PointerCreateHidden(PointerCreate):
@@ -134,6 +138,14 @@ class PointerCreateHidden(PointerCreate):
         if self._made is not None:
             self._made.discard(self.hidden("table"))
         self.tell()
+
+    def unmake(self) -> None:
+        if self.document.get("at_once"):
+            super().unmake()
+            return
+        if self._made is not None:
+            self._made.add(self.hidden("table"))
+        self.metastore.rename_table(self.database, self.path.name, self.hidden("table"), kind=EXTERNAL)
 
     def read_source(self) -> ReadSource | None:
         plain = not self.stored_definition.partition_columns and not is_redacted(self.stored_definition)
@@ -270,7 +282,7 @@ class PointerSwitch(PointerParticipant):
     def restore_definition(self, old: TableDefinition, location: str, kind: str) -> bool:
         if is_redacted(old):
             return False  # its secrets are gone: the definition cannot be written back
-        name = self.hidden("table")
+        name = self.hidden(layout.BEFORE)  # The new definition keeps its own: it may be published again.
         wanted = to_table(self.path, old, kind=kind, location=location)
         self.make_hidden(name, replace(wanted, name=name, kind=EXTERNAL).with_stamp(self.transaction_id))
         self.metastore.replace_table(wanted, name)

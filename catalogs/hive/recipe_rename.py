@@ -135,11 +135,18 @@ class RenameCreate(HiveParticipant):
 
     def undo(self) -> None:
         super().undo()
+        self.put_back(keep=False)
+
+    def put_back(self, *, keep: bool) -> None:
+        """The reverse of :meth:`move_in`; what is kept is staged again, and can be published again."""
         if self.came_late():
             return
         with self.step("put_back"):
             if self.holds(self.location):
-                self.files.remove_tree(self.location)
+                if keep:
+                    self.files.move(self.location, self.version)
+                else:
+                    self.files.remove_tree(self.location)
             self.leave_as_it_was()
 
     def leave_as_it_was(self) -> None:
@@ -161,7 +168,7 @@ class RenameCreate(HiveParticipant):
             return False
         with self.step("restore"):
             self.metastore.forget_table(self.database, self.path.name)
-        self.undo()
+        self.put_back(keep=True)
         self.tell()
         return True
 
@@ -239,15 +246,16 @@ class RenameReplace(NameSwap, RenameCreate):
     def undo(self) -> None:
         self.put_name_back()
         HiveParticipant.undo(self)
-        if self.came_late():
-            return
-        with self.step("put_back"):
-            if self.holds(self.location):
-                self.files.remove_tree(self.location)
-            if self.files.exists(self.aside) and not self.files.exists(self.location):
-                self.files.move(self.aside, self.location)
-            elif not self.in_place:
-                self.leave_as_it_was()
+        self.put_back(keep=False)
+
+    def stage_again(self) -> None:
+        self.put_back(keep=True)
+
+    def leave_as_it_was(self) -> None:
+        if self.files.exists(self.aside) and not self.files.exists(self.location):
+            self.files.move(self.aside, self.location)
+        elif not self.in_place:
+            super().leave_as_it_was()
 
     def retire(self) -> None:
         if self.files.exists(self.aside):

@@ -381,35 +381,6 @@ def test_abort_leaves_nothing(world: World, by: list[str]) -> None:
             assert world.partitions("t") == ["k=0", "k=1"]
 
 
-@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
-@pytest.mark.parametrize("by", [[], ["k"]])
-def test_a_publish_can_be_compensated_or_says_that_it_cannot(world: World, purpose: Purpose, by: list[str]) -> None:
-    df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
-    world.run("t", df, by=by)
-    before = world.rows("t")
-    facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
-    participant = world.stage("t", df.selectExpr("id + 1 AS id", "id % 3 AS k"), purpose, **facts)
-    participant.commit()
-    after = world.rows("t")
-    assert after != before
-    if world.reborn(participant).compensate():
-        assert world.rows("t") == before
-        assert participant.outcome() is Outcome.NOT_PUBLISHED
-        participant.abort()
-    else:
-        assert world.rows("t") == after
-        participant.finish()
-    assert world.rows("t") in (before, after)
-
-
-def test_a_create_can_be_compensated(world: World) -> None:
-    participant = world.stage("t", world.sql("SELECT 1 AS a"))
-    participant.commit()
-    assert participant.compensate()
-    assert not world.catalog.table_exists(ObjectPath.of("default", "t"))
-    participant.abort()
-
-
 def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
