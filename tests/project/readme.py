@@ -1,16 +1,28 @@
-"""The README as data: its code blocks and its tables."""
+"""The README and the pages of ``docs/`` as data: their code blocks and tables."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.project import source
 
 
+def pages() -> list[Path]:
+    """The README first."""
+    return [source.ROOT / "README.md", *sorted((source.ROOT / "docs").glob("*.md"))]
+
+
 def text() -> str:
-    return (source.ROOT / "README.md").read_text(encoding="utf-8")
+    """All of it."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages())
+
+
+def page(name: str) -> str:
+    """The text of one page of ``docs/``."""
+    return (source.ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -28,13 +40,13 @@ def section(title: str) -> str:
     """The text below a heading, up to the next one of the same or a higher level."""
     level, _, _ = title.partition(" ")
     _, _, after = text().partition(f"\n{title}\n")
-    assert after, f"The README has no heading {title!r}."
+    assert after, f"There is no heading {title!r}."
     return re.split(rf"^#{{1,{len(level)}}} ", after, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def rows(title: str) -> list[list[str]]:
-    """Cells of the table rows below a heading, header rows left out."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+def rows(text: str) -> list[list[str]]:
+    """Cells of the rows of all tables, header rows left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     rules = [number for number, row in enumerate(cells) if all(set(cell) <= set(":-") for cell in row)]
     return [row for number, row in enumerate(cells) if number not in rules and number + 1 not in rules]

@@ -1,4 +1,4 @@
-"""What the README says is run, and what it names exists."""
+"""What the README and the pages of ``docs/`` say is run, and what they name exists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import pytest
 
 import twophase.errors
 from tests.project import readme, source
+from twophase.catalog import Catalog
+from twophase.catalogs.hive import HiveCatalog
+from twophase.catalogs.jdbc import JdbcCatalog
+from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.spark import options
 
-#: Code that may stand in the README and is not meant for the session of the other blocks.
+#: The session that the blocks have.
 _SESSION = """
 import warnings
 warnings.simplefilter("error")
@@ -78,9 +82,9 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 
 def test_every_guarantee_names_a_test_that_exists() -> None:
-    rows = readme.rows("## What is guaranteed, and where")
-    assert len(rows) >= 12
-    for row in rows:
+    told = readme.rows(readme.section("## What is guaranteed, and where"))
+    assert len(told) >= 10
+    for row in [*told, *readme.rows(readme.page("guarantees"))]:
         named = list(readme.named_tests(row[-1]))
         assert named, f"no test is named by: {row}"
         for file, function in named:
@@ -88,7 +92,11 @@ def test_every_guarantee_names_a_test_that_exists() -> None:
 
 
 def test_every_error_that_is_named_exists() -> None:
-    named = {name for row in readme.rows("## Errors and what to do") for name in re.findall(r"`(\w+)`", row[0])}
+    named = {
+        name
+        for row in readme.rows(readme.section("## Errors and what to do"))
+        for name in re.findall(r"`(\w+)`", row[0])
+    }
     assert named
     assert all(hasattr(twophase.errors, name) for name in named)
     public = {name for name, value in vars(twophase.errors).items() if isinstance(value, type)}
@@ -96,10 +104,29 @@ def test_every_error_that_is_named_exists() -> None:
 
 
 def test_every_option_is_described_and_every_described_option_exists() -> None:
-    named = {row[0].strip("`").removeprefix("spark.twophase.") for row in readme.rows("## Configuration")}
+    named = {
+        row[0].strip("`").removeprefix("spark.twophase.") for row in readme.rows(readme.section("## Configuration"))
+    }
     assert {name for name in named if "." not in name or name == "session.catalog"} >= set(options.KNOWN)
     for name in re.findall(r"spark\.twophase\.([a-z.]*[a-z])", readme.text()):
         assert name in options.KNOWN, name
+
+
+@pytest.mark.parametrize("catalog", [HiveCatalog, JdbcCatalog, LakehouseCatalog])
+def test_every_option_of_a_catalog_is_described_and_every_described_option_exists(catalog: type[Catalog]) -> None:
+    page = readme.page(catalog.__name__.removesuffix("Catalog").lower())
+    (table,) = re.findall(r"^\| option \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
+    described = {name for row in readme.rows(table) for name in re.findall(r"`(\w+)`", row[0])}
+    assert described == set(catalog.known_options)
+
+
+def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
+    found = set()
+    for page in readme.pages():
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).is_file(), f"{page.name}: {link}"
+            found.add((page.parent / link).resolve())
+    assert found >= {page.resolve() for page in readme.pages()[1:]}
 
 
 def test_every_folder_of_the_layout_exists() -> None:

@@ -1,4 +1,4 @@
-"""Over real Spark Connect, whose client has no JVM: ``create_table_as``, as the README says it is used.
+"""Over real Spark Connect, whose client has no JVM: ``create_table_as``, as ``docs/spark.md`` says it is used.
 
 Each script is a process of its own: a client cannot share one with the sessions of the other tests.
 """
@@ -93,7 +93,7 @@ def run(directory: Path, *blocks: str) -> None:
     assert ended.returncode == 0 and "it ran" in ended.stdout, ended.stdout[-2000:] + ended.stderr[-4000:]
 
 
-def test_what_the_readme_says_of_spark_connect_runs(tmp_path: Path) -> None:
+def test_what_is_documented_of_spark_connect_runs(tmp_path: Path) -> None:
     (block,) = readme.blocks("py")
     run(
         tmp_path,
