@@ -191,9 +191,17 @@ def test_replace_of_an_external_table_by_a_managed_one_leaves_the_users_files(wo
 
 def test_replace_at_a_new_location(world: World, tmp_path: Path) -> None:
     world.run("t", world.sql("SELECT 1 AS a"))
-    world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=str(tmp_path / "new"))
-    assert (world.rows("t"), kind_of(world, "t")) == ([(1, 2)], "EXTERNAL")
-    assert world.spark.read.parquet(str(tmp_path / "new")).count() == 1
+    new = str(tmp_path / "new")
+    first = world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=new)
+    assert (world.rows("t"), kind_of(world, "t"), first.level) == ([(1, 2)], "EXTERNAL", Level.ATOMIC)
+    assert world.spark.read.parquet(new).count() == 1
+
+
+def test_replace_at_the_same_location_is_level_2(world: World, tmp_path: Path) -> None:
+    here = str(tmp_path / "here")
+    world.run("t", world.sql("SELECT 1 AS a"), location=here)
+    replaced = world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=here)
+    assert (world.rows("t"), kind_of(world, "t"), replaced.level) == ([(1, 2)], "EXTERNAL", Level.UNDONE)
 
 
 # -- partitions at a LOCATION of the user's ----------------------------------------------------------------------------
