@@ -396,12 +396,12 @@ class PointerPartitions(PointerParticipant):
         missing = {c.key: c.old for c in plan.of(REMOVE) if c.key not in listed and c.old}
         self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
         back = {c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old and c.key not in missing}
-        # New partitions lose their rows together with the others, then their names.
+        # New partitions lose their rows together with the others.
         added = {c.key: self.empty for c in plan.of(ADD)}
         layout.write_stamp(self.files, self.empty, self.stamp_facts())
         wanted = [replace(listed[key], location=place) for key, place in {**back, **added}.items() if key in listed]
         self.metastore.alter_partitions(table, wanted)
-        if plan.only_adds:  # Else prepare() had added them already.
+        if plan.only_adds:  # Else they were there before the publish, without rows, and go with the abort.
             self.metastore.drop_partitions(table, self.hive.partitions_of(table, added))
         for change in plan.of(SWITCH, REMOVE):
             if change.old:

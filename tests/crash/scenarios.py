@@ -196,6 +196,12 @@ HIVE = named(
             outsider="hive.u",
         ),
         Scenario(
+            "an outsider comes after a create",
+            (Statement("hive.t", _CREATE, partitioned=True), Statement("hive.u", _CREATE)),
+            {},
+            outsider="hive.u",
+        ),
+        Scenario(
             "an outsider comes after partitions",
             (Statement("hive.t", _REPLACE, partitioned=True), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},

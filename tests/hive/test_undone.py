@@ -6,6 +6,7 @@ It can be published again, by a recovery that cannot undo the others, or aborted
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.spark40
 
 CREATE, REPLACE = Purpose.CREATE_TABLE_AS, Purpose.REPLACE_TABLE_AS
 INSERT, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
@@ -26,45 +27,52 @@ NEW = "SELECT id + 1 AS id, id % 3 AS k FROM range(4)"
 APART = "SELECT id, id + 5 AS k FROM range(2)"
 OTHER_COLUMNS = "SELECT CAST(id AS STRING) AS id, 'x' AS more, id % 2 AS k FROM range(3)"
 
-#: What is written, how, by which recipe, and whether the table has a LOCATION of the user's.
+
+class Write(NamedTuple):
+    """A statement; ``located``: its table has a LOCATION of the user's."""
+
+    purpose: Purpose
+    query: str = NEW
+    recipe: str = "pointer"
+    located: bool = False
+    overwrite: OverwriteScope | None = None
+
+
 WRITES = {
-    "create": (CREATE, NEW, "pointer", False),
-    "create by rename": (CREATE, NEW, "rename", False),
-    "create at a location": (CREATE, NEW, "pointer", True),
-    "replace": (REPLACE, NEW, "pointer", False),
-    "replace with other columns": (REPLACE, OTHER_COLUMNS, "pointer", False),
-    "replace by rename": (REPLACE, NEW, "rename", False),
-    "replace by rename with other columns": (REPLACE, OTHER_COLUMNS, "rename", False),
-    "replace at a location": (REPLACE, NEW, "pointer", True),
-    "insert": (INSERT, NEW, "pointer", False),
-    "insert new partitions": (INSERT, APART, "pointer", False),
-    "insert by rename": (INSERT, NEW, "rename", False),
-    "insert at a location": (INSERT, NEW, "pointer", True),
-    "overwrite": (OVERWRITE, NEW, "pointer", False),
-    "overwrite with fewer partitions": (OVERWRITE, "SELECT 9L AS id, 1L AS k", "pointer", False),
-    "overwrite partitions": (DYNAMIC, NEW, "pointer", False),
-    "overwrite partitions at a location": (DYNAMIC, NEW, "pointer", True),
+    "create": Write(CREATE),
+    "create by rename": Write(CREATE, recipe="rename"),
+    "create at a location": Write(CREATE, located=True),
+    "replace": Write(REPLACE),
+    "replace with other columns": Write(REPLACE, OTHER_COLUMNS),
+    "replace by rename": Write(REPLACE, recipe="rename"),
+    "replace by rename with other columns": Write(REPLACE, OTHER_COLUMNS, recipe="rename"),
+    "replace at a location": Write(REPLACE, located=True),
+    "insert": Write(INSERT),
+    "insert new partitions": Write(INSERT, APART),
+    "insert by rename": Write(INSERT, recipe="rename"),
+    "insert at a location": Write(INSERT, located=True),
+    "overwrite": Write(OVERWRITE),
+    "overwrite with fewer partitions": Write(OVERWRITE, "SELECT 9L AS id, 1L AS k"),
+    "overwrite partitions": Write(OVERWRITE, overwrite=DYNAMIC),
+    "overwrite partitions at a location": Write(OVERWRITE, located=True, overwrite=DYNAMIC),
 }
 
-each_write = pytest.mark.parametrize("write", WRITES)
 each_layout = pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
 
 
 class Undone:
     """A write that was published; what was there before it and after it."""
 
-    def __init__(self, world: World, write: str, by: list[str], directory: Path) -> None:
-        purpose, query, recipe, external = WRITES[write]
-        self.world = world.with_options(recipe=recipe)
+    def __init__(self, world: World, name: str, by: list[str], directory: Path) -> None:
+        write = WRITES[name]
+        self.world = world.with_options(recipe=write.recipe)
         self.directory = directory / "here"
-        facts = {"location": str(self.directory)} if external else {}
-        if purpose is not CREATE:
-            self.world.run("t", world.sql(OLD), by=by, **facts)
-        scope = purpose if isinstance(purpose, OverwriteScope) else None
-        kind = OVERWRITE if isinstance(purpose, OverwriteScope) else purpose
-        defines = {"by": by, **facts} if kind in (CREATE, REPLACE) else {}
+        makes = {"by": by, **({"location": str(self.directory)} if write.located else {})}
+        if write.purpose is not CREATE:
+            self.world.run("t", world.sql(OLD), **makes)
+        facts = {"overwrite": write.overwrite} if write.purpose.inserts else makes
         self.before = self.seen()
-        self.participant = self.world.stage("t", world.sql(query), kind, overwrite=scope, **defines)
+        self.participant = self.world.stage("t", world.sql(write.query), write.purpose, **facts)
         self.participant.commit()
         self.after = self.seen()
         assert self.after != self.before
@@ -91,7 +99,8 @@ class Undone:
         assert self.seen() == self.after
 
 
-@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+@pytest.mark.slow
+@each_layout
 @pytest.mark.parametrize("write", WRITES)
 def test_what_a_recovery_undoes_another_publishes_or_aborts(
     world: World, write: str, by: list[str], tmp_path: Path
@@ -109,7 +118,7 @@ def test_what_a_recovery_undoes_another_publishes_or_aborts(
     assert undone.seen() == undone.before
 
 
-@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+@each_layout
 @pytest.mark.parametrize("write", ["create", "replace", "replace by rename with other columns", "insert"])
 def test_a_driver_publishes_what_it_undid_itself(world: World, write: str, by: list[str], tmp_path: Path) -> None:
     undone = Undone(world, write, by, tmp_path)
