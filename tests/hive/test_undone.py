@@ -78,11 +78,11 @@ class Undone:
         assert self.after != self.before
 
     def seen(self) -> object:
-        """The rows, the columns, and the files at the user's own location; None without the table."""
-        if not self.world.catalog.table_exists(ObjectPath.of("default", "t")):
-            return None
+        """The files at the user's own location, and the rows and columns of the table, where it is there."""
         files = {name for name in files_of(self.directory) if name.endswith(".parquet")}
-        return self.world.rows("t"), self.world.sql("DESCRIBE t").collect(), files
+        if not self.world.catalog.table_exists(ObjectPath.of("default", "t")):
+            return files
+        return files, self.world.rows("t"), self.world.sql("DESCRIBE t").collect()
 
     def undo(self, participant: HiveParticipant) -> bool:
         """Undo what it published; False where that cannot be, and it stays."""
