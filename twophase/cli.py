@@ -24,9 +24,9 @@ from twophase.errors import ConfigurationError, TimelineError, TransactionInDoub
 from twophase.output import Answer, ConsoleOutput, JsonOutput, Output
 from twophase.records import TransactionRecord
 from twophase.recovery import Recovered
+from twophase.refusals import resolving_hint
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
-from twophase.transactions import resolving_hint
 
 DONE, FAILED, IN_DOUBT = 0, 1, 3
 

@@ -6,24 +6,22 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase import actions, protocol, refusals
 from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.driver import Driver, Enlisted, conflict, left_behind
-from twophase.errors import LeaseLostError, TransactionAborted, TransactionInDoubt, TwoPhaseError
+from twophase.driver import Driver, Enlisted, conflict
+from twophase.errors import LeaseLostError, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.records import Account, first_line, name_error
+from twophase.records import Account, name_error
 from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
     from twophase.coordinator import Coordinator
-    from twophase.timeline import Timeline
 
 __all__ = ["Transaction", "TransactionState"]
 
@@ -93,7 +91,7 @@ class Transaction:
     @property
     def participants(self) -> list[TwoPhaseCatalogTable]:
         """The participants that are (to be) published, in the order of their statements."""
-        return [m.participant for m in tuple(self._enlisted.values()) if m.state.takes_part]
+        return [member.participant for member in self._taking_part()]
 
     @property
     def level(self) -> Level:
@@ -566,7 +564,7 @@ class Transaction:
         try:
             if self._broken is not None:
                 raise self._broken
-            members = [member for member in self._enlisted.values() if member.state.takes_part]
+            members = self._taking_part()
             for member in members:
                 if not member.written:
                     raise refusals.unwritten(member, self._id)
@@ -622,39 +620,13 @@ class Transaction:
             driver.interrupt.add_note(f"Transaction {self._id} ended as {self._state.name}.")
             raise driver.interrupt
         if verdict.state is TransactionState.ROLLED_BACK:
-            raise self._aborted(verdict.error)
-
-    def _aborted(self, error: BaseException | None) -> BaseException:
-        if isinstance(error, TransactionAborted):
-            error.transaction_id = error.transaction_id or self._id
-            error.left_behind = error.left_behind or self._left_behind
-            return error
-        why = "" if error is None else f": {first_line(error)}"
-        aborted = TransactionAborted(
-            f"Transaction {self._id} was rolled back, nothing was published{why}",
-            path=", ".join(m.name for m in self._enlisted.values() if m.state.takes_part),
-            transaction_id=self._id,
-            left_behind=self._left_behind,
-        )
-        aborted.__cause__ = error
-        return aborted
+            raise refusals.aborted(self._taking_part(), self._id, self._left_behind, verdict.error)
 
     def _in_doubt(self, account: Account, error: BaseException | None) -> TransactionInDoubt:
-        everything = tuple(m.name for m in self._enlisted.values() if m.state.takes_part)
-        known = account if account.words() else replace(account, doubtful=everything)
-        why = f" ({name_error(error)})" if error else ""
-        what = (
-            f"Transaction {self._id} is published in part and cannot be undone{why}"
-            if known.is_in_part
-            else f"It is not known whether transaction {self._id} was published{why}"
-        )
-        return TransactionInDoubt(
-            f"{what}; nothing was cleaned up. {known}.",
-            path=", ".join(known.doubtful or known.missing or everything),
-            transaction_id=self._id,
-            left_behind=[place for m in self._enlisted.values() if m.state.takes_part for place in left_behind(m)],
-            hint=resolving_hint(self._id, self._coordinator.timeline, known),
-        )
+        return refusals.in_doubt(self._taking_part(), self._id, account, error, self._coordinator.timeline)
+
+    def _taking_part(self) -> list[Enlisted]:
+        return [member for member in tuple(self._enlisted.values()) if member.state.takes_part]
 
     def _report(self, problems: tuple[BaseException, ...], error: BaseException | None) -> None:
         """Tell what went wrong on the way, in the log and with the error that the user gets.
@@ -676,18 +648,3 @@ class Transaction:
 
     def _end(self) -> None:
         self._coordinator.ended(self._id)
-
-
-def resolving_hint(transaction_id: str, timeline: Timeline, account: Account | None = None) -> str:
-    """The commands that end a transaction in doubt; of one whose tables are known, those that carry it through."""
-    command = f"twophase recover {transaction_id}"
-    if account is not None and account.is_in_part:
-        rest = ", ".join((*account.missing, *account.undone))
-        return (
-            f"Remove what is in the way of {rest}, and carry it through with: {command}{timeline.option} . "
-            f"Or end it as it is: {command} --assume committed|rolled-back{timeline.option}"
-        )
-    return (
-        f"Ask the stores again with: {command}{timeline.option} . Where they cannot answer, look yourself and decide: "
-        f"{command} --assume committed|rolled-back{timeline.option}"
-    )

@@ -19,11 +19,13 @@ from pyspark.sql.streaming import DataStreamReader
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
+from twophase import failpoints
 from twophase.coordinator import Coordinator
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition
 from twophase.spark.jvm import private
 from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.statements import NameReader
 from twophase.spark.options import default_timeline
 from twophase.spark.session import Handle, handle_of
 from twophase.states import TransactionState
@@ -118,7 +120,7 @@ def test_detaching_puts_everything_back(spark: SparkSession) -> None:
     assert patched() == before
     assert handle_of(spark) is None
     assert not Jvm(spark).catalogs().contains("lake")
-    assert Jvm(spark).current_catalog() == "spark_catalog"
+    assert NameReader(Jvm(spark)).current_catalog() == "spark_catalog"
     spark.sql("CREATE TABLE stock AS SELECT 1 AS id")
     assert spark.table("stock").count() == 1
     spark.sql("DROP TABLE stock")
@@ -134,6 +136,35 @@ def test_detaching_is_refused_in_a_block_whose_rest_would_run_unprotected(spark:
         spark.sql("CREATE OR REPLACE TABLE lake.default.going AS SELECT 1 AS id")
 
     assert spark.table("lake.default.going").count() == 1
+    handle.detach()
+    assert handle_of(spark) is None
+
+
+def test_detaching_is_refused_while_a_block_is_published(spark: SparkSession) -> None:
+    handle = twophase.attach(spark)
+    refused: list[str] = []
+
+    def detach(*_: object) -> None:
+        try:
+            handle.detach()
+        except AtomicityNotSupportedError as error:
+            refused.append(str(error.transaction_id))
+
+    def on_another_thread(*_: object) -> None:
+        thread = threading.Thread(target=detach)
+        thread.start()
+        thread.join()
+
+    failpoints.arm("core.publish", on_another_thread)
+    try:
+        with twophase.transaction(spark) as tx:
+            spark.sql("CREATE OR REPLACE TABLE lake.default.published AS SELECT 1 AS id")
+    finally:
+        failpoints.disarm()
+
+    assert refused == [tx.id]
+    assert handle_of(spark) is handle
+    assert spark.table("lake.default.published").count() == 1
     handle.detach()
     assert handle_of(spark) is None
 

@@ -47,6 +47,8 @@ class LiveTransaction:
 
 
 _live: dict[str, LiveTransaction] = {}
+#: The session of each block that has not ended: also while it is published, when no statement can join it any more.
+_blocks: dict[str, Handle] = {}
 _lock = threading.Lock()
 
 
@@ -68,9 +70,20 @@ def any_open() -> bool:
 
 
 def open_blocks(handle: Handle) -> list[str]:
-    """The transactions of a session that its statements can join now."""
+    """The transactions of a session whose blocks have not ended, on whatever thread."""
     with _lock:
-        return [transaction_id for transaction_id, live in _live.items() if live.handle is handle]
+        return [transaction_id for transaction_id, owner in _blocks.items() if owner is handle]
+
+
+@contextmanager
+def _block(handle: Handle, transaction_id: str) -> Iterator[None]:
+    try:
+        with _lock:
+            _blocks[transaction_id] = handle
+        yield
+    finally:
+        with _lock:
+            _blocks.pop(transaction_id, None)
 
 
 def find(transaction_id: str) -> LiveTransaction | None:
@@ -87,18 +100,19 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
     """
     _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
     tx = handle.coordinator.begin()
-    try:
-        with afterwards(lambda: _close(handle, tx)):
-            _open(handle, tx, hooks)
-            yield tx
-        _commit(handle, tx)
-    except BaseException as error:
-        # Whatever came before the decision, and between two lines of this too: nothing stays open.
-        with carried_through(tx):
-            tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
-        with suppress(Exception):  # Spark may have ended
-            _close(handle, tx)
-        raise
+    with _block(handle, tx.id):
+        try:
+            with afterwards(lambda: _close(handle, tx)):
+                _open(handle, tx, hooks)
+                yield tx
+            _commit(handle, tx)
+        except BaseException as error:
+            # Whatever came before the decision, and between two lines of this too: nothing stays open.
+            with carried_through(tx):
+                tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
+            with suppress(Exception):  # Spark may have ended
+                _close(handle, tx)
+            raise
 
 
 def _open(handle: Handle, tx: Transaction, hooks: Iterable[JobStatusHook]) -> None:

@@ -18,6 +18,7 @@ from twophase.spark.environment import SessionEnvironment
 from twophase.spark.jvm import private
 from twophase.spark.jvm.bridge import Jvm
 from twophase.spark.jvm.remembering import remembering
+from twophase.spark.jvm.statements import NameReader
 from twophase.spark.listener import JobTracker
 from twophase.spark.native.catalog import CATALOG_ANSWERS, NativeCatalog
 from twophase.spark.native.table import TABLE_ANSWERS
@@ -232,8 +233,8 @@ class Handle:
         Raises
         ------
         AtomicityNotSupportedError
-            Inside ``with twophase.transaction(spark)``, on whatever thread: nothing would protect the rest of that
-            block. The session stays attached.
+            While a block of ``with twophase.transaction(spark)`` has not ended, on whatever thread: nothing would
+            protect the rest of it, or it is being published. The session stays attached.
         """
         with _lock:
             if _attached.get(self._key) is not self:
@@ -248,8 +249,8 @@ class Handle:
         if not (blocks := live.open_blocks(self)):
             return
         raise AtomicityNotSupportedError(
-            f"detach() would leave the rest of transaction {', '.join(blocks)} unprotected: its statements would take "
-            "effect at once. The session stays attached, and the transaction goes on.",
+            f"detach() would leave what is left of transaction {', '.join(blocks)} unprotected: statements to come "
+            "would take effect at once. The session stays attached, and the transaction goes on.",
             transaction_id=blocks[0],
             hint="Call it after the block.",
         )
@@ -276,7 +277,7 @@ class Handle:
 
     def _unregister(self) -> None:
         doors.uninstall(self)
-        if self.jvm.current_catalog() in self._catalogs:
+        if NameReader(self.jvm).current_catalog() in self._catalogs:
             self.jvm.use_session_catalog()
         registered = self.jvm.catalogs()
         for name in self._catalogs:

@@ -148,11 +148,6 @@ class Jvm:
         with private_name("SessionCatalog.databaseExists", self.spark):
             return bool(self.session_catalog().databaseExists(name))
 
-    def current_catalog(self) -> str:
-        """Name of the session's current catalog."""
-        with private_name("CatalogManager.currentCatalog", self.spark):
-            return str(self.session.sessionState().catalogManager().currentCatalog().name())
-
     def use_session_catalog(self) -> None:
         """Make ``spark_catalog`` the current catalog."""
         with private_name("CatalogManager.setCurrentCatalog", self.spark):
