@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import datafusion  # noqa: F401  (imported before the forks; it starts threads only when it reads)
 import sqlalchemy as sa
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg_core import datafusion as _  # noqa: F401
 from sqlalchemy.exc import NoResultFound
@@ -28,35 +24,23 @@ from twophase.model import ObjectPath
 POND = "pond"
 
 
-class _OneCatalog(Lake):
-    """A process of the matrix looks often, and opening PyIceberg's catalog would be much of it."""
-
-    @cached_property
-    def _catalog(self) -> SqlCatalog:
-        return self.sql_catalog()
-
-    @contextmanager
-    def iceberg(self) -> Iterator[Any]:
-        yield self._catalog
-
-    def close(self) -> None:
-        self._catalog.close()
-
-
 class LakehouseWorld(World):
     """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
 
     lake: Lake
     scenarios = LAKEHOUSE
 
+    def __init__(self, directory: Path) -> None:
+        self.looks = ExitStack()
+        super().__init__(directory)
+
     def open_catalogs(self) -> dict[str, Catalog]:
-        self.lake = _OneCatalog(self.open_uri(), self.directory / "warehouse")
+        self.lake = self.looks.enter_context(Lake(self.open_uri(), self.directory / "warehouse").kept_open())
         return {LAKE: self.lake.catalog()}
 
     def close(self) -> None:
         super().close()
-        if isinstance(self.lake, _OneCatalog):
-            self.lake.close()
+        self.looks.close()
 
     def open_uri(self) -> str:
         return f"sqlite:///{self.directory / 'iceberg.db'}"
@@ -116,13 +100,10 @@ class _TwoLakes(LakehouseWorld):
     pond: Lake
 
     def open_catalogs(self) -> dict[str, Catalog]:
-        self.pond = _OneCatalog(f"sqlite:///{self.directory / 'pond.db'}", self.directory / "pond")
+        pond = Lake(f"sqlite:///{self.directory / 'pond.db'}", self.directory / "pond")
+        self.pond = self.looks.enter_context(pond.kept_open())
         second = LakehouseCatalog(POND, self.pond.options(catalog_name=LAKE), Environment())
         return {**super().open_catalogs(), POND: second}
-
-    def close(self) -> None:
-        super().close()
-        self.pond.close()  # type: ignore[attr-defined]
 
     def set_up(self, scenario: Scenario) -> None:
         self.catalogs[POND].create_database(DATABASE)
@@ -154,7 +135,7 @@ class LakehouseMetastoreWorld(LakehouseWorld):
         return MetastoreDatabase(os.environ[variable(cls.kind)], name_of(directory, "crash"))
 
     def open_catalogs(self) -> dict[str, Catalog]:
-        self.lake = self.lakes(self.open_uri(), self.directory / "warehouse")
+        self.lake = self.looks.enter_context(self.lakes(self.open_uri(), self.directory / "warehouse").kept_open())
         self.database = name_of(self.directory, "crash")
         return {LAKE: self.lake.catalog()}
 

@@ -8,10 +8,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -44,6 +44,7 @@ class Lake:
 
     uri: str
     warehouse: Path
+    _kept: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def options(self, **more: str) -> dict[str, str]:
         """Options of a catalog over it."""
@@ -55,15 +56,32 @@ class Lake:
 
     # -- past the catalog ----------------------------------------------------------------------------------------
 
-    @contextmanager
-    def iceberg(self) -> Iterator[Any]:
-        """PyIceberg's own catalog."""
-        with self.sql_catalog() as catalog:
-            yield catalog
-
-    def sql_catalog(self) -> SqlCatalog:
+    def open(self) -> Any:
         """PyIceberg's own catalog, to be closed."""
         return SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
+
+    @contextmanager
+    def iceberg(self) -> Iterator[Any]:
+        """PyIceberg's own catalog: the one that is kept open, else one for this look."""
+        if self._kept:
+            yield self._kept[-1] or self._keep()
+            return
+        with self.open() as catalog:
+            yield catalog
+
+    @contextmanager
+    def kept_open(self) -> Iterator[Self]:
+        """Keep PyIceberg's catalog open from the first look on: to open it anew would be most of a look."""
+        self._kept.append(None)
+        try:
+            yield self
+        finally:
+            if (catalog := self._kept.pop()) is not None:
+                catalog.close()
+
+    def _keep(self) -> Any:
+        self._kept[-1] = self.open()
+        return self._kept[-1]
 
     def load(self, path: ObjectPath) -> Any:
         """PyIceberg's own table, to look at."""
@@ -79,17 +97,27 @@ class Lake:
 
     def rows(self, path: ObjectPath) -> list[Row]:
         """The rows of a table as two readers have them: PyIceberg, and iceberg-rust."""
-        found = self.table(path)
-        assert found is not None, f"There is no {path}."
-        assert_alike(found, self.rust_table(path), "PyIceberg and iceberg-rust")
+        try:
+            found = self.read_alike(self.load(path), path)
+        except NoSuchTableError:
+            raise AssertionError(f"There is no {path}.") from None
         return [tuple(row.values()) for row in found.to_pylist()]
 
-    def rust_table(self, path: ObjectPath) -> pa.Table:
-        """A table as Iceberg's implementation in Rust reads it, from the metadata file alone."""
+    def read_alike(self, table: Any, path: ObjectPath) -> pa.Table:
+        """A table that PyIceberg has loaded, as it and iceberg-rust read it."""
+        found = table.scan().to_arrow()
+        rust = self.rust_table(path, table.metadata_location)
+        assert_alike(found, rust, f"{path}: PyIceberg and iceberg-rust")
+        return found
+
+    def rust_table(self, path: ObjectPath, at: str | None = None) -> pa.Table:
+        """A table as Iceberg's implementation in Rust reads it, from the metadata file alone: the one that the pointer
+        names, where none is told.
+        """
         import datafusion
         from pyiceberg_core.datafusion import IcebergDataFusionTable
 
-        with _in_its_current_schema(self.metadata_location(path)) as location:
+        with _in_its_current_schema(at or self.metadata_location(path)) as location:
             found = IcebergDataFusionTable(
                 identifier=path.to_document(), metadata_location=location, file_io_properties={}
             )
@@ -101,8 +129,7 @@ class Lake:
     def metadata_location(self, path: ObjectPath) -> str:
         """The pointer, as its row has it."""
         rows = "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = :database AND table_name = :name"
-        engine = sa.create_engine(self.uri, poolclass=sa.pool.NullPool)
-        with engine.connect() as connection:
+        with self.iceberg() as catalog, catalog.engine.connect() as connection:
             found = connection.execute(sa.text(rows), {"database": path.database, "name": path.name}).one()
         return str(found[0])
 
@@ -167,13 +194,10 @@ class RestLake(RecordingLake):
         os.environ["TWOPHASE_TEST_TOKEN"] = TOKEN
         return super().options(**{"token_env": "TWOPHASE_TEST_TOKEN", **more})
 
-    @contextmanager
-    def iceberg(self) -> Iterator[Any]:
+    def open(self) -> Any:
         from pyiceberg.catalog.rest import RestCatalog
 
-        properties = {"uri": self.uri, "token": TOKEN, "oauth2-server-uri": "http://nowhere.invalid"}
-        with RestCatalog(NAME, **properties) as catalog:
-            yield catalog
+        return RestCatalog(NAME, uri=self.uri, token=TOKEN, **{"oauth2-server-uri": "http://nowhere.invalid"})
 
     def tables(self) -> list[Any]:
         found = []
@@ -193,12 +217,10 @@ class MetastoreLake(RecordingLake):
         # The metastore of the PySpark wheel lacks the library that locks need; it compares pointers itself.
         return super().options(**{"hive_locks": "false", **more})
 
-    @contextmanager
-    def iceberg(self) -> Iterator[Any]:
+    def open(self) -> Any:
         from pyiceberg.catalog.hive import HiveCatalog
 
-        with HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}") as catalog:
-            yield catalog
+        return HiveCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
 
     def tables(self) -> list[Any]:
         with self.iceberg() as catalog, catalog._client as client:

@@ -33,10 +33,7 @@ def read_alike(spark: SparkSession, lake: Lake, path: ObjectPath, *, but: Set[st
 def two_read_alike(lake: Lake) -> None:
     """The readers that need no Spark read the same rows of each table that is in a lake."""
     for table in lake.tables():
-        path = ObjectPath.of(*table.name())
-        iceberg = lake.table(path)
-        assert iceberg is not None, f"PyIceberg does not find {path}."
-        assert_alike(iceberg, lake.rust_table(path), f"{path}: PyIceberg and iceberg-rust")
+        lake.read_alike(table, ObjectPath.of(*table.name()))
 
 
 def not_read_by(node: pytest.Item) -> set[str]:

@@ -37,8 +37,9 @@ class LakehouseConformance(CatalogConformance):
     )
 
     @pytest.fixture
-    def lake(self, request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-        return make_lake(self.kind, request, tmp_path)
+    def lake(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+        with make_lake(self.kind, request, tmp_path).kept_open() as lake:
+            yield lake
 
     @pytest.fixture
     def catalog(self, lake: Lake) -> Any:
@@ -104,8 +105,9 @@ class TestPostgreSQL(LakehouseConformance):
     kind = "postgresql"
 
     @pytest.fixture
-    def lake(self, postgresql: Server, tmp_path: Path) -> Lake:
-        return Lake(own_schema(postgresql.url), tmp_path / "warehouse")
+    def lake(self, postgresql: Server, tmp_path: Path) -> Iterator[Lake]:
+        with Lake(own_schema(postgresql.url), tmp_path / "warehouse").kept_open() as lake:
+            yield lake
 
 
 class OneByOne(LakehouseConformance):
