@@ -153,7 +153,7 @@ def test_detaching_is_refused_while_a_block_is_published(spark: SparkSession) ->
     def on_another_thread(*_: object) -> None:
         thread = threading.Thread(target=detach)
         thread.start()
-        thread.join()
+        thread.join(20)  # One that is let through waits for the publish, which waits here.
 
     failpoints.arm("core.publish", on_another_thread)
     try:
@@ -167,6 +167,24 @@ def test_detaching_is_refused_while_a_block_is_published(spark: SparkSession) ->
     assert spark.table("lake.default.published").count() == 1
     handle.detach()
     assert handle_of(spark) is None
+
+
+def test_a_session_whose_default_catalog_cannot_be_loaded_can_be_detached(spark: SparkSession) -> None:
+    other = spark.newSession()  # its current catalog was never set
+    extra.append(other)
+    handle = twophase.attach(other)
+    asked = SparkSession.active()  # whose settings Spark looks at, whatever the session
+    asked.conf.set("spark.sql.catalog.gone", "no.such.Catalog")
+    asked.conf.set("spark.sql.defaultCatalog", "gone")
+    try:
+        assert NameReader(Jvm(other)).current_catalog() == ""
+        handle.detach()
+    finally:
+        asked.conf.unset("spark.sql.defaultCatalog")
+        asked.conf.unset("spark.sql.catalog.gone")
+
+    assert handle_of(other) is None
+    assert not Jvm(other).catalogs().contains("lake")
 
 
 def test_a_worker_thread_that_attaches_is_told_once_that_it_cannot_see_a_sigterm(

@@ -249,8 +249,8 @@ class Handle:
         if not (blocks := live.open_blocks(self)):
             return
         raise AtomicityNotSupportedError(
-            f"detach() would leave what is left of transaction {', '.join(blocks)} unprotected: statements to come "
-            "would take effect at once. The session stays attached, and the transaction goes on.",
+            f"Transaction {', '.join(blocks)} has not ended: detach() would leave the rest of its block unprotected, "
+            "or end while it is published. The session stays attached, and the transaction goes on.",
             transaction_id=blocks[0],
             hint="Call it after the block.",
         )
