@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark40 test-duckdb test-mysql test-matrix lint format bench clean java servers
+.PHONY: help demo test test-fast test-spark40 test-duckdb test-mysql test-exhaustive lint format bench clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,8 +38,8 @@ test-mysql: .venv/.installed java servers ## Run the JDBC tests on a MySQL serve
 	@program=$$(MYSQLD="$(MYSQLD)" scripts/mysqld .mysql) && TWOPHASE_MYSQLD=$$program .venv/bin/python -m pytest $(SHARED) \
 	  $(MYSQL_TESTS) -m "not exhaustive" -k "not sqlite and not postgres and not duckdb and not wsrep" $(PYTEST_ARGS)
 
-test-matrix: .venv/.installed servers ## Run the rest of the crash matrix on servers (over an hour), which the other tests leave out
-	@.venv/bin/python -m pytest tests/crash -m exhaustive $(PYTEST_ARGS)
+test-exhaustive: .venv/spark.jsa servers ## Run what the other tests leave out, as they try the like of it (over an hour)
+	@.venv/bin/python -m pytest $(SHARED) -m exhaustive $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
 	@.venv/bin/python -m ruff check

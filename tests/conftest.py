@@ -12,6 +12,7 @@ import pytest
 from tests import servers
 from tests.numbers import NUMBERS
 from tests.servers import Server
+from twophase.model import Purpose
 
 if TYPE_CHECKING:
     from tests.lakehouse.readers import Readers
@@ -37,12 +38,28 @@ _SLOW = {
 }
 
 
+#: Purposes that publish as another one does, once the table that is there was looked at.
+_LIKE_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.REPLACE_TABLE_AS}
+#: Those in which what a participant says of itself holds most.
+_FULL_DOCUMENTS = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
+
+
+def _repeats(test: str, purpose: Purpose | None) -> bool:
+    """Whether a test of the conformance suite tries, on another store, what others of its cases try there."""
+    if test == "test_it_survives_into_a_fresh_process":
+        return purpose not in _FULL_DOCUMENTS
+    return purpose in _LIKE_OTHERS
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The quick tests start no server: files, SQLite, and Spark's catalog in memory. What is exhaustive is slow."""
     for item in items:
-        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        names = {*getattr(item, "fixturenames", ()), *(value for value in given if isinstance(value, str))}
+        assert isinstance(item, pytest.Function)
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.get_closest_marker("another_store") and _repeats(item.originalname, given.get("purpose")):
+            item.add_marker(pytest.mark.exhaustive)
+        names = {*getattr(item, "fixturenames", ()), *(value for value in given.values() if isinstance(value, str))}
         if not _SLOW.isdisjoint(names) or item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.slow)
 

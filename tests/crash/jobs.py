@@ -140,6 +140,11 @@ def _clean(world: World, coordinator: Coordinator) -> Answer:
     return {"left": world.leftovers()}
 
 
+def settle(world: World, scenario: Scenario) -> Answer:
+    """Both recoveries in one fresh process, and what follows them in :func:`again`."""
+    return {"recovered first": recover(world, scenario), **again(world, scenario)}
+
+
 def again(world: World, scenario: Scenario) -> Answer:
     """What the driver after the next one does: recover once more, clean, look, run the same once more, and look."""
     with closing(world.coordinator()) as coordinator:
@@ -230,6 +235,7 @@ JOBS: dict[str, Callable[..., Answer]] = {
     "recover": recover,
     "look": look,
     "clean": clean,
+    "settle": settle,
     "again": again,
     "race": race,
     "replaces": replaces,

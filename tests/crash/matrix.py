@@ -74,7 +74,7 @@ def kills_of(wanted: Actions) -> Actions:
 
 
 def but_errors(wanted: Actions, *, left_out: bool) -> Actions:
-    """Some actions; only the deaths among them where the errors are left to ``make test-matrix``."""
+    """Some actions; only the deaths among them where the errors are left to ``make test-exhaustive``."""
     return kills_of(wanted) if left_out else wanted
 
 
@@ -86,7 +86,7 @@ def errors_of(wanted: Actions) -> Actions:
 def with_rest(
     databases: Sequence[str], cases: Sequence[Any], on_servers: Callable[[str, Any], bool] = lambda *_: False
 ) -> list[Any]:
-    """Each case on each database, marked where it is left to ``make test-matrix``: on servers, most are."""
+    """Each case on each database, marked where it is left to ``make test-exhaustive``: on servers, most are."""
     return [
         pytest.param(
             database, case, marks=() if database == "sqlite" or on_servers(database, case) else pytest.mark.exhaustive
@@ -245,10 +245,7 @@ class Matrix:
         self.report.cases += 1
         self._reset(case.scenario)
         worked = self._job(case.scenario, "work", case.work)
-        if case.recovery:
-            self._job(case.scenario, "recover", case.recovery)
-        recovered = self._recover(case)
-        settled = self._job(case.scenario, "again")
+        recovered, settled = self._settle(case, died=worked["exit"] != 0)
         problems = _judge(self.scenario(case.scenario), worked, recovered, settled, self._undoes(case.scenario))
         self.report.violations += [f"{case}: {problem}" for problem in problems]
 
@@ -259,6 +256,15 @@ class Matrix:
         """Run cases, one after the other."""
         for case in cases:
             self.run(case)
+
+    def _settle(self, case: Case, *, died: bool) -> tuple[list[Job], Job]:
+        """Recover twice, and look: each in a process of its own, but for what nobody died of."""
+        if not (died or case.recovery or case.at_once):
+            settled = self._job(case.scenario, "settle")
+            return [{"exit": 0, **settled.pop("recovered first")}], settled
+        if case.recovery:
+            self._job(case.scenario, "recover", case.recovery)
+        return self._recover(case), self._job(case.scenario, "again")
 
     def _recover(self, case: Case) -> list[Job]:
         job = self._described(case.scenario, "recover")

@@ -1,4 +1,7 @@
-"""The Hive catalog passes the conformance suite over a real metastore, the Spark session's own."""
+"""The Hive catalog passes the conformance suite over a real metastore, the Spark session's own.
+
+Over a metastore in a file it passes all of it, with both recipes, in ``tests/kit/test_hive_conforms.py``.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.mark.another_store
 class TestSessionMetastore(CatalogConformance):
     capabilities = Capabilities(
         purposes=frozenset(Purpose),

@@ -100,7 +100,17 @@ class Undone:
 
 
 @pytest.mark.slow
-@each_layout
+@pytest.mark.parametrize(
+    ("shared_world", "by"),
+    [
+        pytest.param("memory", [], id="memory-plain"),
+        pytest.param("memory", ["k"], id="memory-partitioned"),
+        pytest.param("hive", ["k"], id="hive-partitioned"),
+        # The metastore takes the same calls there, and fewer.
+        pytest.param("hive", [], id="hive-plain", marks=pytest.mark.exhaustive),
+    ],
+    indirect=["shared_world"],
+)
 @pytest.mark.parametrize("write", WRITES)
 def test_what_a_recovery_undoes_another_publishes_or_aborts(
     world: World, write: str, by: list[str], tmp_path: Path

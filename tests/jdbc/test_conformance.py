@@ -89,6 +89,7 @@ class OtherConformance(JdbcConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestPlainPostgreSQL(OtherConformance):
     """As a database that only SQLAlchemy knows: DDL takes part in transactions."""
 
@@ -96,6 +97,7 @@ class TestPlainPostgreSQL(OtherConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestPlainMariaDB(OtherConformance):
     """As a database that only SQLAlchemy knows: each DDL statement commits."""
 

@@ -101,6 +101,7 @@ class TestSQLite(LakehouseConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestPostgreSQL(LakehouseConformance):
     kind = "postgresql"
 
@@ -121,10 +122,12 @@ class OneByOne(LakehouseConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestHiveMetastore(OneByOne):
     kind = "hive_metastore"
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestRest(OneByOne):
     kind = "rest"
