@@ -110,6 +110,7 @@ class Undone:
         pytest.param("hive", [], id="hive-plain", marks=pytest.mark.exhaustive),
     ],
     indirect=["shared_world"],
+    scope="module",  # Else each test would have a session of its own.
 )
 @pytest.mark.parametrize("write", WRITES)
 def test_what_a_recovery_undoes_another_publishes_or_aborts(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -40,10 +41,11 @@ def look(spark: SparkSession, table: str) -> dict[str, object]:
     """One look: how many rows of which versions, or the error."""
     try:
         spark.catalog.refreshTable(table)
-        rows = spark.sql(f"SELECT version, count(*) AS n FROM {table} GROUP BY version").collect()
+        # Counted here: a look is short, and there are more of them.
+        rows = spark.sql(f"SELECT version FROM {table}").collect()
     except Exception as error:
         return {"error": str(error)[:500]}
-    return {"seen": {str(row.version): row.n for row in rows}}
+    return {"seen": Counter(str(row.version) for row in rows)}
 
 
 if __name__ == "__main__":
