@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +84,11 @@ def errors_of(wanted: Actions) -> Actions:
     return lambda step: tuple(a for a in wanted(step) if a not in KILLS)
 
 
-def with_rest(
-    databases: Sequence[str], cases: Sequence[Any], on_servers: Callable[[str, Any], bool] = lambda *_: False
-) -> list[Any]:
-    """Each case on each database, marked where it is left to ``make test-exhaustive``: on servers, most are."""
+def with_rest(databases: Sequence[str], cases: Iterable[Any], tried: Callable[[str, Any], bool]) -> list[Any]:
+    """Each case on each database; what is not to be tried every time is left to ``make test-exhaustive``."""
     return [
-        pytest.param(
-            database, case, marks=() if database == "sqlite" or on_servers(database, case) else pytest.mark.exhaustive
-        )
-        for database in databases
-        for case in cases
+        pytest.param(database, case, marks=() if tried(database, case) else pytest.mark.exhaustive)
+        for database, case in product(databases, cases)
     ]
 
 

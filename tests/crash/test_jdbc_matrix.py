@@ -53,6 +53,8 @@ QUICK = [
     for name in JDBC
 ]
 
+WHOLE_ON_SERVER = ("mariadb", "two tables")
+
 #: The scenarios of SQLite in which the errors, which are most of the cases, are left to ``make test-exhaustive``.
 WITHOUT_ERRORS = [name for name in JDBC if name not in THOROUGH["sqlite"]]
 
@@ -112,7 +114,7 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
-    with_rest(DATABASES, list(JDBC), lambda database, name: (database, name) == ("mariadb", "two tables")),
+    with_rest(DATABASES, JDBC, lambda database, name: database == "sqlite" or (database, name) == WHOLE_ON_SERVER),
     indirect=["crew"],
 )
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
@@ -132,11 +134,7 @@ def test_after_any_error_everything_is_old_or_new(crew: Crew, scenario: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "death"),
-    [
-        pytest.param(database, death, marks=() if (database, death) in FAILING_RECOVERIES else pytest.mark.exhaustive)
-        for database in DATABASES
-        for death in DEATHS
-    ],
+    with_rest(DATABASES, DEATHS, lambda *of: of in FAILING_RECOVERIES),
     ids=str,
     indirect=["crew"],
 )

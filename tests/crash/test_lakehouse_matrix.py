@@ -64,9 +64,9 @@ FROM_THE_DECISION = {
 #: Only plain DDL takes this step.
 ELSEWHERE = {"lakehouse.alter"}
 
-#: The slow tier tries every way to fail in the thorough scenarios on SQLite, and in this one on PostgreSQL, which
+#: The slow tier tries every way to fail in the thorough scenarios on SQLite, and in this one on a server, which
 #: publishes several in one step. ``make test-exhaustive`` tries everything everywhere.
-WHOLE_ON_POSTGRESQL = "two tables"
+WHOLE_ON_SERVER = ("postgresql", "two tables")
 
 #: Where the quick tier tries every step; in the other scenarios it dies in the publish only.
 THOROUGH = {
@@ -214,9 +214,7 @@ def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], R
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
-    with_rest(
-        DATABASES, list(LAKEHOUSE), lambda database, name: database == "postgresql" and name == WHOLE_ON_POSTGRESQL
-    ),
+    with_rest(DATABASES, LAKEHOUSE, lambda database, name: database == "sqlite" or (database, name) == WHOLE_ON_SERVER),
     indirect=["crew"],
 )
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
@@ -236,13 +234,7 @@ def test_after_any_error_everything_is_old_or_new(crew: Crew, scenario: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "death"),
-    [
-        pytest.param(
-            server, death, marks=() if server == "sqlite" and death in FIRST_DEATHS else pytest.mark.exhaustive
-        )
-        for server in DATABASES
-        for death in DEATHS
-    ],
+    with_rest(DATABASES, DEATHS, lambda database, death: database == "sqlite" and death in FIRST_DEATHS),
     ids=str,
     indirect=["crew"],
 )

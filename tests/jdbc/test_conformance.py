@@ -66,11 +66,13 @@ class TestSQLite(JdbcConformance):
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestPostgreSQL(JdbcConformance):
     kind = "postgresql"
 
 
 @pytest.mark.slow
+@pytest.mark.another_store
 class TestMariaDB(JdbcConformance):
     kind = "mariadb"
 
