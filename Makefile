@@ -18,7 +18,7 @@ help: ## Show this list
 demo: .venv/.installed java ## Watch real statements fail, be killed and recover, beside stock Spark (under two minutes)
 	@.venv/bin/python -m demo
 
-test: .venv/spark.jsa servers ## Run all tests (half an hour)
+test: .venv/spark.jsa servers ## Run the tests (half an hour)
 	@.venv/bin/python -m pytest $(SHARED) -m "not exhaustive" $(PYTEST_ARGS)
 
 test-fast: .venv/spark.jsa servers ## Run all tests but the slow ones (six minutes)

@@ -30,8 +30,8 @@ SCHEMAS = {
     "time_hour TIMESTAMP",
 }
 
-#: A job runs in several tasks, as its rows are in several files.
-_ROWS_OF_A_FILE = {"flights": 42_100}
+#: The flights take eight files: a job has several tasks, of which some have written when another one fails.
+_ROWS_OF_A_FILE = 42_100
 
 
 def unpack(directory: Path) -> None:
@@ -53,7 +53,7 @@ def unpack(directory: Path) -> None:
         convert = csv.ConvertOptions(column_types=types, null_values=["NA"], strings_can_be_null=True)
         with _opened(found, name) as file:
             table = csv.read_csv(file, convert_options=convert)
-        _write(table, directory / name, _ROWS_OF_A_FILE.get(name, len(table)))
+        _write(table, directory / name)
 
 
 @contextmanager
@@ -66,10 +66,10 @@ def _opened(found: dict[str, Path], name: str) -> Iterator[IO[bytes]]:
             yield file
 
 
-def _write(table: pa.Table, directory: Path, rows_of_a_file: int) -> None:
+def _write(table: pa.Table, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    for number, start in enumerate(range(0, len(table), rows_of_a_file)):
-        pq.write_table(table.slice(start, rows_of_a_file), directory / f"{number}.parquet")
+    for number, start in enumerate(range(0, len(table), _ROWS_OF_A_FILE)):
+        pq.write_table(table.slice(start, _ROWS_OF_A_FILE), directory / f"{number}.parquet")
 
 
 def register(spark: SparkSession, directory: Path) -> None:

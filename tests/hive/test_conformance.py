@@ -1,7 +1,4 @@
-"""The Hive catalog passes the conformance suite over a real metastore, the Spark session's own.
-
-Over a metastore in a file it passes all of it, with both recipes, in ``tests/kit/test_hive_conforms.py``.
-"""
+"""The Hive catalog passes the conformance suite over a real metastore, the Spark session's own."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.mark.another_store
 class TestSessionMetastore(CatalogConformance):
     capabilities = Capabilities(
         purposes=frozenset(Purpose),

@@ -66,13 +66,11 @@ class TestSQLite(JdbcConformance):
 
 
 @pytest.mark.slow
-@pytest.mark.another_store
 class TestPostgreSQL(JdbcConformance):
     kind = "postgresql"
 
 
 @pytest.mark.slow
-@pytest.mark.another_store
 class TestMariaDB(JdbcConformance):
     kind = "mariadb"
 
