@@ -267,3 +267,17 @@ def test_several_statements_on_one_table_build_on_each_other(spark: SparkSession
     assert tx.state.name == "COMPLETED"
     spark.sql("DROP TABLE built")
     spark.sql("INSERT OVERWRITE old SELECT 1")
+
+
+def test_what_a_block_cached_stands_in_no_later_statements_way(spark: SparkSession) -> None:
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO old VALUES (2)")
+        spark.sql("CACHE TABLE old")
+        spark.sql("CACHE TABLE more AS SELECT a + 10 AS a FROM old")
+        assert rows(spark, "SELECT * FROM more") == [(11,), (12,)]
+    assert rows(spark, "SELECT * FROM more") == [(11,), (12,)]
+    spark.sql("INSERT INTO old VALUES (3)")
+    assert rows(spark, "SELECT * FROM old") == [(1,), (2,), (3,)]
+    assert rows(spark, "SELECT * FROM more") == [(11,), (12,), (13,)]
+    spark.sql("DROP VIEW more")
+    spark.sql("INSERT OVERWRITE old SELECT 1")

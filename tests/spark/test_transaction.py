@@ -78,6 +78,32 @@ def test_a_statement_reads_what_earlier_ones_staged_and_others_do_not(spark: Spa
     assert spark.table("lake.db.copy").count() == 3
 
 
+@pytest.mark.parametrize("is_cached_in_the_block", [False, True])
+def test_a_cache_shows_the_rows_of_a_block_to_nobody_else_and_not_after_a_rollback(
+    spark: SparkSession, lake: ChaosCatalog, is_cached_in_the_block: bool
+) -> None:
+    spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    if not is_cached_in_the_block:
+        spark.sql("CACHE TABLE lake.db.t")
+    other: list[int] = []
+
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("INSERT INTO lake.db.t VALUES (2)")
+        if is_cached_in_the_block:
+            spark.sql("CACHE TABLE lake.db.t")
+        else:
+            reader = threading.Thread(target=lambda: other.append(spark.table("lake.db.t").count()))
+            reader.start()
+            reader.join()
+            assert other == [1]
+        assert spark.table("lake.db.t").count() == 2
+        1 / 0  # noqa: B018
+
+    assert spark.table("lake.db.t").count() == 1
+    assert spark.table("lake.db.t").storageLevel.useMemory or is_cached_in_the_block
+    spark.catalog.clearCache()
+
+
 def test_an_exception_in_the_block_undoes_all_and_is_the_one_that_is_raised(
     spark: SparkSession, lake: ChaosCatalog
 ) -> None:

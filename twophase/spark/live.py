@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
@@ -44,6 +44,24 @@ class LiveTransaction:
     handle: Handle
     transaction: Transaction
     hooks: tuple[JobStatusHook, ...] = ()
+    #: What was cached of each table before a statement wrote it: Spark's own names, with the storage levels.
+    _cached: dict[tuple[Catalog, ObjectPath], dict[str, Any]] = field(default_factory=dict)
+
+    def set_caches_aside(self, catalog: Catalog, path: ObjectPath) -> None:
+        """Before a statement: Spark would fill what is cached of its table with the new rows, for everyone to see."""
+        found = self._cached.setdefault((catalog, path), {})
+        for name, level in self.handle.set_caches_aside(catalog, path):
+            found.setdefault(name, level)
+
+    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
+        """What is to be cached again of a table that statements inserted into."""
+        now = dict(self.handle.cached(catalog, path))
+        return list({**self._cached.get((catalog, path), {}), **now}.items())
+
+    def put_caches_back(self) -> None:
+        """After a rollback: cache again what was cached, and nothing of what was staged."""
+        for (catalog, path), cached in self._cached.items():
+            self.handle.refresh(catalog, path, cached=cached.items())
 
 
 _live: dict[str, LiveTransaction] = {}
@@ -100,24 +118,26 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
     """
     _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
     tx = handle.coordinator.begin()
+    live = LiveTransaction(handle, tx, tuple(hooks))
     with _block(handle, tx.id):
         try:
             with afterwards(lambda: _close(handle, tx)):
-                _open(handle, tx, hooks)
+                _open(live)
                 yield tx
-            _commit(handle, tx)
+            _commit(live)
         except BaseException as error:
             # Whatever came before the decision, and between two lines of this too: nothing stays open.
             with carried_through(tx):
                 tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
-            with suppress(Exception):  # Spark may have ended
-                _close(handle, tx)
+                with suppress(Exception):  # Spark may have ended
+                    _close(handle, tx)
+                    live.put_caches_back()
             raise
 
 
-def _open(handle: Handle, tx: Transaction, hooks: Iterable[JobStatusHook]) -> None:
-    register(LiveTransaction(handle, tx, tuple(hooks)))
-    handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, tx.id)
+def _open(live: LiveTransaction) -> None:
+    register(live)
+    live.handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, live.transaction.id)
 
 
 def _close(handle: Handle, tx: Transaction) -> None:
@@ -134,10 +154,11 @@ def _refuse_nested(transaction_id: str | None) -> None:
         )
 
 
-def _commit(handle: Handle, tx: Transaction) -> None:
+def _commit(live: LiveTransaction) -> None:
+    handle, tx = live.handle, live.transaction
     # Ctrl-C waits, for Py4J would make an error of the store of it; and Spark would keep the rows from before.
     with carried_through(tx):
-        written = [(p.catalog, p.path, handle.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
+        written = [(p.catalog, p.path, live.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
         made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
         with _if_published(tx, lambda: _refresh(handle, made, written)):
             tx.commit()
@@ -253,6 +274,8 @@ def open_statement(
         The catalog offers no two-phase write for this.
     """
     live = current(handle)
+    if live is not None:
+        live.set_caches_aside(catalog, path)
     transaction = live.transaction if live else handle.coordinator.begin()
     participant = transaction.stage(
         catalog, path, definition, purpose=purpose, overwrite=overwrite, autocommit=live is None

@@ -47,6 +47,16 @@ class Refresher:
                 found.append((name, level))
         return found
 
+    def set_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
+        """Forget what is cached under the table's name in its own catalog, and tell all that was cached of it.
+
+        What is cached under a name of Spark's own catalog stays: it never has a staged row.
+        """
+        found = self.cached(catalog, path)
+        if not self._jvm.nothing_cached():
+            self._jvm.uncache(self._own_name(catalog, path))
+        return found
+
     def _level(self, name: str) -> Any:
         try:
             level = self._handle.spark.table(name).storageLevel
@@ -69,8 +79,9 @@ class Refresher:
         names = self._names(catalog, path)
         session_name = next((parts[1:] for parts in names if parts[0] == _SESSION), None)
         follows = session_name is not None and TableCaches(self._jvm).keeps(*session_name)
-        if not follows and not self._jvm.nothing_cached():
-            for parts in names:
+        if not self._jvm.nothing_cached():
+            # In its own catalog's name only a staged state can be cached of a session table, which nothing leads on.
+            for parts in names[:1] if follows else names:
                 self._jvm.uncache(parts)
         if session_name is not None:
             self._tell_sisters(*session_name)
@@ -84,10 +95,13 @@ class Refresher:
 
     def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
         """The table's full names: in its own catalog, and in the session's where it is one of those tables."""
-        names = [(self._handle.name_of(catalog), *path.namespace, path.name)]
+        names = [self._own_name(catalog, path)]
         if self._is_session_table(catalog, path):
             names.append((_SESSION, path.database, path.name))
         return names
+
+    def _own_name(self, catalog: Catalog, path: ObjectPath) -> tuple[str, ...]:
+        return (self._handle.name_of(catalog), *path.namespace, path.name)
 
     def _is_session_table(self, catalog: Catalog, path: ObjectPath) -> bool:
         if self._handle.name_of(catalog) == self._handle.session_catalog:

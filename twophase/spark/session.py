@@ -205,6 +205,10 @@ class Handle:
         """Under which names a table is cached, with the storage level of each."""
         return self._refresher.cached(catalog, path)
 
+    def set_caches_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
+        """Forget what is cached of a table that a transaction writes; the names, each with its storage level."""
+        return self._refresher.set_aside(catalog, path)
+
     def refresh(self, catalog: Catalog, path: ObjectPath, *, cached: Iterable[tuple[str, Any]] = ()) -> None:
         """Make Spark forget what it kept of a table, in every attached session, and cache again what was cached."""
         self._refresher.refresh(catalog, path, cached)
