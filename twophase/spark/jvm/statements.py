@@ -41,6 +41,7 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "RepeatStatement": ("condition", "body"),
     "ForStatement": ("query", "body"),
 }
+_IMMEDIATE = ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -234,8 +235,11 @@ class StatementReader:
             yield self._insert(plan)
         elif kind == "PlanWithUnresolvedIdentifier":
             yield WriteNode("unknown", None, _position(plan))
-        elif kind in ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"):
+        elif kind in _IMMEDIATE:
             yield WriteNode("execute", None, _position(plan))
+        elif kind == "ExplainCommand":
+            if str(plan.logicalPlan().nodeName()) in _IMMEDIATE:  # to explain it, Spark runs it
+                yield WriteNode("execute", None, _position(plan))
         elif kind == "InsertIntoDir":
             yield WriteNode("directory", None, _position(plan))
         elif kind == "SingleStatement":

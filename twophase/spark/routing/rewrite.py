@@ -23,7 +23,7 @@ from twophase.spark.jvm.statements import StatementReader, TableFacts, WriteNode
 from twophase.spark.routing.ownership import Owner, Ownership, Ruling
 from twophase.spark.routing.scripts import Script
 from twophase.spark.routing.targets import Target, Targets, purpose_of, quoted
-from twophase.spark.routing.tokens import Place, Token, leading_words, places, splice, tokens
+from twophase.spark.routing.tokens import Place, Token, leading_words, places, runs_others, splice, tokens
 
 Args = Mapping[str, Any] | Sequence[Any] | None
 #: Spark's value of a constant expression: (expression, args).
@@ -95,7 +95,7 @@ def concerns_us(text: str) -> bool:
         return "TABLE" in words[1:3] or words[1:] == ("OR", "REPLACE", "TABLE")
     if first in ("WITH", "FROM"):
         return _INSERT.search(text) is not None
-    return first in ("INSERT", "REPLACE", "BEGIN", "EXECUTE")
+    return first in ("INSERT", "REPLACE") or runs_others(text)
 
 
 def _is_insert(text: str) -> bool:
