@@ -128,6 +128,12 @@ def test_a_multi_insert_is_one_transaction(spark: SparkSession, handle: Handle) 
     assert len(handle.timeline.transactions()) == before + 1
 
 
+def test_the_inserts_of_a_multi_insert_read_what_was_there_before_it(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    spark.sql("FROM t INSERT INTO t SELECT a + 1 INSERT INTO t SELECT a + 10")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,), (11,)]
+
+
 def test_a_failing_multi_insert_writes_none_of_its_tables(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE a AS SELECT 1 AS x")
     spark.sql("CREATE TABLE b AS SELECT 1 AS x")
