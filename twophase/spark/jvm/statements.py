@@ -33,6 +33,7 @@ _INNER: Mapping[str, tuple[str, ...]] = {
 _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "SingleStatement": ("parsedPlan",),
     "ExplainCommand": ("logicalPlan",),
+    "DescribeQueryCommand": ("plan",),
     "CacheTableAsSelect": ("plan",),
     **{kind: accessors for kind, accessors in _INNER.items() if kind not in ("UnresolvedWith", "Union")},
     "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),
@@ -41,6 +42,8 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "RepeatStatement": ("condition", "body"),
     "ForStatement": ("query", "body"),
 }
+#: Nodes that stand for a table by its name: read, or described.
+_RELATIONS = ("UnresolvedRelation", "UnresolvedTableOrView", "UnresolvedTable")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -94,11 +97,20 @@ class WriteNode:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """A table or view that a statement reads: its name, and where in the text it stands."""
+    """A table or view that a statement reads: its name, and where in the text it stands.
+
+    Attributes
+    ----------
+    parts : tuple of str
+    start, stop : int
+    use : str
+        ``rows``; ``description`` where no row is read; ``kept`` where a view that stays in the catalog names it.
+    """
 
     parts: tuple[str, ...]
     start: int
     stop: int
+    use: str = "rows"
 
 
 class StatementReader:
@@ -302,10 +314,14 @@ class StatementReader:
 
     def _reads(self, plan: Any, hidden: frozenset[str]) -> Iterator[ReadNode | None]:
         kind = str(plan.nodeName())
-        if kind == "UnresolvedRelation":
-            parts = _strings(plan.multipartIdentifier())
-            if len(parts) > 1 or parts[0].lower() not in hidden:
-                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1)
+        if kind in _RELATIONS:
+            parts, use = _strings(plan.multipartIdentifier()), "rows" if kind == "UnresolvedRelation" else "description"
+            if len(parts) > 1 or use != "rows" or parts[0].lower() not in hidden:
+                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1, use)
+            return
+        if kind in ("CreateView", "AlterViewAs"):
+            found = self._reads(plan.query(), hidden)
+            yield from (node and replace(node, use="kept") for node in found)
             return
         if kind == "PlanWithUnresolvedIdentifier":
             yield None

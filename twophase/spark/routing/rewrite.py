@@ -23,7 +23,7 @@ from twophase.spark.jvm.statements import StatementReader, TableFacts, WriteNode
 from twophase.spark.routing.ownership import Owner, Ownership, Ruling
 from twophase.spark.routing.scripts import Script
 from twophase.spark.routing.targets import Target, Targets, purpose_of, quoted
-from twophase.spark.routing.tokens import Place, Token, leading_words, places, splice, tokens
+from twophase.spark.routing.tokens import Place, Token, identifiers, leading_words, places, splice, tokens
 
 Args = Mapping[str, Any] | Sequence[Any] | None
 #: Spark's value of a constant expression: (expression, args).
@@ -219,6 +219,22 @@ class Rewriter:
             names = [name for part in place.parts for name in self._names(part, text, stream, args, is_script)]
             args = _without(args, stream, (place.start, place.stop))
             text = splice(text, [(place.start, place.stop, quoted(names))])
+
+    def plain_names(self, text: str, args: Args) -> tuple[str, Args]:
+        """The same statement with a plain name in the place of each ``IDENTIFIER(...)``, whatever it names.
+
+        Raises
+        ------
+        Untellable
+            A name is known only when the statement runs.
+        """
+        is_script = leading_words(text, 1) == ("BEGIN",)
+        while found := identifiers(stream := list(tokens(text))):
+            place = found[-1]
+            names = self._names(place.parts[0], text, stream, args, is_script)
+            args = _without(args, stream, (place.start, place.stop))
+            text = splice(text, [(place.start, place.stop, quoted(names))])
+        return text, args
 
     def _names(self, part: Any, text: str, stream: Sequence[Token], args: Args, is_script: bool) -> tuple[str, ...]:
         if part.expression is None:
