@@ -447,6 +447,35 @@ def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: 
     assert len(handle.timeline.transactions()) == before + 6
 
 
+@pytest.mark.spark40
+def test_what_execute_immediate_runs_and_is_refused_is_not_run_by_spark(spark: SparkSession) -> None:
+    """Spark runs it as soon as it analyses the statement around it."""
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    inner = "INSERT INTO t SELECT 2, 3"
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(f"EXECUTE IMMEDIATE '{inner}'")
+    with pytest.raises(AnalysisException) as plain:
+        spark.sql(inner)
+    assert (caught.value.getCondition(), str(caught.value)) == (plain.value.getCondition(), str(plain.value))
+    spark.conf.set("said", "EXECUTE IMMEDIATE 'INSERT INTO IDENTIFIER(concat(a)) SELECT 4'")
+    for text in ("EXECUTE IMMEDIATE 'INSERT INTO t SELECT no_column'", "${said}"):
+        with pytest.raises(AnalysisException):
+            spark.sql(text)
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+    assert is_ours(spark, "t")
+
+
+def test_what_an_explain_of_execute_immediate_runs_is_published_by_a_transaction(spark: SparkSession) -> None:
+    """Spark runs it to explain it."""
+    spark.sql("EXPLAIN EXECUTE IMMEDIATE 'CREATE TABLE t USING parquet AS SELECT 1 AS a'")
+    assert is_ours(spark, "t")
+    spark.sql("EXPLAIN EXTENDED EXECUTE IMMEDIATE 'INSERT INTO t SELECT 2'")
+    assert (rows(spark, "SELECT * FROM t"), is_ours(spark, "t")) == ([(1,), (2,)], True)
+    spark.sql("EXPLAIN FORMATTED EXECUTE IMMEDIATE 'SELECT 1'")
+    spark.sql("EXPLAIN INSERT INTO t SELECT 3")
+    assert spark.table("t").count() == 2
+
+
 @pytest.mark.parametrize("using", ["(:name) VALUES (:x)' USING 't' AS name, 2 AS x", "(?) VALUES (?)' USING 't', 2"])
 def test_a_target_that_is_a_parameter_of_execute_immediate_is_refused(spark: SparkSession, using: str) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
@@ -478,7 +507,14 @@ def test_the_legacy_policy_casts_beside_columns_of_a_length_and_these_are_checke
 
 
 @pytest.mark.usefixtures("legacy")
-@pytest.mark.parametrize("text", ["BEGIN INSERT INTO t VALUES ('3'); END", "INSERT INTO lake.default.t VALUES ('3')"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BEGIN INSERT INTO t VALUES ('3'); END",
+        "INSERT INTO lake.default.t VALUES ('3')",
+        "EXECUTE IMMEDIATE 'INSERT INTO t VALUES (\\'3\\')'",
+    ],
+)
 def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: SparkSession, text: str) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
     spark.sql("CREATE TABLE lake.default.t AS SELECT 1 AS a")

@@ -404,3 +404,45 @@ def test_what_a_block_cached_stands_in_no_later_statements_way(spark: SparkSessi
     assert rows(spark, "SELECT * FROM more") == [(11,), (12,), (13,)]
     spark.sql("DROP VIEW more")
     spark.sql("INSERT OVERWRITE old SELECT 1")
+
+
+@pytest.fixture
+def part(spark: SparkSession) -> Iterator[None]:
+    """A partitioned table ``part`` with one row in the partitions 3 and 9."""
+    spark.sql("CREATE TABLE part PARTITIONED BY (p) AS SELECT id AS a, id AS p FROM VALUES (3L), (9L) AS v(id)")
+    yield
+    spark.sql("DROP TABLE part")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            ["PARTITION (p = 8) IF NOT EXISTS SELECT 1", "PARTITION (p = 8) IF NOT EXISTS SELECT 2"],
+            [(1, 8), (3, 3), (9, 9)],
+        ),
+        (["SELECT 1, 1", "PARTITION (p = 9) IF NOT EXISTS SELECT 2"], [(1, 1), (2, 9)]),
+        (["SELECT 1, 1", "PARTITION (p = 1) IF NOT EXISTS SELECT 2"], [(1, 1)]),
+        # The first one registers its new partition, and is superseded.
+        (["SELECT 1, 1", "PARTITION (p = 9) SELECT 2"], [(1, 1), (2, 9)]),
+    ],
+)
+@pytest.mark.usefixtures("part")
+def test_overwrites_of_partitions_go_by_what_the_block_has_left(
+    spark: SparkSession, texts: list[str], expected: list[Any]
+) -> None:
+    with twophase.transaction(spark):
+        for text in texts:
+            spark.sql(f"INSERT OVERWRITE part {text}")
+        assert rows(spark, "SELECT * FROM part") == expected
+    assert rows(spark, "SELECT * FROM part") == expected
+
+
+@pytest.mark.usefixtures("part")
+def test_a_partition_of_a_table_that_the_block_made_is_looked_for_in_it(spark: SparkSession) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("CREATE OR REPLACE TABLE part PARTITIONED BY (p) AS SELECT 1 AS a, 'x' AS p")
+        spark.sql("INSERT OVERWRITE part PARTITION (p = 'x') IF NOT EXISTS SELECT 2")
+        spark.sql("INSERT OVERWRITE part PARTITION (p = '9') IF NOT EXISTS SELECT 3")
+        assert rows(spark, "SELECT * FROM part") == [(1, "x"), (3, "9")]
+        1 / 0  # noqa: B018

@@ -44,6 +44,7 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
 }
 #: Nodes that stand for a table by its name: read, or described.
 _RELATIONS = ("UnresolvedRelation", "UnresolvedTableOrView", "UnresolvedTable")
+_IMMEDIATE = ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -246,8 +247,11 @@ class StatementReader:
             yield self._insert(plan)
         elif kind == "PlanWithUnresolvedIdentifier":
             yield WriteNode("unknown", None, _position(plan))
-        elif kind in ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"):
+        elif kind in _IMMEDIATE:
             yield WriteNode("execute", None, _position(plan))
+        elif kind == "ExplainCommand":
+            if str(plan.logicalPlan().nodeName()) in _IMMEDIATE:  # to explain it, Spark runs it
+                yield WriteNode("execute", None, _position(plan))
         elif kind == "InsertIntoDir":
             yield WriteNode("directory", None, _position(plan))
         elif kind == "SingleStatement":
@@ -469,6 +473,15 @@ class NameReader:
             wanted = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
             identifier = self._table_identifier(name, self._some(database))
             return not self._catalog.listPartitionNames(identifier, self._some(wanted)).isEmpty()
+
+    def has_rows(self, name: str, values: Mapping[str, str | None]) -> bool:
+        """Whether a table has rows in a partition, given by a value for each column, as in a directory name."""
+        from pyspark.sql import functions
+
+        rows = self.spark.table(name)
+        for column, value in values.items():
+            rows = rows.where(functions.col(quote(column)).eqNullSafe(functions.lit(value)))
+        return not rows.isEmpty()
 
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""

@@ -37,7 +37,7 @@ from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
 from twophase.spark.routing.targets import SESSION_CATALOG, STAYS, Target, Targets, quoted
-from twophase.spark.routing.tokens import leading_words
+from twophase.spark.routing.tokens import leading_words, runs_others
 
 if TYPE_CHECKING:
     from twophase.catalog import Catalog
@@ -48,6 +48,7 @@ log = logger("twophase.spark")
 Original = Callable[..., Any]
 
 _NEVER = "UNSUPPORTED_FEATURE.TABLE_OPERATION"
+_UNBOUND = "UNBOUND_SQL_PARAMETER"
 #: Spark casts as ``spark.sql.storeAssignmentPolicy=LEGACY`` says for tables of its own session catalog only.
 _LEGACY_POLICY = "_LEGACY_ERROR_TEMP_1000"
 _LEGACY_SETTING = "spark.sql.storeAssignmentPolicy"
@@ -98,7 +99,7 @@ class Router:
         words = leading_words(text, 2)
         if self.in_transaction():
             return self._sql_inside(original, text, args)
-        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
+        said = self._said(text, args) if runs_others(text) else text
         words = leading_words(said, 2)
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
@@ -159,6 +160,8 @@ class Router:
             if listings.is_listing(text):
                 return listings.show_tables(lambda said: original(said, args), text, self.staged_database)
             rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
+            if rewritten.writes_nothing:
+                return self.spark.range(0).select()
             rewritten = self._staged.rewrite(rewritten)
         except Untellable as problem:
             self.unprotected(str(problem), hint=problem.hint)
@@ -198,11 +201,14 @@ class Router:
             if rewritten.is_script or rewritten.text == text or self.in_transaction() or _has_begun(error):
                 raise
             refused = error
+        asked = self._asked(text, args)
+        if asked is None:
+            raise refused
         try:
-            plan = self.reader.analysed(text, args)
+            plan = self.reader.analysed(*asked)
         except PySparkException as error:
-            # What Spark never does to such a table says nothing about this statement.
-            raise (refused if error.getCondition() == _NEVER else error) from None
+            # What Spark never does to such a table, or a value that only EXECUTE IMMEDIATE binds, says nothing here.
+            raise (refused if error.getCondition() in (_NEVER, _UNBOUND) else error) from None
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
         insert = rewritten.insert
@@ -212,6 +218,16 @@ class Router:
             raise refused
         self._insert(rows, *insert)
         return self.spark.range(0).select()
+
+    def _asked(self, text: str, args: Args) -> tuple[str, Args] | None:
+        """What Spark may analyse to say what it says of a statement: that of an EXECUTE IMMEDIATE would run it."""
+        if not self._runs_others(text):
+            return text, args
+        inner = self.rewriter.immediate_texts(text, args)
+        return (inner[0], None) if len(inner) == 1 and not self._runs_others(inner[0]) else None
+
+    def _runs_others(self, text: str) -> bool:
+        return runs_others(self.reader.substituted(text) if "${" in text else text)
 
     def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> None:
         """Insert rows that Spark has completed: some of what it does for v1 tables it does for no others."""
@@ -445,18 +461,18 @@ class Router:
         try:
             return self.rewriter.rewrite(text, args)
         except Untellable as problem:
-            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
-                self._refused_by_spark(text, args)
+            self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
         except AnalysisException as error:  # of an IDENTIFIER(...), which Spark refuses of a table in other words
-            in_own_words = error.getCondition() == "UNBOUND_SQL_PARAMETER"
-            if not in_own_words and leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+            if error.getCondition() != _UNBOUND:
                 self._refused_by_spark(text, args)
             raise
 
     def _refused_by_spark(self, text: str, args: Args) -> None:
         """Raise Spark's own error of a statement that would fail without us, too."""
+        if self._runs_others(text):
+            return
         with suppress(ConfigurationError):  # a Spark version that cannot tell
             try:
                 self.reader.analysed(text, args)
