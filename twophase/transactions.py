@@ -126,6 +126,21 @@ class Transaction:
         member = self._find(catalog, path)
         return member.participant if member else None
 
+    def redefines(self, participant: TwoPhaseCatalogTable) -> bool:
+        """Whether this transaction makes or replaces the table of a participant, and does not only write its rows.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            From :meth:`find`.
+        """
+        member: Enlisted | None = self._member(participant)
+        while member is not None:
+            if not member.participant.purpose.inserts:
+                return True
+            member = member.supersedes
+        return False
+
     def require_written(self, participant: TwoPhaseCatalogTable) -> None:
         """Refuse to read what a statement in another thread has not written to its end.
 

@@ -83,6 +83,11 @@ def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
     return join(parent(location), ROOT, base_name(location), version_name(transaction_id, ordinal))
 
 
+def empty_beside(version: str) -> str:
+    """The directory without rows beside a version."""
+    return version + ".empty"
+
+
 def is_version_place(location: str) -> bool:
     """Whether a directory lies where only versions of ours do."""
     return base_name(parent(parent(location))) == ROOT

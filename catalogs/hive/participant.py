@@ -124,7 +124,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
     @property
     def empty(self) -> str:
         """A directory without rows beside the version, for partitions that must exist but hold nothing."""
-        return self.version + ".empty"
+        return layout.empty_beside(self.version)
 
     @property
     def effect(self) -> str:

@@ -114,7 +114,7 @@ class PointerPartitions(PointerParticipant):
         if self.purpose is Purpose.INSERT_INTO:
             marks = self._take_over(new, present)
         changes += self._removed(table, new, present, registered)
-        changes += self._carried(based, new, changes)
+        changes += self._carried(based, changes, registered)
         with self.step("manifest"):
             lost = self._own_formats(table, changes, listed)
             Plan(tuple(changes), marks, loses=lost).save(self.files, self.version)
@@ -185,7 +185,9 @@ class PointerPartitions(PointerParticipant):
         plan = None if base is None else Plan.load(self.files, base)
         return {} if plan is None else {change.key: change for change in plan.changes}
 
-    def _carried(self, based: Mapping[Key, Change], new: Mapping[Key, str], changes: list[Change]) -> list[Change]:
+    def _carried(
+        self, based: Mapping[Key, Change], changes: list[Change], registered: Mapping[Key, str]
+    ) -> list[Change]:
         """Changes of the earlier statement that this one does not touch: its files get one more name here."""
         done = {change.key for change in changes}
         carried = []
@@ -198,8 +200,16 @@ class PointerPartitions(PointerParticipant):
                 location = join(self.version, layout.partition_name(key, tuple(columns)))
                 self.files.make_directory(location)
                 linking.link_tree(self.files, change.new, location, linking.keep_all, self.transaction_id)
+            place = registered.get(key)
+            if change.action == ADD and place is not None and self._is_from_base(place):
+                change = replace(change, action=SWITCH, old=place)  # The earlier statement has registered it.
             carried.append(replace(change, new=location))
         return carried
+
+    def _is_from_base(self, location: str) -> bool:
+        """Whether the earlier statement of the same transaction registered a partition there, without rows."""
+        base = self.document.get("base")
+        return base is not None and same(location, layout.empty_beside(base))
 
     def _gone(self, key: Key) -> bool:
         """Whether this overwrite removes a partition that only the earlier statement made."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import twophase
 from tests.spark.conftest import Start
@@ -66,13 +67,13 @@ def rows(spark: SparkSession, query: str, args: Any = None) -> list[tuple[Any, .
         ("WITH s AS (SELECT 7 AS a) SELECT (a) merge FROM t WHERE a = 1", [(1,)]),
         ("FROM t SELECT a WHERE a = 0", [(0,)]),
         ("SELECT * FROM IDENTIFIER('t') WHERE a = 1", [(1,)]),
+        ("SELECT IDENTIFIER('a') FROM IDENTIFIER('default.' || 't') WHERE a = 1", [(1,)]),
+        ("DESCRIBE QUERY SELECT a AS b FROM t", [("b", "bigint", None)]),
         ("BEGIN IF EXISTS (SELECT 1 FROM t) THEN SELECT sum(a) FROM t; END IF; END", [(3,)]),
     ],
 )
 @pytest.mark.usefixtures("staged")
 def test_a_staged_table_is_read_wherever_it_is_named(spark: SparkSession, query: str, expected: list[Any]) -> None:
-    if "IDENTIFIER" in query and spark.version < "4.1":
-        pytest.skip("the parser of Spark 4.0 does not tell the name")
     assert rows(spark, query) == expected
 
 
@@ -112,9 +113,129 @@ def test_the_data_frame_api_reads_it_too(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("staged")
-def test_a_read_that_cannot_be_told_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(AtomicityNotSupportedError, match="IDENTIFIER"):
-        spark.sql("SELECT * FROM IDENTIFIER(:name)", {"name": "t"})
+def test_a_read_by_a_name_that_is_given_as_a_value_reads_it_too(spark: SparkSession) -> None:
+    spark.sql("DECLARE OR REPLACE VARIABLE named STRING DEFAULT 't'")
+    assert rows(spark, "SELECT max(a) FROM IDENTIFIER(:name) WHERE a < :less", {"name": "t", "less": 2}) == [(1,)]
+    assert rows(spark, "SELECT max(a) + ? FROM IDENTIFIER(?)", [5, "default.t"]) == [(7,)]
+    assert rows(spark, "SELECT max(a) FROM IDENTIFIER(named)") == [(2,)]
+    with pytest.raises(AtomicityNotSupportedError, match="known only when the script runs"):
+        spark.sql("BEGIN DECLARE n STRING DEFAULT 't'; SELECT * FROM IDENTIFIER(n); END")
+
+
+@pytest.mark.usefixtures("staged")
+def test_a_variable_is_set_to_what_was_staged(spark: SparkSession) -> None:
+    spark.sql("INSERT INTO old VALUES (9)")
+    spark.sql("DECLARE OR REPLACE VARIABLE n BIGINT")
+    spark.sql("SET VAR n = (SELECT max(a) FROM old)")
+    assert rows(spark, "SELECT n") == [(9,)]
+    spark.sql("SET VARIABLE (n) = (SELECT max(a) FROM t)")
+    assert rows(spark, "SELECT n") == [(2,)]
+
+
+def test_a_function_that_reads_a_staged_table_is_refused_and_not_run_on_what_it_was(spark: SparkSession) -> None:
+    spark.sql("CREATE TEMPORARY FUNCTION newest() RETURNS BIGINT RETURN SELECT max(a) FROM old")
+    spark.sql("CREATE TEMPORARY FUNCTION all_of() RETURNS TABLE(a BIGINT) RETURN SELECT a FROM default.old")
+    spark.sql("CREATE TEMPORARY FUNCTION above() RETURNS BIGINT RETURN newest() + 1")
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("CREATE TABLE unconcerned AS SELECT above() AS a")
+        spark.sql("INSERT INTO old VALUES (2)")
+        for text in ("SELECT newest()", "INSERT INTO old SELECT above()", "BEGIN SELECT * FROM all_of(); END"):
+            with pytest.raises(AtomicityNotSupportedError, match=r"function \w+ would show default\.old without"):
+                spark.sql(text)
+        1 / 0  # noqa: B018
+    assert rows(spark, "SELECT above()") == [(2,)]
+    for name in ("newest", "all_of", "above"):
+        spark.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+@pytest.mark.usefixtures("staged")
+def test_a_view_that_stays_is_not_made_of_a_table_that_is_not_there_yet(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old AS SELECT 'x' AS b")
+    for text in ("CREATE VIEW kept AS SELECT * FROM t", "BEGIN CREATE OR REPLACE VIEW kept AS TABLE old; END"):
+        with pytest.raises(AtomicityNotSupportedError, match="a view is made of published tables"):
+            spark.sql(text)
+    assert not spark.catalog.tableExists("kept")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        ("DESCRIBE t", 0, ["a"]),
+        ("DESC default.old", 0, ["b"]),
+        ("DESCRIBE TABLE t a", 1, ["a", "bigint", "NULL"]),
+        ("SHOW COLUMNS IN t", 0, ["a"]),
+        ("SHOW COLUMNS FROM old", 0, ["b"]),
+        ("SHOW TBLPROPERTIES old ('k')", 1, ["v"]),
+        ("SHOW TABLES LIKE 'ol*|t'", 1, ["old", "t"]),
+        ("SHOW TABLES IN default 't'", 1, ["t"]),
+        ("SHOW TABLES FROM hive.default LIKE 't'", 1, ["t"]),
+    ],
+)
+@pytest.mark.usefixtures("staged")
+def test_what_is_told_of_a_staged_table_is_what_it_will_be(
+    spark: SparkSession, text: str, column: int, expected: list[str]
+) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old TBLPROPERTIES ('k' = 'v') AS SELECT 'x' AS b")
+    assert [row[column] for row in spark.sql(text).collect()] == expected
+
+
+@pytest.mark.usefixtures("staged")
+def test_the_catalog_api_tells_of_staged_tables(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old COMMENT 'c' AS SELECT 'x' AS b")
+    api = spark.catalog
+    assert [api.tableExists(name) for name in ("t", "default.t", "spark_catalog.default.t", "no")] == [True] * 3 + [
+        False
+    ]
+    assert [column.name for column in api.listColumns("t") + api.listColumns("default.old")] == ["a", "b"]
+    table = api.getTable("old")
+    assert (table.name, table.catalog, table.namespace, table.description) == ("old", "spark_catalog", ["default"], "c")
+    api.cacheTable("t")
+    assert api.isCached(tableName="t")
+    api.uncacheTable("t")
+    api.refreshTable("t")
+
+
+@pytest.mark.usefixtures("staged")
+def test_the_catalog_api_lists_staged_tables(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old COMMENT 'c' AS SELECT 'x' AS b")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")  # without generated code Spark cannot list any
+    listed = [table for table in spark.catalog.listTables() if not table.name.startswith("__twophase_")]
+    assert sorted(t.name for t in listed) == ["old", "other", "t"]
+    assert [(t.catalog, t.description) for t in listed if t.name == "old"] == [("spark_catalog", "c")]
+    assert [t.name for t in spark.catalog.listTables("default", "t*")] == ["t"]
+    spark.conf.unset("spark.sql.codegen.factoryMode")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("dropTable", ("old",)),
+        ("truncateTable", ("old",)),
+        ("createTable", ("plain", None, "parquet", "a INT")),
+        ("createTable", ("hive.default.plain", None, "parquet", "a INT")),
+        ("createExternalTable", ("plain", "/nowhere", "parquet")),
+        ("recoverPartitions", ("old",)),
+        ("createDatabase", ("more",)),
+        ("dropDatabase", ("default", True, True)),
+    ],
+)
+@pytest.mark.usefixtures("staged")
+def test_what_the_catalog_api_would_do_at_once_is_refused(
+    spark: SparkSession, method: str, arguments: tuple[Any, ...]
+) -> None:
+    if not hasattr(spark.catalog, method):
+        pytest.skip("this version of PySpark has no such method")
+    schema = [StructType.fromDDL(a) if a == "a INT" else a for a in arguments]
+    with pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
+        getattr(spark.catalog, method)(*schema)
+    assert rows(spark, "SELECT * FROM old") == [(1,)]
+
+
+@pytest.mark.usefixtures("staged")
+def test_partitions_and_statistics_of_a_staged_table_are_told_after_the_transaction(spark: SparkSession) -> None:
+    for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS"):
+        with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
+            spark.sql(text)
 
 
 def test_others_see_nothing_of_it(spark: SparkSession) -> None:
@@ -157,6 +278,8 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "CREATE OR REPLACE FUNCTION f AS 'org.example.F'",
         "DROP FUNCTION IF EXISTS f",
         "COMMENT ON TABLE old IS 'x'",
+        "COMMENT ON COLUMN old.a IS 'x'",
+        "CALL vendor.system.tidy('x')",
         # Of a catalog that is none of ours.
         "DROP TABLE vendor.app.x",
         "BEGIN DROP TABLE vendor.app.x; END",
@@ -281,3 +404,45 @@ def test_what_a_block_cached_stands_in_no_later_statements_way(spark: SparkSessi
     assert rows(spark, "SELECT * FROM more") == [(11,), (12,), (13,)]
     spark.sql("DROP VIEW more")
     spark.sql("INSERT OVERWRITE old SELECT 1")
+
+
+@pytest.fixture
+def part(spark: SparkSession) -> Iterator[None]:
+    """A partitioned table ``part`` with one row in the partitions 3 and 9."""
+    spark.sql("CREATE TABLE part PARTITIONED BY (p) AS SELECT id AS a, id AS p FROM VALUES (3L), (9L) AS v(id)")
+    yield
+    spark.sql("DROP TABLE part")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            ["PARTITION (p = 8) IF NOT EXISTS SELECT 1", "PARTITION (p = 8) IF NOT EXISTS SELECT 2"],
+            [(1, 8), (3, 3), (9, 9)],
+        ),
+        (["SELECT 1, 1", "PARTITION (p = 9) IF NOT EXISTS SELECT 2"], [(1, 1), (2, 9)]),
+        (["SELECT 1, 1", "PARTITION (p = 1) IF NOT EXISTS SELECT 2"], [(1, 1)]),
+        # The first one registers its new partition, and is superseded.
+        (["SELECT 1, 1", "PARTITION (p = 9) SELECT 2"], [(1, 1), (2, 9)]),
+    ],
+)
+@pytest.mark.usefixtures("part")
+def test_overwrites_of_partitions_go_by_what_the_block_has_left(
+    spark: SparkSession, texts: list[str], expected: list[Any]
+) -> None:
+    with twophase.transaction(spark):
+        for text in texts:
+            spark.sql(f"INSERT OVERWRITE part {text}")
+        assert rows(spark, "SELECT * FROM part") == expected
+    assert rows(spark, "SELECT * FROM part") == expected
+
+
+@pytest.mark.usefixtures("part")
+def test_a_partition_of_a_table_that_the_block_made_is_looked_for_in_it(spark: SparkSession) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("CREATE OR REPLACE TABLE part PARTITIONED BY (p) AS SELECT 1 AS a, 'x' AS p")
+        spark.sql("INSERT OVERWRITE part PARTITION (p = 'x') IF NOT EXISTS SELECT 2")
+        spark.sql("INSERT OVERWRITE part PARTITION (p = '9') IF NOT EXISTS SELECT 3")
+        assert rows(spark, "SELECT * FROM part") == [(1, "x"), (3, "9")]
+        1 / 0  # noqa: B018

@@ -219,6 +219,15 @@ def staged(
     return (participant, live.transaction.definition(participant)) if live and participant else None
 
 
+def staged_tables(handle: Handle, catalog: Catalog, database: str) -> list[str]:
+    """The names of the tables of a database that the surrounding transaction writes."""
+    live = current(handle)
+    if live is None:
+        return []
+    paths = [catalog.canonical(p.path) for p in live.transaction.participants if p.catalog is catalog]
+    return [path.name for path in paths if path.database.lower() == database.lower()]
+
+
 def table_definition(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> TableDefinition:
     """The definition of a table as a transaction sees it: what was staged there, else what the store has.
 

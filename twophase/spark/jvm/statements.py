@@ -33,6 +33,7 @@ _INNER: Mapping[str, tuple[str, ...]] = {
 _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "SingleStatement": ("parsedPlan",),
     "ExplainCommand": ("logicalPlan",),
+    "DescribeQueryCommand": ("plan",),
     "CacheTableAsSelect": ("plan",),
     **{kind: accessors for kind, accessors in _INNER.items() if kind not in ("UnresolvedWith", "Union")},
     "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),
@@ -41,6 +42,8 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "RepeatStatement": ("condition", "body"),
     "ForStatement": ("query", "body"),
 }
+#: Nodes that stand for a table by its name: read, or described.
+_RELATIONS = ("UnresolvedRelation", "UnresolvedTableOrView", "UnresolvedTable")
 _IMMEDIATE = ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
@@ -95,11 +98,20 @@ class WriteNode:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """A table or view that a statement reads: its name, and where in the text it stands."""
+    """A table or view that a statement reads: its name, and where in the text it stands.
+
+    Attributes
+    ----------
+    parts : tuple of str
+    start, stop : int
+    use : str
+        ``rows``; ``description`` where no row is read; ``kept`` where a view that stays in the catalog names it.
+    """
 
     parts: tuple[str, ...]
     start: int
     stop: int
+    use: str = "rows"
 
 
 class StatementReader:
@@ -306,10 +318,14 @@ class StatementReader:
 
     def _reads(self, plan: Any, hidden: frozenset[str]) -> Iterator[ReadNode | None]:
         kind = str(plan.nodeName())
-        if kind == "UnresolvedRelation":
-            parts = _strings(plan.multipartIdentifier())
-            if len(parts) > 1 or parts[0].lower() not in hidden:
-                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1)
+        if kind in _RELATIONS:
+            parts, use = _strings(plan.multipartIdentifier()), "rows" if kind == "UnresolvedRelation" else "description"
+            if len(parts) > 1 or use != "rows" or parts[0].lower() not in hidden:
+                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1, use)
+            return
+        if kind in ("CreateView", "AlterViewAs"):
+            found = self._reads(plan.query(), hidden)
+            yield from (node and replace(node, use="kept") for node in found)
             return
         if kind == "PlanWithUnresolvedIdentifier":
             yield None
@@ -457,6 +473,15 @@ class NameReader:
             wanted = self.spark._jvm.PythonUtils.toScalaMap(dict(values))
             identifier = self._table_identifier(name, self._some(database))
             return not self._catalog.listPartitionNames(identifier, self._some(wanted)).isEmpty()
+
+    def has_rows(self, name: str, values: Mapping[str, str | None]) -> bool:
+        """Whether a table has rows in a partition, given by a value for each column, as in a directory name."""
+        from pyspark.sql import functions
+
+        rows = self.spark.table(name)
+        for column, value in values.items():
+            rows = rows.where(functions.col(quote(column)).eqNullSafe(functions.lit(value)))
+        return not rows.isEmpty()
 
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""

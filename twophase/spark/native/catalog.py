@@ -94,8 +94,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def listTables(self, namespace: Any) -> Any:
         with thrown_to_spark(self._jvm, namespace=namespace):
             levels = self._jvm.parts(namespace)
-            names = self._catalog.list_tables(".".join(levels))
-            identifiers = [self._jvm.identifier(levels, name) for name in names]
+            database = ".".join(levels)
+            names = self._catalog.list_tables(database)
+            staged = live.staged_tables(self._handle, self._catalog, database)
+            identifiers = [self._jvm.identifier(levels, name) for name in dict.fromkeys((*names, *staged))]
             return self._jvm.array(CATALOG + "Identifier", identifiers)
 
     def listTableSummaries(self, namespace: Any) -> Any:

@@ -10,7 +10,7 @@ from twophase.spark.routing.tokens import Token, leading_words, name_at, tokens
 
 _OBJECTS = ("TABLE", "DATABASE", "SCHEMA", "NAMESPACE", "FUNCTION")
 _QUERIES = ("SELECT", "FROM", "INSERT", "VALUES", "TABLE", "MAP", "REDUCE")
-_FIRST = ("CREATE", "DROP", "ALTER", "TRUNCATE", "LOAD", "MSCK", "REPAIR", "COMMENT")
+_FIRST = ("CREATE", "DROP", "ALTER", "TRUNCATE", "LOAD", "MSCK", "REPAIR", "COMMENT", "CALL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,12 @@ def changes(text: str) -> Change | None:
     if not first or first[0] not in _FIRST:
         return None
     stream = list(tokens(text))
+    if first[0] == "CALL":
+        place = name_at(stream, 1)
+        return Change("CALL", "PROCEDURE", place.names if place else None)
     index = _object(first[0], stream)
     if index is None:
-        return None
+        return _comment_on_column(stream)
     place = name_at(stream, index + 1)
     changed = stream[index].text.upper()
     if first[0] == "CREATE" and changed == "TABLE":
@@ -51,6 +54,14 @@ def changes(text: str) -> Change | None:
         return Change("CREATE TABLE LIKE", changed, place.names if place else None) if is_copy else None
     verb = "LOAD DATA" if first[0] == "LOAD" else f"{first[0]} {changed}"
     return Change(verb, changed, place.names if place else None)
+
+
+def _comment_on_column(stream: Sequence[Token]) -> Change | None:
+    """What a ``COMMENT ON COLUMN`` changes is the column's table."""
+    if [token.text.upper() for token in stream[:3]] != ["COMMENT", "ON", "COLUMN"]:
+        return None
+    place = name_at(stream, 3)
+    return Change("COMMENT ON COLUMN", "TABLE", place.names[:-1] if place and place.names else None)
 
 
 def _object(verb: str, stream: Sequence[Token]) -> int | None:

@@ -3,8 +3,9 @@
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
 ``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``; for reads
 inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for streaming ones
-``DataStreamReader.table``. A session that is not attached goes straight through. What becomes of a statement of an
-attached one is decided in :mod:`twophase.spark.routing.router`.
+``DataStreamReader.table``; and those of ``spark.catalog`` (:mod:`twophase.spark.routing.catalog_api`). A session that
+is not attached goes straight through. What becomes of a statement of an attached one is decided in
+:mod:`twophase.spark.routing.router`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from twophase.spark.routing import writers
+from twophase.spark.routing import catalog_api, writers
 from twophase.spark.routing.router import Original, Router
 
 if TYPE_CHECKING:
@@ -178,4 +179,5 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
         (DataFrame, "writeTo"): _write_to,
         (DataStreamWriter, "toTable"): _to_table,
         (DataStreamReader, "table"): _read_stream,
+        **catalog_api.doors(router_of),
     }

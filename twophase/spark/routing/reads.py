@@ -1,39 +1,58 @@
 """Inside a transaction: statements read what earlier statements of it staged.
 
 A staged table is not in the session catalog yet, or is there in its published state. Its name, wherever a statement
-reads it, is replaced by the full name in the twophase catalog, which answers with the staged state.
+reads it, is replaced by the full name in the twophase catalog, which answers with the staged state. What would read the
+published state past that, a view or a function, is refused.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twophase.catalog import TwoPhaseCatalogTable
+from twophase.spark.jvm.functions import FunctionReader
 from twophase.spark.jvm.statements import ReadNode, StatementReader
-from twophase.spark.routing.rewrite import Rewritten, Untellable
+from twophase.spark.routing.rewrite import Args, Rewritten, Untellable
 from twophase.spark.routing.targets import Target, Targets, quoted
-from twophase.spark.routing.tokens import leading_words, splice
+from twophase.spark.routing.tokens import called_names, leading_words, splice, tokens
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
-#: Their text is kept in the catalog and read again after the transaction.
-_KEPT = re.compile(r"\s*create\s+(or\s+replace\s+)?view\b", re.IGNORECASE)
 #: Database and name of a table, in lower case.
 Key = tuple[str, str]
-_READ_NOTHING = (("SET",), ("RESET",), ("USE",), ("SHOW",), ("DROP",))
+_READ_NOTHING = (("RESET",), ("USE",), ("DROP",))
+_VARIABLE = ("VAR", "VARIABLE")
+#: What these tell of a table the catalog of the staged one cannot tell.
+_ABOUT_PUBLISHED = (("SHOW", "PARTITIONS"), ("ANALYZE", "TABLE"))
 
 
 class StagedReads:
-    """Rewrites the reads of one attached session's statements."""
+    """Rewrites the reads of one attached session's statements.
 
-    def __init__(self, reader: StatementReader, targets: Targets, handle: Handle) -> None:
+    Parameters
+    ----------
+    reader : StatementReader
+    targets : Targets
+    handle : Handle
+    plain_names : callable
+        Puts plain names into a text in the place of each ``IDENTIFIER(...)``.
+    """
+
+    def __init__(
+        self,
+        reader: StatementReader,
+        targets: Targets,
+        handle: Handle,
+        plain_names: Callable[[str, Args], tuple[str, Args]],
+    ) -> None:
         self._reader = reader
         self._targets = targets
         self._handle = handle
+        self._plain_names = plain_names
+        self._functions = FunctionReader(handle.jvm)
 
     def rewrite(self, statement: Rewritten) -> Rewritten:
         """The statement with each staged table that it reads under its full name.
@@ -44,19 +63,56 @@ class StagedReads:
             Where a table that it reads cannot be told.
         """
         staged = self._staged() | self._keys(statement.written)
-        if not staged or not _may_read(statement.text) or _KEPT.match(statement.text):
+        if not staged or not _may_read(statement.text):
             return statement
         plan = self._reader.parse(statement.text)
         if plan is None:
             return self._unparsed(statement)
         nodes = self._reader.reads(plan)
         if nodes is None:
-            raise Untellable("the table behind an IDENTIFIER(...) that it reads cannot be told from its text")
-        for parts in {node.parts for node in nodes}:
+            statement, nodes = self._named(statement)
+        self._refuse_functions(statement.text, staged, frozenset())
+        for parts in {node.parts for node in nodes if node.use == "rows"}:
             self._refuse_stale(parts, staged)
         # A node may be reached on two ways, for instance in a script.
-        edits = list({(node.start, node.stop, target.name) for node in nodes if (target := self._target(node, staged))})
-        return replace(statement, text=splice(statement.text, edits)) if edits else statement
+        edits = {edit for node in nodes if (edit := self._edit(node, staged, statement.text))}
+        return replace(statement, text=splice(statement.text, list(edits))) if edits else statement
+
+    def _named(self, statement: Rewritten) -> tuple[Rewritten, list[ReadNode]]:
+        """A statement that reads a table by an ``IDENTIFIER(...)``, with plain names in it."""
+        text, args = self._plain_names(statement.text, statement.args)
+        plan = self._reader.parse(text)
+        nodes = self._reader.reads(plan) if plan is not None else None
+        if nodes is None:
+            raise Untellable("the table behind an IDENTIFIER(...) that it reads cannot be told from its text")
+        return replace(statement, text=text, args=args), nodes
+
+    def _edit(self, node: ReadNode, staged: set[Key], text: str) -> tuple[int, int, str] | None:
+        target = self._target(node, staged)
+        if target is None:
+            return None
+        if node.use == "kept":
+            self._refuse_kept(target)
+            return None
+        if leading_words(text, 2) in _ABOUT_PUBLISHED:
+            raise Untellable(
+                f"it would tell of {target.path} without what this transaction has written",
+                hint="Run it after the transaction",
+            )
+        # In SHOW COLUMNS the database may stand behind the name.
+        if self._reader.parse_name(text[node.start : node.stop]) != node.parts:
+            raise Untellable(f"where {quoted(node.parts)} stands in its text cannot be told")
+        return node.start, node.stop, target.name
+
+    def _refuse_kept(self, target: Target) -> None:
+        """Refuse a view that Spark would make of the columns of a table as it was, or cannot make yet."""
+        transaction = self._handle.current_transaction()
+        participant = transaction.find(target.catalog.name, target.path) if transaction else None
+        if transaction is None or participant is None or transaction.redefines(participant):
+            raise Untellable(
+                f"a view is made of published tables, and {target.path} is made by this transaction",
+                hint="Make it after the transaction, or make a TEMPORARY VIEW",
+            )
 
     def refuse_stale(self, parts: tuple[str, ...]) -> None:
         """Refuse a view that would show a staged table as it was before the transaction.
@@ -70,11 +126,23 @@ class StagedReads:
     def _refuse_stale(self, parts: tuple[str, ...], staged: set[Key]) -> None:
         if not staged or not self._targets.is_view(parts):
             return
-        for database, name in sorted(staged & self._reader.tables_behind(quoted(parts))):
-            raise Untellable(
-                f"view {'.'.join(parts)} would show {database}.{name} without what this transaction has written",
-                hint=f"Read {name} itself",
-            )
+        for table in sorted(staged & self._reader.tables_behind(quoted(parts))):
+            raise _stale(f"view {'.'.join(parts)}", table)
+
+    def _refuse_functions(self, text: str, staged: set[Key], passed: frozenset[tuple[str, ...]]) -> None:
+        """Refuse a function of SQL text that reads a staged table, itself or by another one."""
+        for parts in called_names(list(tokens(text))):
+            body = None if parts in passed else self._functions.body(parts)
+            if body is None:
+                continue
+            for node in self._read_by(body):
+                if (table := _meant(node.parts, staged)) is not None:
+                    raise _stale(f"function {'.'.join(parts)}", table)
+            self._refuse_functions(body, staged, passed | {parts})
+
+    def _read_by(self, body: str) -> Iterator[ReadNode]:
+        plan = self._reader.parse(body) or self._reader.parse(f"SELECT {body}")
+        yield from (self._reader.reads(plan) or ()) if plan is not None else ()
 
     def _unparsed(self, statement: Rewritten) -> Rewritten:
         """Either Spark refuses the text, or parameters stand where only the text with them put in can be parsed."""
@@ -100,4 +168,21 @@ class StagedReads:
 
 def _may_read(text: str) -> bool:
     """A look at the text alone: some statements never read a table."""
-    return bool(leading_words(text, 1) or "(" in text) and leading_words(text, 1) not in _READ_NOTHING
+    words = leading_words(text, 2)
+    if words[:1] == ("SET",):
+        return words[1:] in ((), *((word,) for word in _VARIABLE))
+    return bool(words or "(" in text) and words[:1] not in _READ_NOTHING
+
+
+def _meant(parts: tuple[str, ...], staged: set[Key]) -> Key | None:
+    """The staged table that a name in a function may mean: its database is that in which the function was made."""
+    name = parts[-1].lower()
+    databases = {parts[-2].lower()} if len(parts) > 1 else {database for database, _ in staged}
+    return next((key for key in sorted(staged) if key[1] == name and key[0] in databases), None)
+
+
+def _stale(what: str, table: Key) -> Untellable:
+    database, name = table
+    return Untellable(
+        f"{what} would show {database}.{name} without what this transaction has written", hint=f"Read {name} itself"
+    )

@@ -23,7 +23,16 @@ from twophase.spark.jvm.statements import StatementReader, TableFacts, WriteNode
 from twophase.spark.routing.ownership import Owner, Ownership, Ruling
 from twophase.spark.routing.scripts import Script
 from twophase.spark.routing.targets import Target, Targets, purpose_of, quoted
-from twophase.spark.routing.tokens import Place, Token, leading_words, places, runs_others, splice, tokens
+from twophase.spark.routing.tokens import (
+    Place,
+    Token,
+    identifiers,
+    leading_words,
+    places,
+    runs_others,
+    splice,
+    tokens,
+)
 
 Args = Mapping[str, Any] | Sequence[Any] | None
 #: Spark's value of a constant expression: (expression, args).
@@ -71,6 +80,8 @@ class Rewritten:
         Whether there is an INSERT among its statements.
     written : frozenset of Target
         What else may have been written when it runs: by the script that it is, or that it is part of.
+    writes_nothing : bool
+        Whether there is nothing to run: its ``IF NOT EXISTS`` names a partition that this transaction has made.
     """
 
     text: str
@@ -80,6 +91,7 @@ class Rewritten:
     insert: tuple[Target, OverwriteScope | None] | None = None
     inserts: bool = False
     written: frozenset[Target] = frozenset()
+    writes_nothing: bool = False
 
     @property
     def is_group(self) -> bool:
@@ -220,6 +232,22 @@ class Rewriter:
             args = _without(args, stream, (place.start, place.stop))
             text = splice(text, [(place.start, place.stop, quoted(names))])
 
+    def plain_names(self, text: str, args: Args) -> tuple[str, Args]:
+        """The same statement with a plain name in the place of each ``IDENTIFIER(...)``, whatever it names.
+
+        Raises
+        ------
+        Untellable
+            A name is known only when the statement runs.
+        """
+        is_script = leading_words(text, 1) == ("BEGIN",)
+        while found := identifiers(stream := list(tokens(text))):
+            place = found[-1]
+            names = self._names(place.parts[0], text, stream, args, is_script)
+            args = _without(args, stream, (place.start, place.stop))
+            text = splice(text, [(place.start, place.stop, quoted(names))])
+        return text, args
+
     def _names(self, part: Any, text: str, stream: Sequence[Token], args: Args, is_script: bool) -> tuple[str, ...]:
         if part.expression is None:
             return (part.name,)
@@ -344,8 +372,14 @@ class Rewriter:
             raise Untellable("its ROW FORMAT is for text, and hive.default.fileformat is not", "Say STORED AS TEXTFILE")
         return (place.stop, place.stop, " STORED AS TEXTFILE")
 
+    def is_staged(self, target: Target) -> bool:
+        """Whether the surrounding transaction has written a table."""
+        return self._targets.staged_definition(target) is not None
+
     def partition_exists(self, target: Target, node: WriteNode) -> bool:
-        """Whether the partition of a ``PARTITION (...) IF NOT EXISTS`` is there."""
+        """Whether the partition of a ``PARTITION (...) IF NOT EXISTS`` is there, published or staged."""
+        if self.is_staged(target):
+            return self._targets.names.has_rows(target.name, node.partition)
         return self._targets.names.partition_exists(target.path.database, target.path.name, node.partition)
 
 
@@ -363,6 +397,7 @@ class _Draft:
         self._edits: list[Edit] = []
         self._targets: list[Target] = []
         self._inserts: list[tuple[Target, OverwriteScope | None]] = []
+        self._skips_staged = False
         #: For each statement with one outcome: who runs each of its writes.
         self._owners: dict[int, list[Owner]] = {}
 
@@ -377,7 +412,9 @@ class _Draft:
             return
         if node.if_not_exists and (target.spliced or scope):
             if self._rewriter.partition_exists(target, node):
-                return  # Spark itself then writes nothing
+                # Spark itself then writes nothing, unless only this transaction knows the partition.
+                self._skips_staged |= self._rewriter.is_staged(target)
+                return
             self._edits.append(_if_not_exists(self._stream, place))
         self._edits.extend(_edits(target, node, place, scope, self._stream))
         if node.delimited and target.spliced:
@@ -406,6 +443,10 @@ class _Draft:
         """
         self._refuse_mixed(inside_transaction)
         written = frozenset(self._script.written if self._script else ())
+        if self._skips_staged:
+            if self._script is not None or sum(map(len, self._owners.values())) > 1:
+                raise Untellable("its IF NOT EXISTS names a partition that this transaction has made")
+            return Rewritten(self._text, self._args, writes_nothing=True)
         if not self._edits and not self._targets and not written:
             return None
         text = splice(self._text, self._edits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,16 @@ from twophase.spark.cancellation import interruptible
 from twophase.spark.intent import intending
 from twophase.spark.jvm.statements import StatementReader, WriteNode
 from twophase.spark.options import PREFER, hidden_database
-from twophase.spark.routing.ddl import changes, dropped_tables, renamed_table, row_change, sought_partitions, used_name
+from twophase.spark.routing import listings
+from twophase.spark.routing.ddl import (
+    Change,
+    changes,
+    dropped_tables,
+    renamed_table,
+    row_change,
+    sought_partitions,
+    used_name,
+)
 from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
@@ -72,7 +81,7 @@ class Router:
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
         self.ownership = Ownership(self.targets)
-        self._staged = StagedReads(self.reader, self.targets, handle)
+        self._staged = StagedReads(self.reader, self.targets, handle, lambda *told: self.rewriter.plain_names(*told))
         self.rewriter = Rewriter(
             self.reader,
             self.targets,
@@ -95,13 +104,13 @@ class Router:
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
         if "partition" in said.lower() or words[:1] in (("MSCK",), ("REPAIR",)):
-            self._forget_replaced_partitions(said)
+            self.forget_replaced_partitions(sought_partitions(said))
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
         is_script, lower = words[:1] == ("BEGIN",), said.lower()
         renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
         if words == ("DROP", "TABLE") or (is_script and "drop" in lower):
             drop = run
-            run = lambda: self._dropping(drop, said)  # noqa: E731
+            run = lambda: self._dropping_said(drop, said)  # noqa: E731
         return self._renaming(run, said) if renames else run()
 
     def _refuse_hidden_database(self, text: str) -> None:
@@ -148,7 +157,11 @@ class Router:
     def _sql_inside(self, original: Original, text: str, args: Args) -> Any:
         """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
         try:
+            if listings.is_listing(text):
+                return listings.show_tables(lambda said: original(said, args), text, self.staged_database)
             rewritten = self.rewriter.rewrite(text, args) or Rewritten(text, args)
+            if rewritten.writes_nothing:
+                return self.spark.range(0).select()
             rewritten = self._staged.rewrite(rewritten)
         except Untellable as problem:
             self.unprotected(str(problem), hint=problem.hint)
@@ -278,19 +291,33 @@ class Router:
     def _casts_by_legacy_policy(self) -> bool:
         return self.targets.names.setting(_LEGACY_SETTING).upper() == "LEGACY"
 
-    def _forget_replaced_partitions(self, text: str) -> None:
+    def forget_replaced_partitions(self, tables: Iterable[tuple[str, ...]]) -> None:
         """Before Spark looks below a table's directory for partitions: what was replaced must not be found there."""
-        for names in sought_partitions(text):
+        for names in tables:
             target = self.targets.resolve(names, views=True)
             if target is not None and target.spliced and self.targets.existing(target) is not None:
                 target.catalog.partitions_sought(target.path)
 
-    def _dropping(self, run: Callable[[], Any], text: str) -> Any:
-        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE."""
-        resolved = (self.targets.resolve(names, views=True) for names in dropped_tables(text))
-        targets = [target for target in resolved if target and target.spliced]
+    def _dropping_said(self, run: Callable[[], Any], text: str) -> Any:
         lower = text.lower()
-        catalog = self.targets.session_catalog if "identifier" in lower and "rename" not in lower else None
+        hides = "identifier" in lower and "rename" not in lower
+        return self.dropping(run, dropped_tables(text), self.targets.session_catalog if hides else None)
+
+    def dropping(
+        self, run: Callable[[], Any], tables: Iterable[tuple[str, ...]], catalog: Catalog | None = None
+    ) -> Any:
+        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE.
+
+        Parameters
+        ----------
+        run : callable
+        tables : iterable of tuple of str
+            The names of those that may be dropped.
+        catalog : Catalog, optional
+            Where others may be dropped, too.
+        """
+        resolved = (self.targets.resolve(names, views=True) for names in tables)
+        targets = [target for target in resolved if target and target.spliced]
         before = _tables_of(catalog) if catalog else set()
         result = run()
         if catalog:  # names that only Spark knows
@@ -338,9 +365,17 @@ class Router:
             log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
 
     def _refuse_change(self, text: str) -> None:
-        """A statement that changes the catalog past us takes effect at once."""
-        change = (changes(text) or row_change(text)) if self.in_transaction() else None
-        if change is None:
+        if self.in_transaction() and (change := changes(text) or row_change(text)):
+            self.refuse_change(change)
+
+    def refuse_change(self, change: Change) -> None:
+        """Inside a transaction: refuse what changes the catalog past us, for it takes effect at once.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if not self.in_transaction():
             return
         target = self.targets.resolve(change.names, views=True) if change.names else None
         if target is None:
@@ -373,8 +408,54 @@ class Router:
             self._staged.refuse_stale(parts)
         except Untellable as problem:
             self.unprotected(str(problem), hint=problem.hint)
-        target = self.targets.resolve(parts, views=True)
-        return target.name if target and self.targets.staged_definition(target) is not None else name
+        return self.staged_name(name) or name
+
+    def staged_name(self, name: Any, database: Any = None) -> str | None:
+        """The full name of a session table that the surrounding transaction staged; None for every other.
+
+        Parameters
+        ----------
+        name : str
+        database : str, optional
+            Where it is told apart from the table's own name.
+        """
+        if not self.in_transaction():
+            return None
+        parts = self.parts(name) if database is None else (*(self.parts(database) or ()), str(name))
+        target = self.targets.resolve(parts, views=True) if parts else None
+        is_staged = target and target.spliced and self.targets.staged_definition(target) is not None
+        return target.name if target and is_staged else None
+
+    def refuse_staged(self, name: Any) -> None:
+        """Refuse to tell what only a published table has of one that the surrounding transaction writes.
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+        """
+        if self.staged_name(name) is not None:
+            problem = f"it would tell of {name} without what this transaction has written"
+            self.unprotected(problem, hint="Call it after the transaction")
+
+    def staged_database(self, parts: tuple[str, ...] | None) -> tuple[str, set[str]]:
+        """A database of the session catalog as our catalog has it, and the tables that the transaction writes in it.
+
+        Parameters
+        ----------
+        parts : tuple of str or None
+            Its name; None for the current one.
+
+        Returns
+        -------
+        tuple of str and set of str
+            The full name, and those of the tables in lower case; none where it is no database of ours.
+        """
+        anything = "anything"
+        target = self.targets.resolve((*(parts or ()), anything))
+        if target is None or not target.spliced:
+            return "", set()
+        staged = live.staged_tables(self.handle, target.catalog, target.path.database)
+        return quoted((target.catalog_name, *target.path.namespace)), {name.lower() for name in staged}
 
     def _rewritten(self, text: str, args: Args) -> Rewritten | None:
         try:

@@ -159,6 +159,19 @@ def name_at(stream: Sequence[Token], index: int) -> Place | None:
     return cursor.place("name")
 
 
+def identifiers(stream: Sequence[Token]) -> list[Place]:
+    """Every ``IDENTIFIER(...)`` in a text, in order, whatever it names."""
+    found = (_Cursor(stream, index).identifier() for index in range(len(stream)))
+    return [place for place in found if place is not None]
+
+
+def called_names(stream: Sequence[Token]) -> set[tuple[str, ...]]:
+    """Every name in front of a bracket: of functions, and of some that are none."""
+    places = (_Cursor(stream, index).place("call") for index in range(len(stream)))
+    called = [place for place in places if place and place.next < len(stream) and stream[place.next].text == "("]
+    return {place.names for place in called if place.names}
+
+
 class _Cursor:
     """A position in the tokens that moves on when the next ones fit."""
 
@@ -194,6 +207,14 @@ class _Cursor:
             return None
         span = (overwrite.start, overwrite.stop) if overwrite else None
         return Place(verb, first.start, self.stream[self.index - 1].stop, tuple(parts), span, self.index)
+
+    def identifier(self) -> Place | None:
+        """Take one ``IDENTIFIER(...)``."""
+        first, bracket = self.peek(), self.peek(1)
+        if first is None or not first.is_word("IDENTIFIER") or bracket is None or bracket.text != "(":
+            return None
+        part = self._identifier()
+        return Place("identifier", first.start, self.stream[self.index - 1].stop, (part,)) if part else None
 
     def _parts(self) -> list[NamePart]:
         parts: list[NamePart] = []

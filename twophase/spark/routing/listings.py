@@ -1,0 +1,40 @@
+"""Inside a transaction: ``SHOW TABLES`` lists the tables that it makes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twophase.spark.routing.tokens import leading_words, name_at, splice, tokens
+
+#: The database (None: the current one) as a twophase catalog has it, and the tables that are staged in it.
+Find = Callable[[tuple[str, ...] | None], tuple[str, set[str]]]
+
+
+def is_listing(text: str) -> bool:
+    """Whether it is a ``SHOW TABLES``."""
+    return leading_words(text, 2) == ("SHOW", "TABLES")
+
+
+def show_tables(run: Callable[[str], Any], text: str, find: Find) -> Any:
+    """Run a ``SHOW TABLES``; behind what Spark tells stand the tables that the transaction makes.
+
+    Parameters
+    ----------
+    run : callable
+        Runs a text.
+    text : str
+    find : callable
+    """
+    told = run(text)
+    stream = list(tokens(text))
+    place = name_at(stream, 3) if len(stream) > 3 and stream[2].is_word("IN", "FROM") else None
+    if place is not None and place.names is None:
+        return told
+    database, names = find(place.names if place else None)
+    if not names:
+        return told
+    span = (place.start, place.stop, database) if place else (stream[1].stop, stream[1].stop, f" IN {database}")
+    listed = run(splice(text, [span]))
+    known = {row.tableName.lower() for row in told.collect() if not row.isTemporary}
+    return told.union(listed.where(listed.tableName.isin(names - known)))
