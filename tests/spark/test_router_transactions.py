@@ -446,3 +446,27 @@ def test_a_partition_of_a_table_that_the_block_made_is_looked_for_in_it(spark: S
         spark.sql("INSERT OVERWRITE part PARTITION (p = '9') IF NOT EXISTS SELECT 3")
         assert rows(spark, "SELECT * FROM part") == [(1, "x"), (3, "9")]
         1 / 0  # noqa: B018
+
+
+@pytest.mark.usefixtures("staged")
+def test_rows_that_do_not_fit_a_staged_table_are_not_appended_by_save_as_table(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old AS SELECT 'x' AS b, 1 AS c")
+    new, was = spark.sql("SELECT 2 AS c, 'y' AS b"), spark.sql("SELECT 2 AS a")
+    for frame, options in (
+        (was, {}),
+        (new.select("b"), {}),
+        (new, {"format": "orc"}),
+        (new, {"partitionBy": "b"}),
+        (new, {"path": "/nowhere"}),
+    ):
+        with pytest.raises(
+            AtomicityNotSupportedError, match=r"not those of default\.old as this transaction has left it"
+        ):
+            frame.write.saveAsTable("old", mode="append", **options)
+    with pytest.raises(AtomicityNotSupportedError, match="not those of"):
+        new.write.bucketBy(2, "b").mode("append").saveAsTable("old")
+    new.write.mode("append").saveAsTable("old")
+    assert rows(spark, "SELECT * FROM old") == [("x", 1), ("y", 2)]
+    spark.sql("CREATE TABLE bucketed CLUSTERED BY (a) INTO 2 BUCKETS AS SELECT 1 AS a")
+    was.write.bucketBy(2, "a").mode("append").saveAsTable("bucketed")
+    assert rows(spark, "SELECT * FROM bucketed") == [(1,), (2,)]
