@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 import twophase
@@ -233,7 +234,7 @@ def test_what_the_catalog_api_would_do_at_once_is_refused(
 
 @pytest.mark.usefixtures("staged")
 def test_partitions_and_statistics_of_a_staged_table_are_told_after_the_transaction(spark: SparkSession) -> None:
-    for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS"):
+    for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS", "SHOW TABLE EXTENDED IN default LIKE 't'"):
         with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
             spark.sql(text)
 
@@ -374,6 +375,8 @@ def test_a_write_past_us_is_refused_at_every_door(spark: SparkSession) -> None:
         lambda: spark.range(1).write.format("xml").saveAsTable("x"),
         lambda: spark.range(1).selectExpr("1 AS a").write.insertInto("other"),
         lambda: spark.range(1).writeTo("x").using("xml").create(),
+        lambda: spark.range(1).mergeInto("vendor.app.x", col("id") == 1),
+        lambda: spark.readStream.format("rate").load().writeStream.toTable("x"),
     ):
         with pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
             write()
