@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
 from pyspark.sql.types import StructType
 
 import twophase
@@ -233,7 +234,7 @@ def test_what_the_catalog_api_would_do_at_once_is_refused(
 
 @pytest.mark.usefixtures("staged")
 def test_partitions_and_statistics_of_a_staged_table_are_told_after_the_transaction(spark: SparkSession) -> None:
-    for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS"):
+    for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS", "SHOW TABLE EXTENDED IN default LIKE 't'"):
         with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
             spark.sql(text)
 
@@ -374,6 +375,8 @@ def test_a_write_past_us_is_refused_at_every_door(spark: SparkSession) -> None:
         lambda: spark.range(1).write.format("xml").saveAsTable("x"),
         lambda: spark.range(1).selectExpr("1 AS a").write.insertInto("other"),
         lambda: spark.range(1).writeTo("x").using("xml").create(),
+        lambda: spark.range(1).mergeInto("vendor.app.x", col("id") == 1),
+        lambda: spark.readStream.format("rate").load().writeStream.toTable("x"),
     ):
         with pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
             write()
@@ -446,3 +449,27 @@ def test_a_partition_of_a_table_that_the_block_made_is_looked_for_in_it(spark: S
         spark.sql("INSERT OVERWRITE part PARTITION (p = '9') IF NOT EXISTS SELECT 3")
         assert rows(spark, "SELECT * FROM part") == [(1, "x"), (3, "9")]
         1 / 0  # noqa: B018
+
+
+@pytest.mark.usefixtures("staged")
+def test_rows_that_do_not_fit_a_staged_table_are_not_appended_by_save_as_table(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE old AS SELECT 'x' AS b, 1 AS c")
+    new, was = spark.sql("SELECT 2 AS c, 'y' AS b"), spark.sql("SELECT 2 AS a")
+    for frame, options in (
+        (was, {}),
+        (new.select("b"), {}),
+        (new, {"format": "orc"}),
+        (new, {"partitionBy": "b"}),
+        (new, {"path": "/nowhere"}),
+    ):
+        with pytest.raises(
+            AtomicityNotSupportedError, match=r"not those of default\.old as this transaction has left it"
+        ):
+            frame.write.saveAsTable("old", mode="append", **options)
+    with pytest.raises(AtomicityNotSupportedError, match="not those of"):
+        new.write.bucketBy(2, "b").mode("append").saveAsTable("old")
+    new.write.mode("append").saveAsTable("old")
+    assert rows(spark, "SELECT * FROM old") == [("x", 1), ("y", 2)]
+    spark.sql("CREATE TABLE bucketed CLUSTERED BY (a) INTO 2 BUCKETS AS SELECT 1 AS a")
+    was.write.bucketBy(2, "a").mode("append").saveAsTable("bucketed")
+    assert rows(spark, "SELECT * FROM bucketed") == [(1,), (2,)]

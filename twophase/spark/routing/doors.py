@@ -1,11 +1,11 @@
 """Lets the unprefixed names of an unchanged PySpark job reach the session's twophase catalog.
 
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
-``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo``, ``DataStreamWriter.toTable``; for reads
-inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for streaming ones
-``DataStreamReader.table``; and those of ``spark.catalog`` (:mod:`twophase.spark.routing.catalog_api`). A session that
-is not attached goes straight through. What becomes of a statement of an attached one is decided in
-:mod:`twophase.spark.routing.router`.
+``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo`` and ``mergeInto``,
+``DataStreamWriter.toTable``; for reads inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for
+streaming ones ``DataStreamReader.table``; and those of ``spark.catalog``
+(:mod:`twophase.spark.routing.catalog_api`). A session that is not attached goes straight through. What becomes of a
+statement of an attached one is decided in :mod:`twophase.spark.routing.router`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from twophase.spark.routing import catalog_api, writers
+from twophase.spark.routing.ddl import Change
 from twophase.spark.routing.router import Original, Router
 
 if TYPE_CHECKING:
@@ -140,9 +141,17 @@ def _write_to(original: Original, df: Any, table: Any) -> Any:
     return original(df, table) if router is None else writers.RoutedWriter(router, df, table)
 
 
+def _merge_into(original: Original, df: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
+    router = router_of(df.sparkSession)
+    if router is not None:
+        router.refuse_change(Change("MERGE", "ROWS", router.parts(table)))
+    return original(df, table, *args, **kwargs)
+
+
 def _to_table(original: Original, writer: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
     router = router_of(writer._spark)
     if router is not None:
+        router.handle.refuse_in_transaction("A streaming query", tableName)
         router.refuse_stream(tableName)
     return original(writer, tableName, *args, **kwargs)
 
@@ -177,6 +186,7 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
         (DataFrameWriter, "saveAsTable"): _save_as_table,
         (DataFrameWriter, "insertInto"): _insert_into,
         (DataFrame, "writeTo"): _write_to,
+        (DataFrame, "mergeInto"): _merge_into,
         (DataStreamWriter, "toTable"): _to_table,
         (DataStreamReader, "table"): _read_stream,
         **catalog_api.doors(router_of),

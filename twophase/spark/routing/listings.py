@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twophase.spark.routing.rewrite import Untellable
 from twophase.spark.routing.tokens import leading_words, name_at, splice, tokens
 
 #: The database (None: the current one) as a twophase catalog has it, and the tables that are staged in it.
@@ -12,12 +13,12 @@ Find = Callable[[tuple[str, ...] | None], tuple[str, set[str]]]
 
 
 def is_listing(text: str) -> bool:
-    """Whether it is a ``SHOW TABLES``."""
-    return leading_words(text, 2) == ("SHOW", "TABLES")
+    """Whether it is a ``SHOW TABLES`` or ``SHOW TABLE EXTENDED``."""
+    return leading_words(text, 2) in (("SHOW", "TABLES"), ("SHOW", "TABLE"))
 
 
 def show_tables(run: Callable[[str], Any], text: str, find: Find) -> Any:
-    """Run a ``SHOW TABLES``; behind what Spark tells stand the tables that the transaction makes.
+    """Run a listing; behind what Spark tells stand the tables that the transaction makes.
 
     Parameters
     ----------
@@ -25,13 +26,22 @@ def show_tables(run: Callable[[str], Any], text: str, find: Find) -> Any:
         Runs a text.
     text : str
     find : callable
+
+    Raises
+    ------
+    Untellable
+        It would describe a staged table as it was before.
     """
-    told = run(text)
     stream = list(tokens(text))
-    place = name_at(stream, 3) if len(stream) > 3 and stream[2].is_word("IN", "FROM") else None
+    at = 3 if stream[1].is_word("TABLE") else 2
+    place = name_at(stream, at + 1) if len(stream) > at + 1 and stream[at].is_word("IN", "FROM") else None
     if place is not None and place.names is None:
-        return told
+        return run(text)
     database, names = find(place.names if place else None)
+    if names and stream[1].is_word("TABLE"):
+        problem = "it would tell of the database's tables without what this transaction has written"
+        raise Untellable(problem, hint="Ask SHOW TABLES and DESCRIBE TABLE")
+    told = run(text)
     if not names:
         return told
     span = (place.start, place.stop, database) if place else (stream[1].stop, stream[1].stop, f" IN {database}")

@@ -106,9 +106,7 @@ class StagedReads:
 
     def _refuse_kept(self, target: Target) -> None:
         """Refuse a view that Spark would make of the columns of a table as it was, or cannot make yet."""
-        transaction = self._handle.current_transaction()
-        participant = transaction.find(target.catalog.name, target.path) if transaction else None
-        if transaction is None or participant is None or transaction.redefines(participant):
+        if self._targets.staged_definition(target) is None or self._targets.redefined(target) is not None:
             raise Untellable(
                 f"a view is made of published tables, and {target.path} is made by this transaction",
                 hint="Make it after the transaction, or make a TEMPORARY VIEW",

@@ -158,6 +158,14 @@ class Targets:
         found = live.staged(self._handle, target.catalog, target.path)
         return (found[1] or target.catalog.load_table(target.path)) if found else None
 
+    def redefined(self, target: Target) -> TableDefinition | None:
+        """The definition of a table that the surrounding transaction makes or replaces; None for every other."""
+        transaction = self._handle.current_transaction()
+        participant = transaction.find(target.catalog.name, target.path) if transaction else None
+        if transaction is None or participant is None or not transaction.redefines(participant):
+            return None
+        return self.staged_definition(target)
+
     def default_provider(self) -> str:
         """The format of a table that is created without one."""
         if self.names.setting(_LEGACY_HIVE_DEFAULT).lower() == "true":

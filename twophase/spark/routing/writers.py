@@ -70,7 +70,12 @@ def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> R
     if existing is not None and facts.mode == "Ignore":
         return Ruling(Owner.OURS, target, existing)
     if existing is not None and facts.mode == "Append":
-        return ruling if _appends(router, ruling, facts, df) else Ruling(Owner.SPARK, target, existing)
+        if _appends(router, ruling, facts, df):
+            return ruling
+        if router.targets.staged_definition(target) is not None:  # Spark would look at the table as it was
+            problem = f"its format, columns or layout are not those of {target.path} as this transaction has left it"
+            router.unprotected(problem, hint="Append what fits that")
+        return Ruling(Owner.SPARK, target, existing)
     if existing is not None and existing.provider is None and facts.mode == "Overwrite":
         return Ruling(Owner.SPARK, target, existing)  # a view, which Spark drops
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
@@ -88,12 +93,24 @@ def _appends(router: Router, ruling: Ruling, facts: WriterFacts, df: Any) -> boo
     wanted = tuple(column.lower() for column in facts.partition_columns or ())
     if wanted != tuple(column.lower() for column in existing.partition_columns):
         return False
-    if router.targets.staged_definition(target) is not None:
-        return True
-    stored = stored_facts(router.spark, router.handle.jvm.session_table(target.path.database, target.path.name))
+    stored = _stored(router, target)
     is_there = facts.path is None or qualified(router.spark, facts.path) == stored.location
     same_layout = stored.bucketing == facts.bucketing and _same_clustering(router, facts, stored)
     return _same_columns(router, stored.columns, df.columns) and same_layout and is_there
+
+
+def _stored(router: Router, target: Target) -> StoredFacts:
+    """The table that rows are appended to: as the surrounding transaction has made it, else as it is published."""
+    made = router.targets.redefined(target)
+    if made is None:
+        return stored_facts(router.spark, router.handle.jvm.session_table(target.path.database, target.path.name))
+    buckets, clustering = made.bucketing, made.clustering_columns
+    return StoredFacts(
+        tuple(made.schema.names),
+        (buckets.count, buckets.columns, buckets.sort_columns) if buckets else None,
+        json.dumps([list(path) for path in clustering]) if clustering else None,
+        qualified(router.spark, made.location) if made.location else None,
+    )
 
 
 def _same_columns(router: Router, stored: Sequence[str], given: Sequence[str]) -> bool:
