@@ -104,6 +104,14 @@ def test_a_script_reads_what_it_wrote_itself_and_has_one_outcome(spark: SparkSes
 
 
 @pytest.mark.usefixtures("staged")
+def test_a_script_that_says_use_reads_a_staged_table_by_its_full_name_only(spark: SparkSession) -> None:
+    for read in ("SELECT * FROM t", "EXECUTE IMMEDIATE 'SELECT * FROM t'"):
+        with pytest.raises(AtomicityNotSupportedError, match="the script says USE, so that `t` is known only when"):
+            spark.sql(f"BEGIN USE default; {read}; END")
+    assert rows(spark, "BEGIN USE default; SELECT max(a) FROM spark_catalog.default.t; END") == [(2,)]
+
+
+@pytest.mark.usefixtures("staged")
 def test_the_data_frame_api_reads_it_too(spark: SparkSession) -> None:
     assert spark.table("t").count() == spark.read.table("default.t").count() == 3
     spark.table("t").write.mode("append").saveAsTable("t")

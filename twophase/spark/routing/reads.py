@@ -15,6 +15,7 @@ from twophase.catalog import TwoPhaseCatalogTable
 from twophase.spark.jvm.functions import FunctionReader
 from twophase.spark.jvm.statements import ReadNode, StatementReader
 from twophase.spark.routing.rewrite import Args, Rewritten, Untellable
+from twophase.spark.routing.scripts import says_use
 from twophase.spark.routing.targets import Target, Targets, quoted
 from twophase.spark.routing.tokens import called_names, leading_words, splice, tokens
 
@@ -71,6 +72,8 @@ class StagedReads:
         nodes = self._reader.reads(plan)
         if nodes is None:
             statement, nodes = self._named(statement)
+        if statement.says_use or _says_use(statement.text):
+            _refuse_unsure(nodes, staged)
         self._refuse_functions(statement.text, staged, frozenset())
         for parts in {node.parts for node in nodes if node.use == "rows"}:
             self._refuse_stale(parts, staged)
@@ -170,6 +173,18 @@ def _may_read(text: str) -> bool:
     if words[:1] == ("SET",):
         return words[1:] in ((), *((word,) for word in _VARIABLE))
     return bool(words or "(" in text) and words[:1] not in _READ_NOTHING
+
+
+def _says_use(text: str) -> bool:
+    return leading_words(text, 1) == ("BEGIN",) and says_use(list(tokens(text)))
+
+
+def _refuse_unsure(nodes: Iterable[ReadNode], staged: set[Key]) -> None:
+    """Refuse names that mean a staged table or another one, as the script has said USE before."""
+    names = {name for _, name in staged}
+    for parts in sorted(node.parts for node in nodes):
+        if len(parts) < 3 and parts[-1].lower() in names:
+            raise Untellable(f"the script says USE, so that {quoted(parts)} is known only when it runs")
 
 
 def _meant(parts: tuple[str, ...], staged: set[Key]) -> Key | None:

@@ -80,6 +80,8 @@ class Rewritten:
         Whether there is an INSERT among its statements.
     written : frozenset of Target
         What else may have been written when it runs: by the script that it is, or that it is part of.
+    says_use : bool
+        Whether it runs in a script that changes the current database, so that no text tells which that is.
     writes_nothing : bool
         Whether there is nothing to run: its ``IF NOT EXISTS`` names a partition that this transaction has made.
     """
@@ -91,6 +93,7 @@ class Rewritten:
     insert: tuple[Target, OverwriteScope | None] | None = None
     inserts: bool = False
     written: frozenset[Target] = frozenset()
+    says_use: bool = False
     writes_nothing: bool = False
 
     @property
@@ -281,7 +284,9 @@ class Rewriter:
                 raise
             raise Untellable("the name of its table is a parameter that is bound only when it runs") from error
         if self._targets.in_transaction:
-            statement = self._reading(replace(statement, written=frozenset(script.written if script else ())))
+            written = frozenset(script.written if script else ())
+            says_use = script is not None and script.says_use
+            statement = self._reading(replace(statement, written=written, says_use=says_use))
         return statement, statement.text != inner
 
     def immediate_texts(self, text: str, args: Args) -> list[str]:

@@ -52,7 +52,7 @@ class Script:
             self._make(copy.names, *self._copied(copy))
         for names in _appearing(stream):
             self._make(names, None, None)
-        self.says_use = self.says_use or _says_use(stream)
+        self.says_use = self.says_use or says_use(stream)
         self.sets_overwrite_mode = self.sets_overwrite_mode or _SETS_MODE.search(text) is not None
 
     def _make(self, parts: tuple[str, ...], owner: Owner | None, provider: str | None) -> None:
@@ -128,7 +128,7 @@ def _provider(stream: Sequence[Token], index: int) -> str | None:
     return None
 
 
-def _says_use(stream: Sequence[Token]) -> bool:
+def says_use(stream: Sequence[Token]) -> bool:
     """Whether a script changes the current catalog or database."""
     if stream and stream[0].is_word("USE"):
         return True
