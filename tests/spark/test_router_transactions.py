@@ -58,6 +58,8 @@ def rows(spark: SparkSession, query: str, args: Any = None) -> list[tuple[Any, .
         ("SELECT * FROM t", [(0,), (1,), (2,)]),
         ("SELECT t.a FROM default.t WHERE t.a > 1", [(2,)]),
         ("SELECT x.a FROM t x JOIN spark_catalog.default.t y ON x.a = y.a", [(0,), (1,), (2,)]),
+        ("SELECT spark_catalog.default.t.a FROM t WHERE spark_catalog.DEFAULT.t.a = 1", [(1,)]),
+        ("SELECT spark_catalog.default.t.* FROM spark_catalog.default.t", [(0,), (1,), (2,)]),
         ("SELECT '😀', max(a) FROM /* t */ `t`", [("😀", 2)]),
         ("WITH t AS (SELECT 9 AS a) SELECT * FROM t", [(9,)]),
         ("WITH s AS (SELECT max(a) AS m FROM t), t AS (SELECT m FROM s) SELECT * FROM t", [(2,)]),

@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twophase.catalog import TwoPhaseCatalogTable
+from twophase.model import quote
 from twophase.spark.jvm.functions import FunctionReader
 from twophase.spark.jvm.statements import ReadNode, StatementReader
 from twophase.spark.routing.rewrite import Args, Rewritten, Untellable
 from twophase.spark.routing.scripts import says_use
-from twophase.spark.routing.targets import Target, Targets, quoted
+from twophase.spark.routing.targets import SESSION_CATALOG, Target, Targets, quoted
 from twophase.spark.routing.tokens import called_names, leading_words, splice, tokens
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class StagedReads:
             self._refuse_stale(parts, staged)
         # A node may be reached on two ways, for instance in a script.
         edits = {edit for node in nodes if (edit := self._edit(node, staged, statement.text))}
+        edits |= self._columns(statement.text, staged) if edits else set()
         return replace(statement, text=splice(statement.text, list(edits))) if edits else statement
 
     def _named(self, statement: Rewritten) -> tuple[Rewritten, list[ReadNode]]:
@@ -106,6 +108,17 @@ class StagedReads:
         if self._reader.parse_name(text[node.start : node.stop]) != node.parts:
             raise Untellable(f"where {quoted(node.parts)} stands in its text cannot be told")
         return node.start, node.stop, target.name
+
+    def _columns(self, text: str, staged: set[Key]) -> set[tuple[int, int, str]]:
+        """Columns under the full name of their table: it stands in another catalog now."""
+        stream = list(tokens(text))
+        edits = set()
+        for index, token in enumerate(stream[:-6]):
+            names, dots = stream[index : index + 6 : 2], stream[index + 1 : index + 6 : 2]
+            is_column = token.name.lower() == SESSION_CATALOG and all(dot.text == "." for dot in dots)
+            if is_column and (names[1].name.lower(), names[2].name.lower()) in staged:
+                edits.add((token.start, token.stop, quote(str(self._handle.session_catalog))))
+        return edits
 
     def _refuse_kept(self, target: Target) -> None:
         """Refuse a view that Spark would make of the columns of a table as it was, or cannot make yet."""
