@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from twophase.model import quote
 from twophase.spark.jvm.bridge import Jvm, private_name
 
 _BODY = "Body:"
+#: Spark 4.0 shows all facts of such a function as one document.
+_DOCUMENT = "Usage: {"
+_IN_DOCUMENT = ("sqlFunction.query", "sqlFunction.expression")
 
 
 class FunctionReader:
@@ -39,7 +43,7 @@ class FunctionReader:
 
         told = self._spark._jsparkSession.sql(f"DESCRIBE FUNCTION EXTENDED {'.'.join(map(quote, parts))}")
         rows: list[Any] = DataFrame(told, self._spark).collect()
-        return next((row[0].removeprefix(_BODY).strip() for row in rows if row[0].startswith(_BODY)), None)
+        return next((body for row in rows if (body := _body(str(row[0])))), None)
 
     def _is_made(self, parts: tuple[str, ...]) -> bool:
         """Whether a job has made a function of this name: those of Spark itself read no table."""
@@ -48,3 +52,13 @@ class FunctionReader:
             identifier = self._identifier(parts[-1], self._some(database))
             is_temporary = database is None and self._catalog.isTemporaryFunction(identifier)
             return bool(is_temporary or self._catalog.isPersistentFunction(identifier))
+
+
+def _body(line: str) -> str | None:
+    """The body, where a line of a function's description tells it."""
+    if line.startswith(_BODY):
+        return line.removeprefix(_BODY).strip()
+    if not line.startswith(_DOCUMENT):
+        return None
+    facts = json.loads(line.removeprefix(_DOCUMENT[:-1]))
+    return next((facts[key] for key in _IN_DOCUMENT if key in facts), None)
