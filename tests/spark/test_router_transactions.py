@@ -483,3 +483,13 @@ def test_rows_that_do_not_fit_a_staged_table_are_not_appended_by_save_as_table(s
     spark.sql("CREATE TABLE bucketed CLUSTERED BY (a) INTO 2 BUCKETS AS SELECT 1 AS a")
     was.write.bucketBy(2, "a").mode("append").saveAsTable("bucketed")
     assert rows(spark, "SELECT * FROM bucketed") == [(1,), (2,)]
+
+
+@pytest.mark.usefixtures("part")
+def test_a_script_that_writes_a_table_before_it_looks_for_a_partition_of_it_is_refused(spark: SparkSession) -> None:
+    overwrite = "INSERT OVERWRITE part PARTITION (p = 8) IF NOT EXISTS SELECT 2;"
+    for text in (f"INSERT INTO part VALUES (1, 8); {overwrite}", f"REPEAT {overwrite} UNTIL TRUE END REPEAT;"):
+        with pytest.raises(AtomicityNotSupportedError, match=r"partition of default\.part exists is known only when"):
+            spark.sql(f"BEGIN {text} END")
+    spark.sql(f"BEGIN {overwrite} END")
+    assert rows(spark, "SELECT * FROM part") == [(2, 8), (3, 3), (9, 9)]

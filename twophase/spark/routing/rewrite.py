@@ -416,6 +416,8 @@ class _Draft:
         if target is None or place is None:
             return
         if node.if_not_exists and (target.spliced or scope):
+            if self._script is not None and not self._script.writes_once(target):
+                raise Untellable(f"whether its partition of {target.path} exists is known only when the script runs")
             if self._rewriter.partition_exists(target, node):
                 # Spark itself then writes nothing, unless only this transaction knows the partition.
                 self._skips_staged |= self._rewriter.is_staged(target)

@@ -7,6 +7,7 @@ the script is routed only where every way through the script gives the same answ
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from twophase.spark.routing.tokens import Token, name_at
 
 _SETS_MODE = re.compile(r"\bset\s+`?spark\.sql\.sources\.partitionOverwriteMode", re.IGNORECASE)
 _BEFORE_VIEW = ("CREATE", "REPLACE", "TEMPORARY", "TEMP", "GLOBAL")
+_LOOPS = ("WHILE", "LOOP", "REPEAT", "FOR")
 _STARTS = ("BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
 
 
@@ -38,6 +40,9 @@ class Script:
         self._serde: set[str] = set()
         #: All that the script may write through a twophase catalog.
         self.written: set[Target] = set()
+        #: How often each of them is written, as far as the text tells; a loop may do it more often.
+        self._times: Counter[str] = Counter()
+        self._loops = False
         self.says_use = False
         self.sets_overwrite_mode = False
 
@@ -47,7 +52,10 @@ class Script:
             if node.parts and node.kind in ("create", "replace", "empty"):
                 self._make(node.parts, self._ownership.of_new(node.parts, node.provider).owner, node.provider)
         resolved = (self._targets.resolve(node.parts, views=node.kind == "insert") for node in nodes if node.parts)
-        self.written.update(target for target in resolved if target)
+        written = [target for target in resolved if target]
+        self.written.update(written)
+        self._times.update(_key(target) for target in written)
+        self._loops = self._loops or any(token.is_word(*_LOOPS) for token in stream)
         for copy in _copies(stream):
             self._make(copy.names, *self._copied(copy))
         for names in _appearing(stream):
@@ -79,6 +87,10 @@ class Script:
         if len(owners) > 1 or None in owners:
             return None
         return Ruling(next(owner for owner in owners if owner), ruling.target, ruling.facts)
+
+    def writes_once(self, target: Target) -> bool:
+        """Whether one statement of the script alone writes a table, and once."""
+        return self._times[_key(target)] < 2 and not self._loops
 
     def overwrites_at_once(self, target: Target, mode_is_static: bool) -> bool:
         """Whether an overwrite of a table, which the script itself may have made, replaces all that it names."""
