@@ -214,7 +214,7 @@ class PointerPartitions(PointerParticipant):
     def _is_from_base(self, location: str) -> bool:
         """Whether the earlier statement of the same transaction registered a partition there, without rows."""
         base = self.document.get("base")
-        return base is not None and same(location, layout.empty_beside(base))
+        return base is not None and is_below(location, layout.empty_beside(base))
 
     def _gone(self, key: Key) -> bool:
         """Whether this overwrite removes a partition that only the earlier statement made."""
