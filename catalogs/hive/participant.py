@@ -128,7 +128,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def written_past_us(self) -> list[str]:
         """Files that sessions without twophase wrote to partitions that were to hold nothing, by their names."""
-        return [entry.name for entry in data_files(self.files.list(self.empty))]
+        return self.files_in(self.empty)
+
+    def files_in(self, directory: str) -> list[str]:
+        """Files with rows below a directory, by their names there."""
+        return [entry.name for entry in data_files(self.files.list(directory))]
 
     @property
     def effect(self) -> str:

@@ -266,11 +266,18 @@ class PointerPartitions(PointerParticipant):
     def _check_partitions(self, plan: Plan, now: Mapping[Key, str]) -> None:
         if changed := unexpected(plan, now, self.empty_of):
             raise self.conflict(f"another writer changed its partition {'/'.join(changed[0])} meanwhile")
-        if not plan.only_adds and plan.of(ADD) and (written := self.written_past_us()):
+        if not plan.only_adds and (written := self._written_to_new(plan)):
             raise self.conflict(f"{written[0]} was written to a new partition of it meanwhile, past twophase")
         for directory, mark in plan.marks.items():
             if self.files.change_mark(directory) != mark:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
+
+    def _written_to_new(self, plan: Plan) -> list[str]:
+        """Files that others wrote to the partitions which this transaction has registered without rows."""
+        base = self.document.get("base")
+        written = self.written_past_us() if plan.of(ADD) else []
+        is_based = any(self._is_from_base(change.old) for change in plan.of(SWITCH) if change.old)
+        return [*written, *(self.files_in(layout.empty_beside(base)) if base and is_based else ())]
 
     def _switch(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
         """The publish."""
