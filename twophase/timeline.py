@@ -85,11 +85,10 @@ class Timeline:
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self._engine = engines.create(url, create=create)
-        url = self._engine.url
         #: The URL with its secrets hidden: for messages.
-        self.display_url: str = engines.shown(url)
+        self.display_url: str = engines.shown(self._engine.url)
         #: What a command that we suggest needs to find it again; empty where the URL holds a secret.
-        is_open = url.render_as_string(hide_password=False) == self.display_url
+        is_open = self._engine.url.render_as_string(hide_password=False) == self.display_url
         self.option: str = f" --timeline {shlex.quote(self.display_url)}" if is_open else ""
         self._pid = os.getpid()
         self._finalizer = self._release_at_the_end()
