@@ -60,7 +60,7 @@ class LiveTransaction:
 
     def put_caches_back(self) -> None:
         """After a rollback: cache again what was cached, and nothing of what was staged."""
-        for (catalog, path), cached in self._cached.items():
+        for (catalog, path), cached in list(self._cached.items()):
             self.handle.refresh(catalog, path, cached=cached.items())
 
 

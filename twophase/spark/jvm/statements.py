@@ -42,8 +42,11 @@ _STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "RepeatStatement": ("condition", "body"),
     "ForStatement": ("query", "body"),
 }
-#: Nodes that stand for a table by its name: read, or described.
-_RELATIONS = ("UnresolvedRelation", "UnresolvedTableOrView", "UnresolvedTable")
+#: Statements that tell of the table that stands below them, or of what Spark keeps of it.
+_DESCRIBING = (
+    *("DescribeRelation", "DescribeRelationJsonCommand", "DescribeColumn", "DescribeTablePartition", "ShowColumns"),
+    *("ShowTableProperties", "ShowCreateTable", "ShowPartitions", "AnalyzeTable", "AnalyzeColumn", "RefreshTable"),
+)
 _IMMEDIATE = ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
@@ -318,10 +321,14 @@ class StatementReader:
 
     def _reads(self, plan: Any, hidden: frozenset[str]) -> Iterator[ReadNode | None]:
         kind = str(plan.nodeName())
-        if kind in _RELATIONS:
-            parts, use = _strings(plan.multipartIdentifier()), "rows" if kind == "UnresolvedRelation" else "description"
-            if len(parts) > 1 or use != "rows" or parts[0].lower() not in hidden:
-                yield ReadNode(parts, _position(plan), int(plan.origin().stopIndex().get()) + 1, use)
+        if kind == "UnresolvedRelation":
+            node = _read(plan)
+            if len(node.parts) > 1 or node.parts[0].lower() not in hidden:
+                yield node
+            return
+        if kind in _DESCRIBING:
+            told = (inner for inner in _plans(plan, "children") if str(inner.nodeName()).startswith("UnresolvedTable"))
+            yield from (_read(inner, "description") for inner in told)
             return
         if kind in ("CreateView", "AlterViewAs"):
             found = self._reads(plan.query(), hidden)
@@ -490,6 +497,11 @@ class NameReader:
     def setting(self, name: str, default: str | None = None) -> str:
         """A configuration value; one that Spark has no default for needs ``default``."""
         return str(self.spark.conf.get(name) if default is None else self.spark.conf.get(name, default))
+
+
+def _read(relation: Any, use: str = "rows") -> ReadNode:
+    stop = int(relation.origin().stopIndex().get()) + 1
+    return ReadNode(_strings(relation.multipartIdentifier()), _position(relation), stop, use)
 
 
 def _catalog_table(kind: str, relation: Any) -> Any | None:

@@ -385,7 +385,8 @@ class Router:
         else:
             left_to_catalog = change.object in ("TABLE", "ROWS", *_NAMESPACES)
         if not left_to_catalog:
-            path = target.path if target else quoted(change.names) if change.names else None
+            is_table = target is not None and change.object not in _NAMESPACES
+            path = target.path if target and is_table else quoted(change.names) if change.names else None
             self.handle.refuse_in_transaction(change.verb, path)
 
     def _refuse_outside(self, node: WriteNode) -> None:
