@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from twophase.errors import TimelineError
+from twophase.redaction import is_secret
 
 _BUSY_MILLISECONDS = 30_000
 _PORTS = {"postgresql": 5432}
@@ -39,7 +40,7 @@ def create(url: str, *, create: bool = True) -> sa.Engine:
 def _parse(url: str) -> URL:
     try:
         return make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: a port that is no number
         # The text may hold a password: it is not repeated.
         raise TimelineError(
             "The timeline's URL cannot be read.",
@@ -60,7 +61,7 @@ def _engine(url: URL, **options: Any) -> sa.Engine:
 
 def _check_file(url: URL, create: bool) -> None:
     file = url.database
-    if not file or file == ":memory:" or "mode=memory" in str(url.query):
+    if not file or ":memory:" in file or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb":
         raise TimelineError(
             "A timeline in memory would forget its transactions with the process.",
             hint="Name a file: sqlite:////directory/timeline.db",
@@ -104,6 +105,12 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     read_only = options.get("twophase_read_only")
     # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def shown(url: URL) -> str:
+    """A URL for messages: without its password, wherever that stands, and without other secrets in its query."""
+    query = {key: "***" if is_secret(key, str(value)) else value for key, value in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True)
 
 
 def release(engine: sa.Engine, pid: int) -> None:

@@ -85,10 +85,11 @@ class Timeline:
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self._engine = engines.create(url, create=create)
-        #: The URL with its password hidden: for messages.
-        self.display_url: str = self._engine.url.render_as_string(hide_password=True)
-        #: What a command that we suggest needs to find it again; empty where the URL holds a password.
-        self.option: str = "" if self._engine.url.password else f" --timeline {shlex.quote(self.display_url)}"
+        #: The URL with its secrets hidden: for messages.
+        self.display_url: str = engines.shown(self._engine.url)
+        #: What a command that we suggest needs to find it again; empty where the URL holds a secret.
+        is_open = self._engine.url.render_as_string(hide_password=False) == self.display_url
+        self.option: str = f" --timeline {shlex.quote(self.display_url)}" if is_open else ""
         self._pid = os.getpid()
         self._finalizer = self._release_at_the_end()
         try:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.files import Files, join, same
+from twophase.catalogs.files import Files, data_files, join, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import (
     FILE_PROVIDERS,
@@ -125,6 +125,14 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def empty(self) -> str:
         """A directory without rows beside the version, for partitions that must exist but hold nothing."""
         return layout.empty_beside(self.version)
+
+    def written_past_us(self) -> list[str]:
+        """Files that sessions without twophase wrote to partitions that were to hold nothing, by their names."""
+        return self.files_in(self.empty)
+
+    def files_in(self, directory: str) -> list[str]:
+        """Files with rows below a directory, by their names there."""
+        return [entry.name for entry in data_files(self.files.list(directory))]
 
     @property
     def effect(self) -> str:
@@ -492,11 +500,12 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def remove_staging(self) -> None:
         """Remove the version and what belongs to it, each only with our own stamp."""
-        for directory in (self.version, self.empty):
-            if layout.owned_by(self.files, directory, self.transaction_id):
-                self.files.remove_tree(directory)
-            else:
-                self.hive.remove_half_made(directory)
+        if layout.owned_by(self.files, self.version, self.transaction_id):
+            self.files.remove_tree(self.version)
+        else:
+            self.hive.remove_half_made(self.version)
+        if not self.remove_empty():
+            self.hive.remove_half_made(self.empty)
         self.hive.remove_if_unused(self.version)
 
     def finish(self) -> None:
@@ -527,10 +536,15 @@ class HiveParticipant(TwoPhaseCatalogTable):
             if places.is_partitions(location, key, columns, root):
                 layout.retire(self.files, location, self.transaction_id)
 
-    def remove_empty(self) -> None:
-        """Remove the directory that stood for no rows."""
-        if layout.owned_by(self.files, self.empty, self.transaction_id):
+    def remove_empty(self) -> bool:
+        """Remove the directory that stood for no rows, where it is ours; rows that are there now belong to others."""
+        if not layout.owned_by(self.files, self.empty, self.transaction_id):
+            return False
+        if self.written_past_us():
+            layout.mark_published(self.files, self.empty, self.transaction_id)  # It goes as a replaced version does.
+        else:
             self.files.remove_tree(self.empty)
+        return True
 
     def mark_published(self) -> None:
         """Say beside the files that they were published, where nothing in the metastore would tell it for good."""

@@ -5,7 +5,7 @@ The plan is a manifest in the version's directory and not in the document, becau
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,9 @@ class Plan:
         return cls(tuple(changes), found["marks"], bool(found.get("loses")))
 
 
-def unexpected(plan: Plan, now: Mapping[Key, str], empty: str) -> list[Key]:
+def unexpected(plan: Plan, now: Mapping[Key, str], empty: Callable[[Key], str]) -> list[Key]:
     """Partitions that are neither as they were at prepare nor as we want them."""
-    return [change.key for change in plan.changes if not _expected(change, now.get(change.key), empty)]
+    return [change.key for change in plan.changes if not _expected(change, now.get(change.key), empty(change.key))]
 
 
 def _expected(change: Change, location: str | None, empty: str) -> bool:

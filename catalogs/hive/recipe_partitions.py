@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from twophase.catalogs.files import is_below, join, same
+from twophase.catalogs.files import is_below, join, parent, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import is_redacted
 from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
@@ -47,6 +47,11 @@ class PointerPartitions(PointerParticipant):
     def root(self) -> str:
         """The table's own directory after an INSERT that leaves directories behind in the one before."""
         return layout.root_of(self.version)
+
+    def empty_of(self, key: Key) -> str:
+        """A directory without rows for one partition: what others write to it is read as rows of no other one."""
+        columns = tuple(self.stored_definition.partition_columns)
+        return join(self.empty, layout.partition_name(key, columns))
 
     def is_unmoved(self, now: HiveTable) -> bool:
         # Another INSERT may have given the table a new root, whose rows lie in its partitions.
@@ -172,7 +177,7 @@ class PointerPartitions(PointerParticipant):
         if self.purpose is Purpose.INSERT_INTO:
             return []
         gone = [key for key in sorted(present) if key not in new and self._in_scope(table, key)]
-        return [Change(key, REMOVE, registered[key], self.empty) for key in gone if key in registered]
+        return [Change(key, REMOVE, registered[key], self.empty_of(key)) for key in gone if key in registered]
 
     def _in_scope(self, table: HiveTable, key: Key) -> bool:
         if self.scope is None:
@@ -195,7 +200,7 @@ class PointerPartitions(PointerParticipant):
         for key, change in sorted(based.items()):
             if key in done or (change.action == ADD and self.purpose is not Purpose.INSERT_INTO and self._gone(key)):
                 continue
-            location = self.empty
+            location = self.empty_of(key)
             if change.action != REMOVE:
                 location = join(self.version, layout.partition_name(key, tuple(columns)))
                 self.files.make_directory(location)
@@ -209,7 +214,7 @@ class PointerPartitions(PointerParticipant):
     def _is_from_base(self, location: str) -> bool:
         """Whether the earlier statement of the same transaction registered a partition there, without rows."""
         base = self.document.get("base")
-        return base is not None and same(location, layout.empty_beside(base))
+        return base is not None and is_below(location, layout.empty_beside(base))
 
     def _gone(self, key: Key) -> bool:
         """Whether this overwrite removes a partition that only the earlier statement made."""
@@ -222,8 +227,10 @@ class PointerPartitions(PointerParticipant):
         """Register what is missing, without rows, and the directory that stands for no rows."""
         with self.step("add_empty"):
             layout.write_stamp(self.files, self.empty, self.stamp_facts())
+            for change in plan.of(ADD, REMOVE):
+                self.files.make_directory(self.empty_of(change.key))
             now = self.locations(table)
-            missing = {change.key: self.empty for change in plan.of(ADD) if change.key not in now}
+            missing = {change.key: self.empty_of(change.key) for change in plan.of(ADD) if change.key not in now}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
 
     # -- publishing ----------------------------------------------------------------------------------------------
@@ -257,11 +264,20 @@ class PointerPartitions(PointerParticipant):
         self.tell()
 
     def _check_partitions(self, plan: Plan, now: Mapping[Key, str]) -> None:
-        if changed := unexpected(plan, now, self.empty):
+        if changed := unexpected(plan, now, self.empty_of):
             raise self.conflict(f"another writer changed its partition {'/'.join(changed[0])} meanwhile")
+        if not plan.only_adds and (written := self._written_to_new(plan)):
+            raise self.conflict(f"{written[0]} was written to a new partition of it meanwhile, past twophase")
         for directory, mark in plan.marks.items():
             if self.files.change_mark(directory) != mark:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
+
+    def _written_to_new(self, plan: Plan) -> list[str]:
+        """Files that others wrote to the partitions which this transaction has registered without rows."""
+        base = self.document.get("base")
+        written = self.written_past_us() if plan.of(ADD) else []
+        is_based = any(self._is_from_base(change.old) for change in plan.of(SWITCH) if change.old)
+        return [*written, *(self.files_in(layout.empty_beside(base)) if base and is_based else ())]
 
     def _switch(self, table: HiveTable, plan: Plan, listed: Mapping[Key, HivePartition]) -> None:
         """The publish."""
@@ -284,7 +300,7 @@ class PointerPartitions(PointerParticipant):
         if location is None:
             return change.action != REMOVE
         # Anything else is another writer's.
-        return not same(location, change.new) and same(location, change.old or self.empty)
+        return not same(location, change.new) and same(location, change.old or self.empty_of(change.key))
 
     def _roll_forward(self, table: HiveTable, plan: Plan) -> None:
         now = self.locations(table)
@@ -328,7 +344,7 @@ class PointerPartitions(PointerParticipant):
         if gone := plan.of(REMOVE):
             with self.step("drop_partitions"):
                 now = self.locations(table)
-                ours = [change for change in gone if same(now.get(change.key), self.empty)]
+                ours = [change for change in gone if same(now.get(change.key), change.new)]
                 self.metastore.drop_partitions(table, self._partitions(table, ours))
         if self.effect == REPLACE and not same(table.location, self.version):
             with self.step("redefine"):
@@ -382,7 +398,9 @@ class PointerPartitions(PointerParticipant):
         if table is not None and table.partitioned and plan is not None:
             with self.step("drop_partitions"):
                 now = self.locations(table)
-                ours = [change for change in plan.of(ADD) if same(now.get(change.key), self.empty)]
+                added = [change for change in plan.of(ADD) if same(now.get(change.key), self.empty_of(change.key))]
+                kept = {parent(join(self.empty, name)) for name in self.written_past_us()} if added else set()
+                ours = [change for change in added if self.empty_of(change.key) not in kept]
                 self.metastore.drop_partitions(table, self._partitions(table, ours))
         super().undo()
 
@@ -407,8 +425,10 @@ class PointerPartitions(PointerParticipant):
         self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
         back = {c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old and c.key not in missing}
         # New partitions lose their rows together with the others.
-        added = {c.key: self.empty for c in plan.of(ADD)}
+        added = {c.key: self.empty_of(c.key) for c in plan.of(ADD)}
         layout.write_stamp(self.files, self.empty, self.stamp_facts())
+        for place in added.values():
+            self.files.make_directory(place)
         wanted = [replace(listed[key], location=place) for key, place in {**back, **added}.items() if key in listed]
         self.metastore.alter_partitions(table, wanted)
         if plan.only_adds:  # Else they were there before the publish, without rows, and go with the abort.

@@ -249,13 +249,23 @@ def test_a_timeline_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> 
     assert not file.parent.exists()
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?cache=shared&uri=true",
+        "sqlite:///file:line?mode=memory&uri=true",
+        "sqlite:///file:/line?vfs=memdb&uri=true",
+    ],
+)
 def test_a_timeline_in_memory_is_refused(url: str) -> None:
     assert "forget" in refuse(url)
 
 
-def test_a_wrong_url_is_refused_without_repeating_it() -> None:
-    text = refuse("postgres secret=hunter2")
+@pytest.mark.parametrize("url", ["postgres secret=hunter2", "postgresql://ann:hunter2@host:port/db"])
+def test_a_wrong_url_is_refused_without_repeating_it(url: str) -> None:
+    text = refuse(url)
     assert "hunter2" not in text
     assert "sqlite:////" in text
 
@@ -264,10 +274,24 @@ def test_a_database_without_a_driver_is_refused_with_the_remedy() -> None:
     assert "pip install" in refuse("nosuchdb://user:hunter2@host/db")
 
 
-def test_a_server_that_does_not_answer_is_told_without_its_password() -> None:
-    text = refuse("postgresql+psycopg://ann:hunter2@127.0.0.1:1/db?connect_timeout=2")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://ann:hunter2@127.0.0.1:1/db?connect_timeout=2",
+        "postgresql+psycopg://ann@127.0.0.1:1/db?connect_timeout=2&password=hunter2",
+    ],
+)
+def test_a_server_that_does_not_answer_is_told_without_its_password(url: str) -> None:
+    text = refuse(url)
     assert "hunter2" not in text
     assert "127.0.0.1" in text
+
+
+@pytest.mark.filterwarnings("ignore:Query string argument:sqlalchemy.exc.SAWarning")
+def test_a_secret_in_a_url_is_neither_shown_nor_in_a_suggested_command(file: Path) -> None:
+    with closing(Timeline(f"sqlite:///{file}?password=hunter2")) as timeline:
+        assert "hunter2" not in timeline.display_url + timeline.option + repr(timeline)
+        assert timeline.option == ""
 
 
 # -- no secrets -------------------------------------------------------------------------------------------------------

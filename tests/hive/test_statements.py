@@ -412,3 +412,21 @@ def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     assert all(versions in (["0"] * 9, ["1"] * 8) for versions in seen)
     assert (seen[0], seen[-1]) == (["0"] * 9, ["1"] * 8)
     assert world.partitions("t") == ["k=1", "k=2", "k=3"]
+
+
+def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_lost(world: World) -> None:
+    world.sql("CREATE TABLE f (a INT, k INT) USING parquet PARTITIONED BY (k)")
+    world.sql("INSERT INTO f VALUES (1, 1)")
+    new = world.sql("SELECT * FROM VALUES (2, 1), (3, 2), (4, 3) AS r(a, k)")
+    participant = world.stage("f", new, Purpose.INSERT_INTO)
+    world.sql("INSERT INTO f VALUES (5, 2)")
+    seen = [(1, 1), (5, 2)]
+    assert world.rows("f") == seen  # and in no other new partition
+    with pytest.raises(WriteConflictError, match="past twophase"):
+        participant.commit()
+    participant.abort()
+    world.reborn(participant).abort()
+    assert world.rows("f") == seen
+    assert world.partitions("f") == ["k=1", "k=2"]
+    world.run("f", world.sql("SELECT * FROM VALUES (3, 2), (4, 3) AS r(a, k)"), Purpose.INSERT_INTO)
+    assert world.rows("f") == [(1, 1), (3, 2), (4, 3), (5, 2)]

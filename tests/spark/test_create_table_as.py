@@ -134,6 +134,22 @@ def test_only_the_partitions_of_the_scope_are_overwritten(hive: Store) -> None:
     assert hive.rows("t") == [(0, 0), (7, 1)]
 
 
+@pytest.mark.parametrize("name", ["a.b", "a`b", "a b", "größe"])
+def test_a_column_may_have_a_name_with_any_character(jdbc: Store, name: str) -> None:
+    quoted = name.replace("`", "``")
+    jdbc.sql(f"CREATE TABLE @t AS SELECT 1 AS `{quoted}`, 'x' AS b")
+    jdbc.insert(f"SELECT 'y' AS b, 2 AS `{quoted}`", "t")
+    assert jdbc.rows("t") == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize("name", ["a``b", "..", "a.b", "größe"])
+def test_a_name_that_the_session_catalog_cannot_hold_is_refused_in_sparks_words(hive: Store, name: str) -> None:
+    before = hive.began()
+    with pytest.raises(PySparkException, match="is not a valid name"):
+        hive.spark.sql(f"CREATE TABLE `{name}` AS SELECT raise_error('ran') AS a")
+    assert hive.began() == before
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import cast
+
 import pytest
 
+from twophase.catalog import Catalog, Environment
 from twophase.errors import ConfigurationError
 from twophase.spark import options
+from twophase.testing.chaos import ChaosCatalog
 
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
 
@@ -66,6 +72,17 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.sql.catalog.Lake": CHAOS, "spark.sql.catalog.lake": CHAOS}, "Two catalogs have one name"),
         ({"spark.twophase.atomicty": "required"}, "Did you mean atomicity?"),
         ({"spark.twophase.atomicity": "prefered"}, "Did you mean preferred?"),
+        ({"spark.sql.catalog.x": "Twophase.Hive"}, "Did you mean twophase.hive"),
+        ({"spark.sql.catalog.x": "two_phase.jdbc"}, "Did you mean twophase.jdbc"),
+        ({"spark.sql.catalog.x": " twophase.jdbc"}, "Did you mean twophase.jdbc"),
+        ({"spark.sql.catalog.x": "jdbc"}, "Did you mean twophase.jdbc"),
+        ({"spark.sql.catalog.x": "..relative:Catalog"}, "cannot be imported"),
+        ({"spark.sql.catalog.a.b": "twophase.jdbc"}, "the name of a catalog has no dot"),
+        ({"spark.sql.catalog.": "twophase.hive"}, "can be no catalog"),
+        ({"spark.sql.catalog.Global_Temp": CHAOS}, "can be no catalog"),
+        ({"spark.Twophase.atomicity": "preferred"}, "Did you mean spark.twophase.atomicity?"),
+        ({"spark.two_phase.Timeline": "x"}, "Did you mean spark.twophase.timeline?"),
+        ({"spark.twophase.session.catalog": ""}, "session.catalog is ''"),
         ({"spark.twophase.retention": "a week"}, "no duration"),
         ({"spark.twophase.retention": "-1d"}, "no duration"),
         ({"spark.twophase.lease": "0"}, "more than 0"),
@@ -84,6 +101,35 @@ def test_a_mistake_is_named_with_the_nearest_right_word(configuration: dict[str,
         options.read(configuration)
 
     assert message in str(caught.value)
+
+
+class Raises(ChaosCatalog):
+    """A plugin that cannot be made."""
+
+    def __init__(self, *_: object) -> None:
+        raise RuntimeError("no disk")
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Catalog, "abstract"), (Raises, "RuntimeError: no disk")])
+def test_a_plugin_that_cannot_be_made_is_refused_with_its_name(kind: type[Catalog], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"Catalog lake cannot be made.*{words}"):
+        options.made(options.CatalogOptions("lake", kind), cast(Environment, None))
+
+
+def test_a_plugin_whose_module_raises_is_refused_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"spark\.sql\.catalog\.x .*RuntimeError: no licence"):
+        options.read({"spark.sql.catalog.x": "broken_plugin:Catalog"})
+
+
+def test_a_kind_that_two_packages_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("hive", f"{module}:Hive", options.ENTRY_POINTS) for module in ("one", "two")]
+    monkeypatch.setattr(options, "entry_points", lambda **_: points)
+    with pytest.raises(ConfigurationError, match=r"several packages offer .* one:Hive, two:Hive"):
+        options.read({"spark.sql.catalog.x": "twophase.hive"})
 
 
 def test_options_of_what_may_be_another_catalog_are_left_alone() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import twophase
 from tests.spark.conftest import Start
-from twophase.errors import AtomicityNotSupportedError
+from twophase.errors import AtomicityNotSupportedError, WriteConflictError
 from twophase.spark.session import Handle
 
 pytestmark = pytest.mark.spark40
@@ -417,6 +417,20 @@ def test_what_a_block_cached_stands_in_no_later_statements_way(spark: SparkSessi
     assert rows(spark, "SELECT * FROM more") == [(11,), (12,), (13,)]
     spark.sql("DROP VIEW more")
     spark.sql("INSERT OVERWRITE old SELECT 1")
+
+
+def test_rows_written_past_a_block_to_a_partition_that_it_registered_are_kept(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE shared PARTITIONED BY (p) AS SELECT 1 AS a, 1 AS p")
+    try:
+        with pytest.raises(WriteConflictError, match="past twophase"), twophase.transaction(spark):
+            spark.sql("INSERT OVERWRITE shared SELECT 2, 2")
+            spark.sql("INSERT INTO shared SELECT 3, 2")
+            spark._jsparkSession.sql("REFRESH TABLE shared")
+            spark._jsparkSession.sql("INSERT INTO shared SELECT 4, 2")
+        spark.sql("REFRESH TABLE shared")
+        assert rows(spark, "SELECT * FROM shared") == [(1, 1), (4, 2)]
+    finally:
+        spark.sql("DROP TABLE shared")
 
 
 @pytest.fixture

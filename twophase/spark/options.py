@@ -11,8 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from twophase.catalog import Catalog
-from twophase.errors import CatalogError, ConfigurationError
+from twophase.catalog import Catalog, Environment
+from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
 
 CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
@@ -34,6 +34,9 @@ KNOWN: Mapping[str, str] = {
 
 #: What to do where a statement is refused: the policy is read when a session is attached.
 PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach again"
+
+#: What Spark looks for by these names is never a catalog.
+_SPARKS_OWN = frozenset({"global_temp", "system"})
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
@@ -106,6 +109,7 @@ def read(configuration: Mapping[str, str]) -> Options:
     own = {key.removeprefix(PREFIX): value for key, value in configuration.items() if key.startswith(PREFIX)}
     for name in own:
         refuse_unknown(name, KNOWN, prefix=PREFIX)
+    _refuse_other_prefixes(configuration)
     values = {
         key.removeprefix(CATALOG_PREFIX): value
         for key, value in configuration.items()
@@ -115,6 +119,7 @@ def read(configuration: Mapping[str, str]) -> Options:
     session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)
     _refuse_twins(catalogs)
     _refuse_orphans(catalogs, values)
+    _refuse_dotted(values)
     return Options(
         catalogs=tuple(catalogs),
         session_catalog=session_catalog,
@@ -189,6 +194,19 @@ def refuse_unknown(name: str, known: Iterable[str], *, prefix: str) -> None:
         raise ConfigurationError(f"There is no option {prefix}{name}.", hint=nearest(name, known))
 
 
+def _refuse_other_prefixes(configuration: Mapping[str, str]) -> None:
+    """Refuse an option of ours below nearly our prefix, which would do nothing."""
+    for key in configuration:
+        start, _, rest = key.partition(".")
+        word, _, option = rest.partition(".")
+        if f"{start}.{word}." == PREFIX or start.lower() != PREFIX.partition(".")[0]:
+            continue
+        if option.lower() in KNOWN and difflib.get_close_matches(word.lower(), [KIND.rstrip(".")], cutoff=0.75):
+            raise ConfigurationError(
+                f"{key} is set, and there is no such option.", hint=f"Did you mean {PREFIX}{option.lower()}?"
+            )
+
+
 def duration(name: str, text: str) -> float:
     """Seconds from ``90``, ``30s``, ``15m``, ``12h``, ``1d``."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w|)\s*", text.lower())
@@ -215,11 +233,22 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _is_ours(kind: str) -> bool:
-    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named twophase.
-    return kind == "twophase" or kind.startswith(KIND) or ":" in kind
+    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named nearly as twophase.
+    package, _, _ = kind.strip().lower().replace("/", ".").partition(".")
+    return ":" in kind or bool(difflib.get_close_matches(package, [KIND.rstrip(".")], cutoff=0.85)) or _is_bare(kind)
+
+
+def _is_bare(kind: str) -> bool:
+    """Whether it is the name of a kind alone, without ``twophase.``."""
+    return kind.strip().lower() in {point.name for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
+    if not name or name.lower() in _SPARKS_OWN:
+        raise ConfigurationError(
+            f"{CATALOG_PREFIX}{name} is set: {name!r} can be no catalog, as Spark means something else by it.",
+            hint=f"Give the twophase catalog another name: {CATALOG_PREFIX}NAME = {kind}",
+        )
     if name.lower() == "spark_catalog":
         raise ConfigurationError(
             "spark_catalog is Spark's own and is never replaced.",
@@ -241,6 +270,25 @@ def checked(name: str, kind: type[Catalog], options: Mapping[str, str]) -> Catal
     return CatalogOptions(name, kind, dict(options))
 
 
+def made(item: CatalogOptions, environment: Environment) -> Catalog:
+    """The catalog of these options.
+
+    Raises
+    ------
+    ConfigurationError
+        It refuses an option, or its class cannot be made.
+    """
+    try:
+        return item.kind(item.recorded_name, item.options, environment)
+    except TwoPhaseError:
+        raise
+    except Exception as error:  # a plugin may raise anything
+        raise ConfigurationError(
+            f"Catalog {item.name} cannot be made: {item.kind.__qualname__} raised {type(error).__name__}: {error}",
+            hint=f"Check its options, {CATALOG_PREFIX}{item.name}.*, and the class itself.",
+        ) from error
+
+
 def find_kind(kind: str, where: str) -> type[Catalog]:
     """The catalog class that ``twophase.<kind>`` or ``package.module:Class`` names.
 
@@ -256,36 +304,51 @@ def find_kind(kind: str, where: str) -> type[Catalog]:
 
 
 def _entry_point(kind: str, where: str) -> object:
-    known = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    points = entry_points(group=ENTRY_POINTS)
+    known = {point.name: point for point in points}
     name = kind.removeprefix(KIND)
-    if name not in known:
-        hint = nearest(name, known).replace("Did you mean ", "Did you mean twophase.")
+    if len(given := sorted({point.value for point in points if point.name == name})) > 1:
+        raise ConfigurationError(
+            f"{where} is {kind!r}, and several packages offer a catalog kind {name!r}: {', '.join(given)}.",
+            hint="Uninstall all but one of them, or name the class: " + f"{where} = {given[0]}",
+        )
+    if not kind.startswith(KIND) or name not in known:
+        hint = nearest(re.split(r"[./]", kind.strip())[-1], known).replace("Did you mean ", f"Did you mean {KIND}")
         raise ConfigurationError(f"{where} is {kind!r}: there is no catalog kind {name!r}.", hint=hint)
     try:
         return known[name].load()
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{where} is {kind!r}, whose package cannot be imported: {error}.",
-            hint=f"Install what it needs: pip install 'twophase[{name}]'.",
+            hint=f"Install what it needs: pip install 'twophase[{name}]'."
+            if known[name].value.startswith(KIND)
+            else f"Install what {known[name].value} needs.",
         ) from error
+    except Exception as error:  # a plugin's module may raise anything
+        raise _not_importable(where, kind, known[name].value, error) from error
 
 
 def _dotted(kind: str, where: str) -> object:
     module, _, name = kind.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{where} is {kind!r}, which cannot be imported: {error}.",
-            hint="Write twophase.<kind>, or package.module:Class of an importable module.",
-        ) from error
+    except Exception as error:  # a plugin's module may raise anything
+        raise _not_importable(where, kind, kind, error) from error
+
+
+def _not_importable(where: str, kind: str, name: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where} is {kind!r}, which cannot be imported: {type(error).__name__}: {error}.",
+        hint="Write twophase.<kind>, or package.module:Class of an importable module. "
+        f"Try it with: python -c 'import {name.partition(':')[0]}'",
+    )
 
 
 def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values: Mapping[str, str]) -> str | None:
     """The catalog for unprefixed names; adds the Hive catalog that attach makes by itself."""
     if wanted is not None and wanted.lower() == "none":
         return None
-    name = wanted or OWN_NAME
+    name = OWN_NAME if wanted is None else wanted
     if any(catalog.name == name for catalog in catalogs):
         return name
     if wanted not in (None, OWN_NAME):
@@ -329,6 +392,17 @@ def _refuse_orphans(catalogs: list[CatalogOptions], values: Mapping[str, str]) -
             raise ConfigurationError(
                 f"{CATALOG_PREFIX}{key} is set, and there is no catalog {name}.",
                 hint=f"Did you mean {CATALOG_PREFIX}{folded[close[0]]}.{option}?",
+            )
+
+
+def _refuse_dotted(values: Mapping[str, str]) -> None:
+    """Refuse a catalog whose name has a dot: Spark takes it for the option of another one, and nobody would load it."""
+    for key, kind in values.items():
+        name, _, option = key.partition(".")
+        if option and name not in values and kind.startswith(KIND) and _is_bare(kind.removeprefix(KIND)):
+            raise ConfigurationError(
+                f"{CATALOG_PREFIX}{key} is {kind!r}, and the name of a catalog has no dot.",
+                hint=f"Write for instance: {CATALOG_PREFIX}{key.replace('.', '_')} = {kind}",
             )
 
 

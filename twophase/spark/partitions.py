@@ -84,8 +84,23 @@ class SparkPartitions:
         PySparkException
             The user's own error, or that of ``work``.
         """
+        names = df.columns
+        # PySpark looks each column up by its bare name, and so finds none with such a character in it.
+        if any("." in name or "`" in name for name in names):
+            df, work = df.toDF(*(f"_{number}" for number in range(len(names)))), _Renamed(work, names)
         answers = df.mapInArrow(_Task(work), "rows BIGINT").collect()
         return sum(row[0] for row in answers)
+
+
+class _Renamed:
+    """Gives columns their own names back."""
+
+    def __init__(self, work: Work, names: Sequence[str]) -> None:
+        self._work = work
+        self._names = list(names)
+
+    def __call__(self, part: int, batches: Iterable[pa.RecordBatch]) -> int:
+        return self._work(part, (batch.rename_columns(self._names) for batch in batches))
 
 
 class _Each:

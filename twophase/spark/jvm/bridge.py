@@ -452,9 +452,14 @@ class Jvm:
 
     def invalid_name(self, name: str) -> Any:
         """Spark's exception for the name of a table or database with other characters than it allows."""
+        from pyspark.errors import PySparkException
+
         with private_name("QueryCompilationErrors.invalidNameForTableOrDatabaseError", self.spark):
             errors = self.kind("org.apache.spark.sql.errors.QueryCompilationErrors")
-            return errors.invalidNameForTableOrDatabaseError(name)
+            try:
+                return errors.invalidNameForTableOrDatabaseError(name)
+            except PySparkException:  # Spark parses the name for its text, and cannot parse each
+                return errors.invalidNameForTableOrDatabaseError(quote(name))
 
     def runtime_exception(self, message: str) -> Any:
         """A plain ``RuntimeException``."""
