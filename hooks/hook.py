@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from twophase.errors import ConfigurationError
 from twophase.hooks.status import JobStatus
 
 
@@ -67,3 +70,19 @@ class JobStatusHook:
         job : JobStatus
             Its ``tasks_done`` and ``tasks_total`` moved.
         """
+
+
+def checked(hooks: Iterable[JobStatusHook]) -> tuple[JobStatusHook, ...]:
+    """The hooks, all of them hooks: of others each call would fail, and only the log would say so.
+
+    Raises
+    ------
+    ConfigurationError
+    """
+    found = tuple(hooks) if isinstance(hooks, Iterable) else (hooks,)
+    if wrong := [hook for hook in found if not isinstance(hook, JobStatusHook)]:
+        raise ConfigurationError(
+            f"{wrong[0]!r} is no JobStatusHook. Nothing was started.",
+            hint="Pass objects of classes that extend twophase.hooks.JobStatusHook: hooks=[Log()].",
+        )
+    return found

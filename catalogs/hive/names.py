@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Set
 
+import pyarrow as pa
+
 from twophase.catalogs import metastore_names
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
 from twophase.errors import CatalogError
@@ -88,8 +90,26 @@ def _check_partitioning(
             f"The partition column {', '.join(missing)} is not among the columns of {path} ({', '.join(columns)}).",
             path=path,
         )
+    _check_partition_types(path, definition, partition_columns, columns)
     if partition_columns and len(partition_columns) == len(columns):
         raise CatalogError(f"All columns of {path} are partition columns: at least one must hold data.", path=path)
+
+
+def _check_partition_types(
+    path: ObjectPath, definition: TableDefinition, partition_columns: list[str], columns: list[str]
+) -> None:
+    """A partition's value is a text in the name of its directory: a SerDe would write others, and read none of them."""
+    if not definition.serde and definition.provider not in (None, "hive"):
+        return  # Spark's own writers refuse them, in its words
+    types = dict(zip(columns, definition.schema.types, strict=True))
+    wrong = [name for name in partition_columns if pa.types.is_nested(types[name]) or pa.types.is_null(types[name])]
+    if wrong:
+        raise CatalogError(
+            f"The partition column {', '.join(wrong)} of {path} has the type {types[wrong[0]]}, which no directory "
+            "can be named by.",
+            path=path,
+            hint="Cast it in the query, for instance to a string with to_json.",
+        )
 
 
 def _check_clustering(

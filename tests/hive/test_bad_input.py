@@ -50,6 +50,9 @@ def test_reserved_words_and_capitals_are_names_like_others(world: World) -> None
         ("SELECT 1 AS a", {"by": ["b"]}, "not among the columns"),
         ("SELECT 1 AS a, 2 AS b", {"by": ["b", "B"]}, "more than once"),
         ("SELECT 1 AS a, 2 AS b", {"by": ["b", "a"]}, "All columns"),
+        ("SELECT 1 AS a, map(1, 2) AS b", {"by": ["b"], "provider": "hive"}, "no directory"),
+        ("SELECT 1 AS a, array(1) AS b", {"by": ["b"], "provider": "hive"}, "no directory"),
+        ("SELECT 1 AS a, NULL AS b", {"by": ["b"], "provider": "hive"}, "no directory"),
         ("SELECT 1 AS a", {"bucketing": BucketSpec(2, ("b",))}, "no data column"),
     ],
 )

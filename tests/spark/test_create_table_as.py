@@ -150,6 +150,52 @@ def test_a_name_that_the_session_catalog_cannot_hold_is_refused_in_sparks_words(
     assert hive.began() == before
 
 
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"df": "SELECT 1"}, "df, a DataFrame"),
+        ({"catalog": None}, "catalog, a Catalog"),
+        ({"catalog": "hvie"}, "Did you mean hive"),
+        ({"path": None}, "names no table"),
+        ({"path": b"default.t"}, "names no table"),
+        ({"path": ("default", b"t")}, "names no table"),
+        ({"path": ()}, "names no table"),
+        ({"purpose": "create_table_as"}, "purpose, a Purpose"),
+        ({"partitioned_by": [1]}, "partitioned_by, names"),
+        ({"properties": {"a": 1}}, "properties and options"),
+        ({"options": "a=1"}, "properties and options"),
+        ({"comment": 5}, "comment and location, texts"),
+        ({"location": ""}, "location, which is not empty"),
+        ({"transaction": "t"}, "transaction, a Transaction"),
+        ({"hooks": 5}, "5 is no JobStatusHook"),
+        ({"hooks": [JobStatusHook]}, "is no JobStatusHook"),
+    ],
+)
+def test_an_argument_of_another_type_is_named_and_nothing_begins(
+    hive: Store, facts: dict[str, Any], words: str
+) -> None:
+    before = hive.began()
+    given = {"df": hive.sql("SELECT raise_error('ran') AS a"), "catalog": "hive", "path": "default.t"} | facts
+    with pytest.raises(ConfigurationError, match=words):
+        twophase.create_table_as(**given)
+    assert hive.began() == before
+
+
+def test_what_is_no_hook_is_refused_by_attach_and_by_a_block(spark: SparkSession) -> None:
+    hook: Any = "Log"
+    with pytest.raises(ConfigurationError, match="no JobStatusHook"):
+        twophase.attach(spark, hooks=[hook])
+    with pytest.raises(ConfigurationError, match="no JobStatusHook"), twophase.transaction(spark, hooks=[hook]):
+        pytest.fail("it began")
+    with pytest.raises(ConfigurationError, match="no Spark session"):
+        twophase.attach("spark")
+
+
+def test_a_single_partition_column_needs_no_list(hive: Store) -> None:
+    hive.write("SELECT 1 AS id, 2 AS day", "t", Purpose.CREATE_TABLE_AS, partitioned_by="day")
+    assert hive.rows("t") == [(1, 2)]
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.coordinator import Coordinator
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
-from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.hook import JobStatusHook, checked
 from twophase.hooks.statement import JobScope, Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform
 from twophase.spark import live, types
@@ -81,7 +81,7 @@ def create_table_as(
         The target is not as the purpose needs it, or the columns do not fit it; nothing was started, and a transaction
         around this goes on as it was.
     ConfigurationError
-        An insert that says anything of the table: it has all that already.
+        An argument of another type; or an insert that says anything of the table: it has all that already.
     AtomicityNotSupportedError
         The catalog offers no two-phase write for this.
     TransactionAborted, TransactionInDoubt
@@ -91,6 +91,7 @@ def create_table_as(
     -----
     Source of the idea: the Table API half of Flink FLIP-305.
     """
+    told = checked(hooks)
     target = _object_path(path)
     clauses: dict[str, Any] = {
         "provider": provider,
@@ -100,6 +101,7 @@ def create_table_as(
         "comment": comment,
         "location": location,
     }
+    _check_types(df, catalog, purpose, overwrite, transaction, coordinator, clauses)
     unused = clauses if purpose.inserts else {}
     _refuse(purpose, target, unused if purpose is Purpose.INSERT_OVERWRITE else {**unused, "overwrite": overwrite})
     host = _Host.of(df, catalog, coordinator)
@@ -116,8 +118,8 @@ def create_table_as(
     with host.interruptible():
         own = joined or host.coordinator.begin()
         participant = _stage(own, host.catalog, target, definition, purpose, overwrite, autocommit=joined is None)
-        told = (*host.hooks_of(own), *hooks)
-        statement = Statement(own, participant, hooks=told, autocommit=joined is None, job_scope=host.job_scope)
+        heard = (*host.hooks_of(own), *told)
+        statement = Statement(own, participant, hooks=heard, autocommit=joined is None, job_scope=host.job_scope)
         statement.start()
         live.run_statement(host.handle, statement, rows, table)
     return own
@@ -136,13 +138,48 @@ def _new_definition(
     return TableDefinition(
         schema=types.to_arrow_schema(df.schema.toNullable()),
         provider=provider,
-        partitioning=tuple(Transform.identity(c) if isinstance(c, str) else c for c in partitioned_by),
+        partitioning=tuple(Transform.identity(c) if isinstance(c, str) else c for c in _several(partitioned_by)),
         properties=dict(properties or {}),
         options=dict(options or {}),
         comment=comment,
         location=location,
         external=location is not None,
     )
+
+
+def _several(partitioned_by: Sequence[str | Transform]) -> Sequence[str | Transform]:
+    """A single name is no sequence of its letters."""
+    return [partitioned_by] if isinstance(partitioned_by, str) else partitioned_by
+
+
+def _check_types(
+    df: Any, catalog: Any, purpose: Any, overwrite: Any, transaction: Any, coordinator: Any, clauses: Mapping[str, Any]
+) -> None:
+    """Refuse arguments of other types: further down they would fail in words of other things, or not at all."""
+    by = clauses["partitioned_by"]
+    maps = [clauses["properties"] or {}, clauses["options"] or {}]
+    texts = [clauses[name] for name in ("provider", "comment", "location")]
+    right = {
+        "df, a DataFrame": hasattr(df, "sparkSession") and hasattr(df, "schema"),
+        "catalog, a Catalog or its name": isinstance(catalog, Catalog | str),
+        "purpose, a Purpose": isinstance(purpose, Purpose),
+        "overwrite, an OverwriteScope": isinstance(overwrite, OverwriteScope | None),
+        "transaction, a Transaction": isinstance(transaction, Transaction | None),
+        "coordinator, a Coordinator": isinstance(coordinator, Coordinator | None),
+        "partitioned_by, names of columns or Transforms": isinstance(by, Iterable)
+        and all(isinstance(column, str | Transform) for column in by),
+        "properties and options, texts by name": all(
+            isinstance(found, Mapping) and all(isinstance(text, str) for pair in found.items() for text in pair)
+            for found in maps
+        ),
+        "provider, comment and location, texts": all(isinstance(text, str | None) for text in texts),
+        "location, which is not empty": clauses["location"] != "",
+    }
+    if wrong := [what for what, fits in right.items() if not fits]:
+        raise ConfigurationError(
+            f"create_table_as was given something else than {'; '.join(wrong)}. Nothing was started.",
+            hint="For instance: create_table_as(df, 'hive', 'database.table', partitioned_by=['day'])",
+        )
 
 
 def _refuse(purpose: Purpose, path: ObjectPath, arguments: Mapping[str, Any]) -> None:
@@ -193,7 +230,13 @@ def _stage(
 def _object_path(path: ObjectPath | str | Sequence[str]) -> ObjectPath:
     if isinstance(path, ObjectPath):
         return path
-    return ObjectPath.of(*(path.split(".") if isinstance(path, str) else path))
+    parts = path.split(".") if isinstance(path, str) else path
+    if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            f"{path!r} names no table. Nothing was started.",
+            hint="Write 'database.table', or ('database', 'table') where a name holds a dot.",
+        )
+    return ObjectPath.of(*parts)
 
 
 class _Host:

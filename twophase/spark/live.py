@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError
-from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.hook import JobStatusHook, checked
 from twophase.hooks.interrupts import carried_through
 from twophase.hooks.statement import Statement
 from twophase.hooks.status import JobState
@@ -117,8 +117,9 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
     What it raises is told at :func:`twophase.transaction`.
     """
     _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
+    told = checked(hooks)
     tx = handle.coordinator.begin()
-    live = LiveTransaction(handle, tx, tuple(hooks))
+    live = LiveTransaction(handle, tx, told)
     with _block(handle, tx.id):
         try:
             with afterwards(lambda: _close(handle, tx)):

@@ -10,7 +10,7 @@ from typing import Any
 from twophase.catalog import Catalog
 from twophase.coordinator import Coordinator, Recovered
 from twophase.errors import AtomicityNotSupportedError, ConfigurationError
-from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.hook import JobStatusHook, checked
 from twophase.model import ObjectPath
 from twophase.redaction import logger
 from twophase.spark import live, options, shared
@@ -61,6 +61,7 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
         The timeline cannot be used; nothing was changed.
     """
     spark = spark if spark is not None else _active_session()
+    hooks = checked(hooks)
     jvm = Jvm(spark)
     with _lock:
         _forget_stopped()
