@@ -39,7 +39,7 @@ def create(url: str, *, create: bool = True) -> sa.Engine:
 def _parse(url: str) -> URL:
     try:
         return make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: the port is no number.
         # The text may hold a password: it is not repeated.
         raise TimelineError(
             "The timeline's URL cannot be read.",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from twophase.catalog import Catalog
 from twophase.errors import ConfigurationError
 from twophase.spark import options
+from twophase.testing.chaos import ChaosCatalog
 
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
 
@@ -73,6 +77,15 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.sql.catalog.Hive.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
         ({"spark.sql.catalog.lake": CHAOS, "spark.sql.catalog.lak.seed": "1"}, "Did you mean spark.sql.catalog.lake"),
         ({"spark.twophase.session.catalog": "lak", "spark.sql.catalog.lake": CHAOS}, "Did you mean lake?"),
+        ({"spark.sql.catalog.x": "Twophase.hive"}, "Did you mean twophase.hive"),
+        ({"spark.sql.catalog.x": " twophase.hive"}, "Did you mean twophase.hive"),
+        ({"spark.sql.catalog.x": ".relative:Catalog"}, "cannot be imported"),
+        ({"spark.sql.catalog.a.b": "twophase.hive"}, "holds no dot"),
+        ({"spark.sql.catalog.": CHAOS}, "has no name"),
+        ({"spark.sql.catalog.Global_Temp": CHAOS}, "global temporary views"),
+        ({"spark.twophse.timeline": "x"}, "Did you mean spark.twophase.timeline?"),
+        ({"spark.Twophase.atomicity": "x"}, "Did you mean spark.twophase.atomicity?"),
+        ({"spark.twophase.lease": "9" * 400}, "more than a hundred years"),
         (
             {"spark.twophase.session.catalog": "hive", "spark.sql.catalog.hive": "com.example.Catalog"},
             "foreign catalog",
@@ -92,6 +105,37 @@ def test_options_of_what_may_be_another_catalog_are_left_alone() -> None:
     )
 
     assert {c.name: c.options for c in found.catalogs} == {"hive": {}}
+
+
+def test_an_empty_session_catalog_is_the_default() -> None:
+    assert options.read({"spark.twophase.session.catalog": ""}).session_catalog == "hive"
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('no store; password=hush')", "def ("])
+def test_a_plugin_that_fails_on_import_is_named_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "twophase_broken_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(
+        ConfigurationError, match=r"spark\.sql\.catalog\.x .* it raised (Runtime|Syntax)Error"
+    ) as caught:
+        options.read({"spark.sql.catalog.x": "twophase_broken_plugin:Catalog"})
+
+    assert "hush" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError | SyntaxError)
+
+
+def test_a_plugin_that_cannot_be_made_is_named_with_its_error() -> None:
+    class Unreachable(ChaosCatalog):
+        def __init__(self, *_: object) -> None:
+            raise OSError("no route to store, password=hush")
+
+    for kind, words in ((Unreachable, "Unreachable raised OSError: no route"), (Catalog, "raised TypeError")):
+        with pytest.raises(ConfigurationError, match=f"Catalog x cannot be made: .*{words}") as caught:
+            options.make(options.CatalogOptions("x", kind), None)
+        assert "hush" not in str(caught.value)
 
 
 def test_secrets_do_not_show_in_the_representation() -> None:

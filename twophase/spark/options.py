@@ -9,14 +9,17 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from twophase.catalog import Catalog
-from twophase.errors import CatalogError, ConfigurationError
+from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
+from twophase.redaction import redact
 
 CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
 ENTRY_POINTS = "twophase.catalogs"
+_NAMING = "Give it another name: spark.sql.catalog.NAME = twophase.KIND."
 KIND = "twophase."
 #: The catalog that attach makes by itself: its name, and the one that it has where the first is taken.
 OWN_NAME = "hive"
@@ -36,6 +39,17 @@ KNOWN: Mapping[str, str] = {
 PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach again"
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+#: What is added to a time must stay one that can be written down.
+_LONGEST = 100 * 366 * 86_400.0
+
+#: Names that Spark gives a meaning of its own, whatever catalogs there are, with that meaning.
+_RESERVED: Mapping[str, str] = {
+    "spark_catalog": "spark_catalog is Spark's own and is never replaced.",
+    "global_temp": "global_temp is where Spark keeps global temporary views: a catalog of that name would hide them.",
+}
+_RESERVED_HINTS: Mapping[str, str] = {
+    "spark_catalog": "Remove spark.sql.catalog.spark_catalog: unprefixed names are served without it.",
+}
 
 
 @dataclass(frozen=True)
@@ -106,13 +120,15 @@ def read(configuration: Mapping[str, str]) -> Options:
     own = {key.removeprefix(PREFIX): value for key, value in configuration.items() if key.startswith(PREFIX)}
     for name in own:
         refuse_unknown(name, KNOWN, prefix=PREFIX)
+    _refuse_misspelt_prefix(configuration)
     values = {
         key.removeprefix(CATALOG_PREFIX): value
         for key, value in configuration.items()
         if key.startswith(CATALOG_PREFIX)
     }
+    _refuse_dotted_names(values)
     catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
-    session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)
+    session_catalog = _session_catalog(own.get("session.catalog") or None, catalogs, values)
     _refuse_twins(catalogs)
     _refuse_orphans(catalogs, values)
     return Options(
@@ -196,7 +212,10 @@ def duration(name: str, text: str) -> float:
         raise ConfigurationError(
             f"{PREFIX}{name} is {text!r}, which is no duration.", hint="Write a number and a unit: 30s, 15m, 12h, 1d."
         )
-    return float(found[1]) * _UNITS[found[2]]
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds > _LONGEST:
+        raise ConfigurationError(f"{PREFIX}{name} is {text[:40]!r}, which is more than a hundred years.")
+    return seconds
 
 
 def _positive(name: str, seconds: float) -> float:
@@ -211,21 +230,70 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     return value.lower()
 
 
+def _refuse_misspelt_prefix(configuration: Mapping[str, str]) -> None:
+    """Refuse an option of ours below what is nearly our prefix: nobody would read it."""
+    for key in configuration:
+        head, _, option = key.removeprefix("spark.").partition(".")
+        if not key.startswith("spark.") or key.startswith(PREFIX) or option not in KNOWN:
+            continue
+        if difflib.get_close_matches(head.lower(), ["twophase"], cutoff=0.8):
+            raise ConfigurationError(f"There is no option {key}.", hint=f"Did you mean {PREFIX}{option}?")
+
+
 # -- catalogs ----------------------------------------------------------------------------------------------------------
 
 
 def _is_ours(kind: str) -> bool:
-    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named twophase.
-    return kind == "twophase" or kind.startswith(KIND) or ":" in kind
+    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named twophase. Capitals
+    # and spaces make it no other's: it is refused with the right kind, where Spark would tell of a missing class later.
+    return kind.strip().lower().partition(".")[0] == "twophase" or ":" in kind
 
 
 def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
-    if name.lower() == "spark_catalog":
-        raise ConfigurationError(
-            "spark_catalog is Spark's own and is never replaced.",
-            hint="Remove spark.sql.catalog.spark_catalog: unprefixed names are served without it.",
-        )
+    if not name.strip():
+        raise ConfigurationError(f"{CATALOG_PREFIX} is {kind!r}: the catalog has no name.", hint=_NAMING)
+    if (reserved := name.lower()) in _RESERVED:
+        raise ConfigurationError(_RESERVED[reserved], hint=_RESERVED_HINTS.get(reserved, _NAMING))
     return checked(name, find_kind(kind, f"{CATALOG_PREFIX}{name}"), options_below(name, values))
+
+
+def _refuse_dotted_names(values: Mapping[str, str]) -> None:
+    """Refuse a catalog whose name holds a dot: Spark takes what stands after it for an option of another one."""
+    kinds = {f"{KIND}{point.name}" for point in entry_points(group=ENTRY_POINTS)}
+    for key, value in values.items():
+        if "." in key and key.partition(".")[0] not in values and value in kinds:
+            raise ConfigurationError(
+                f"{CATALOG_PREFIX}{key} is {value!r}: the name of a catalog holds no dot.", hint=_NAMING
+            )
+
+
+def make(item: CatalogOptions, environment: Any) -> Catalog:
+    """The catalog itself.
+
+    Parameters
+    ----------
+    item : CatalogOptions
+    environment : SessionEnvironment
+        What it may ask of the session.
+
+    Raises
+    ------
+    ConfigurationError
+        Its class raised something that is no error of twophase; that is the cause.
+    """
+    try:
+        return item.kind(item.recorded_name, item.options, environment)
+    except TwoPhaseError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"Catalog {item.name} cannot be made: {item.kind.__name__} raised {_told(error)}.",
+            hint=f"Check the options {CATALOG_PREFIX}{item.name}.*, or the class itself.",
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {redact(str(error)).rstrip('.')}"
 
 
 def options_below(name: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -259,7 +327,9 @@ def _entry_point(kind: str, where: str) -> object:
     known = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     name = kind.removeprefix(KIND)
     if name not in known:
-        hint = nearest(name, known).replace("Did you mean ", "Did you mean twophase.")
+        hint = nearest(kind.strip().lower().removeprefix(KIND), known).replace(
+            "Did you mean ", "Did you mean twophase."
+        )
         raise ConfigurationError(f"{where} is {kind!r}: there is no catalog kind {name!r}.", hint=hint)
     try:
         return known[name].load()
@@ -268,17 +338,28 @@ def _entry_point(kind: str, where: str) -> object:
             f"{where} is {kind!r}, whose package cannot be imported: {error}.",
             hint=f"Install what it needs: pip install 'twophase[{name}]'.",
         ) from error
+    except Exception as error:
+        raise _broken(kind, where, error) from error
 
 
 def _dotted(kind: str, where: str) -> object:
     module, _, name = kind.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{where} is {kind!r}, which cannot be imported: {error}.",
             hint="Write twophase.<kind>, or package.module:Class of an importable module.",
         ) from error
+    except Exception as error:  # A module may raise anything.
+        raise _broken(kind, where, error) from error
+
+
+def _broken(kind: str, where: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where} is {kind!r}, whose module cannot be imported: it raised {_told(error)}.",
+        hint="Mend the module, or remove the catalog.",
+    )
 
 
 def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values: Mapping[str, str]) -> str | None:

@@ -261,7 +261,7 @@ class Handle:
 
     def _make_catalogs(self) -> None:
         for item in self._settings.catalogs:
-            self._catalogs[item.name] = item.kind(item.recorded_name, item.options, self.environment)
+            self._catalogs[item.name] = options.make(item, self.environment)
 
     def _refuse_taken_names(self) -> None:
         taken = self.jvm.catalogs()
