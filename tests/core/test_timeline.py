@@ -186,6 +186,14 @@ def test_a_truncated_timeline_is_refused_with_words(file: Path, timeline: Timeli
         Timeline(f"sqlite:///{file}").transactions()
 
 
+@pytest.mark.parametrize("url", ["postgresql://user:hush@host:port/db", "postgresql://user:hush/db"])
+def test_a_port_that_is_no_number_is_refused_without_the_password(url: str) -> None:
+    told = refuse(url)
+
+    assert "cannot be read" in told
+    assert "hush" not in told
+
+
 def test_a_directory_in_its_place_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path) in refuse(f"sqlite:///{tmp_path}")
 

@@ -86,6 +86,7 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.twophase.retention": "a week"}, "no duration"),
         ({"spark.twophase.retention": "-1d"}, "no duration"),
         ({"spark.twophase.lease": "0"}, "more than 0"),
+        ({"spark.twophase.lease": "9" * 400}, "more than a hundred years"),
         ({"spark.sql.catalog.hvie.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
         ({"spark.sql.catalog.Hive.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
         ({"spark.sql.catalog.lake": CHAOS, "spark.sql.catalog.lak.seed": "1"}, "Did you mean spark.sql.catalog.lake"),
@@ -107,13 +108,14 @@ class Raises(ChaosCatalog):
     """A plugin that cannot be made."""
 
     def __init__(self, *_: object) -> None:
-        raise RuntimeError("no disk")
+        raise RuntimeError("no disk, password=hush")
 
 
 @pytest.mark.parametrize(("kind", "words"), [(Catalog, "abstract"), (Raises, "RuntimeError: no disk")])
 def test_a_plugin_that_cannot_be_made_is_refused_with_its_name(kind: type[Catalog], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"Catalog lake cannot be made.*{words}"):
+    with pytest.raises(ConfigurationError, match=rf"Catalog lake cannot be made.*{words}") as caught:
         options.made(options.CatalogOptions("lake", kind), cast(Environment, None))
+    assert "hush" not in str(caught.value)
 
 
 def test_a_plugin_whose_module_raises_is_refused_with_its_error(

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from twophase.catalog import Catalog, Environment
 from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
+from twophase.redaction import redact
 
 CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
@@ -38,6 +39,8 @@ PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach agai
 #: What Spark looks for by these names is never a catalog.
 _SPARKS_OWN = frozenset({"global_temp", "system"})
 
+#: What is added to a time must stay one that can be written down.
+_LONGEST = 100 * 366 * 86_400.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -214,7 +217,10 @@ def duration(name: str, text: str) -> float:
         raise ConfigurationError(
             f"{PREFIX}{name} is {text!r}, which is no duration.", hint="Write a number and a unit: 30s, 15m, 12h, 1d."
         )
-    return float(found[1]) * _UNITS[found[2]]
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds > _LONGEST:
+        raise ConfigurationError(f"{PREFIX}{name} is {text[:40]!r}, which is more than a hundred years.")
+    return seconds
 
 
 def _positive(name: str, seconds: float) -> float:
@@ -284,7 +290,7 @@ def made(item: CatalogOptions, environment: Environment) -> Catalog:
         raise
     except Exception as error:  # a plugin may raise anything
         raise ConfigurationError(
-            f"Catalog {item.name} cannot be made: {item.kind.__qualname__} raised {type(error).__name__}: {error}",
+            f"Catalog {item.name} cannot be made: {item.kind.__qualname__} raised {_told(error)}",
             hint=f"Check its options, {CATALOG_PREFIX}{item.name}.*, and the class itself.",
         ) from error
 
@@ -336,9 +342,14 @@ def _dotted(kind: str, where: str) -> object:
         raise _not_importable(where, kind, kind, error) from error
 
 
+def _told(error: Exception) -> str:
+    """A plugin's own error, which may quote an option."""
+    return f"{type(error).__name__}: {redact(str(error))}"
+
+
 def _not_importable(where: str, kind: str, name: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        f"{where} is {kind!r}, which cannot be imported: {type(error).__name__}: {error}.",
+        f"{where} is {kind!r}, which cannot be imported: {_told(error)}.",
         hint="Write twophase.<kind>, or package.module:Class of an importable module. "
         f"Try it with: python -c 'import {name.partition(':')[0]}'",
     )
