@@ -19,7 +19,7 @@ A recipe is a subclass. Its document holds::
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
@@ -40,7 +40,7 @@ from twophase.catalogs.hive.writing import save, written_as_files
 from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
-from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, TableDefinition
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition
 from twophase.reading import ReadSource
 from twophase.redaction import logger
 
@@ -308,6 +308,26 @@ class HiveParticipant(TwoPhaseCatalogTable):
         marks = self.document.get("inherit_mark")
         if marks is not None and linking.marks(self.files, self.document["inherit"]) != marks:
             raise self.conflict("files were written to it meanwhile, past the metastore")
+
+    def replaced(self, now: HiveTable) -> Iterator[str]:
+        """The directories of the rows that end with the publish."""
+        if now.partitioned:
+            yield from (part.location for part in self.metastore.list_partitions(now))
+        else:
+            yield str(now.location)
+
+    def check_replaced(self, directories: Iterable[str]) -> None:
+        """Refuse where files came to or went from what this replaces: its query may have read the table without them.
+
+        The stamp was written before the rows, on the filesystem whose clock tells the time of each change.
+        """
+        if self.purpose is Purpose.INSERT_INTO:
+            return
+        began = self.files.change_mark(join(self.version, layout.STAMP_FILE))
+        for directory in directories:
+            changed = self.files.change_mark(directory)
+            if began is not None and changed is not None and changed > began > 0:
+                raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
     def check_unchanged(self) -> HiveTable:
         """The table now, which must be what it was at the offer.

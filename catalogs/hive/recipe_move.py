@@ -172,6 +172,7 @@ class MoveInsert(HiveParticipant):
         return linking.in_scope(self.scope, key, table.partition_columns, replaced=has_rows)
 
     def _aside(self, directory: str, label: str) -> Renames:
+        self.check_replaced([directory])
         place = join(self.version, "_aside", layout.escape(label) if label else "all")
         return [
             (join(directory, entry.name), join(place, entry.name)) for entry in data_entries(self.files.list(directory))

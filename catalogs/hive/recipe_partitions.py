@@ -268,6 +268,7 @@ class PointerPartitions(PointerParticipant):
             raise self.conflict(f"another writer changed its partition {'/'.join(changed[0])} meanwhile")
         if not plan.only_adds and (written := self._written_to_new(plan)):
             raise self.conflict(f"{written[0]} was written to a new partition of it meanwhile, past twophase")
+        self.check_replaced(str(change.old) for change in plan.of(SWITCH, REMOVE))
         for directory, mark in plan.marks.items():
             if self.files.change_mark(directory) != mark:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")

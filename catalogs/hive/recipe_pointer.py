@@ -218,6 +218,7 @@ class PointerSwitch(PointerParticipant):
         """The table that is to be switched."""
         now = self.check_unchanged()
         self.check_inherited()
+        self.check_replaced(self.replaced(now))
         # Last: a recovery first says that it rolls this back, and then fences the table.
         self.check_staged()
         return now

@@ -159,6 +159,7 @@ class PointerSwap(NameSwap, PointerCreateHidden):
         if now is not None:
             self.check_unchanged()
             self.check_inherited()
+            self.check_replaced(self.replaced(now))
         self.swap_names(now, MANAGED)
         self.tell()
 

@@ -221,6 +221,8 @@ class RenameReplace(NameSwap, RenameCreate):
             return
         self.check_staged()
         stored_stamp = self.check_unchanged().stored_stamp
+        if now is not None and not self.files.exists(self.aside) and not self.holds(self.location):
+            self.check_replaced(self.replaced(now))
         self._set_aside()
         self.move_in()
         if self.uses_hidden:

@@ -430,3 +430,27 @@ def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_
     assert world.partitions("f") == ["k=1", "k=2"]
     world.run("f", world.sql("SELECT * FROM VALUES (3, 2), (4, 3) AS r(a, k)"), Purpose.INSERT_INTO)
     assert world.rows("f") == [(1, 1), (3, 2), (4, 3), (5, 2)]
+
+
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS], ids=str)
+@pytest.mark.parametrize("by", [[], ["k"]])
+@pytest.mark.parametrize("recipe", ["pointer", "rename"])
+def test_an_append_of_an_outsider_to_what_is_replaced_is_a_conflict_and_not_lost(
+    world: World, purpose: Purpose, by: list[str], recipe: str
+) -> None:
+    world = world.with_options(recipe=recipe)
+    world.sql("CREATE TABLE f USING parquet" + (" PARTITIONED BY (k)" if by else "") + " AS SELECT 1 AS a, 1 AS k")
+    facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
+    # Its query reads the table, as one does that puts many small files together.
+    rows = world.sql("SELECT /*+ REPARTITION(1) */ * FROM f")
+    participant = world.offer("f", rows, purpose, **facts)
+    participant.begin()
+    participant.write(rows)
+    world.sql("INSERT INTO f VALUES (2, 1)")
+    with pytest.raises(WriteConflictError, match="past the metastore"):
+        participant.prepare()
+        participant.commit()
+    participant.abort()
+    assert world.rows("f") == [(1, 1), (2, 1)]
+    world.run("f", world.sql("SELECT a + 1, k FROM f"), purpose, **facts)
+    assert len(world.rows("f")) == 2
