@@ -162,13 +162,15 @@ class StatementReader:
     def analysed(self, text: str, args: Any = None) -> Any | None:
         """Spark's analysed plan of a statement, which is not run; None where it cannot be had.
 
+        There is none of a script, nor of an ``EXECUTE IMMEDIATE``: to analyse one is to run what it holds.
+
         Raises
         ------
         pyspark.errors.PySparkException
             Spark's own refusal of the statement.
         """
         plan = self.parse(text)
-        if plan is None:
+        if plan is None or self.is_script(plan) or any(node.kind == "execute" for node in self.writes(plan)):
             return None
         with private_name("SessionState.executePlan", self.spark):
             skip = self.spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
@@ -238,6 +240,8 @@ class StatementReader:
             yield WriteNode("execute", None, _position(plan))
         elif kind == "InsertIntoDir":
             yield WriteNode("directory", None, _position(plan))
+        elif kind == "ExplainCommand":  # It runs nothing but what an EXECUTE IMMEDIATE holds.
+            yield from (node for node in self._writes(plan.logicalPlan()) if node.kind == "execute")
         elif kind == "SingleStatement":
             start = _position(plan)
             yield from (replace(node, statement=start) for node in self._writes(plan.parsedPlan()))

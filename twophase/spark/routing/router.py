@@ -89,7 +89,7 @@ class Router:
         words = leading_words(text, 2)
         if self.in_transaction():
             return self._sql_inside(original, text, args)
-        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("BEGIN",)) else text
+        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("EXPLAIN",), ("BEGIN",)) else text
         words = leading_words(said, 2)
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
@@ -188,7 +188,7 @@ class Router:
                 raise
             refused = error
         try:
-            plan = self.reader.analysed(text, args)
+            plan = self._analysed(text, args)
         except PySparkException as error:
             # What Spark never does to such a table says nothing about this statement.
             raise (refused if error.getCondition() == _NEVER else error) from None
@@ -201,6 +201,21 @@ class Router:
             raise refused
         self._insert(rows, *insert)
         return self.spark.range(0).select()
+
+    def _analysed(self, text: str, args: Args) -> Any | None:
+        """Spark's plan of a statement; of an EXECUTE IMMEDIATE that of the text in it, which nothing runs.
+
+        Its USING binds what is not bound here: of such a text there is none.
+        """
+        if leading_words(text, 1) != ("EXECUTE",):
+            return self.reader.analysed(text, args)
+        try:
+            texts = self.rewriter.immediate_texts(text, args)
+            return self.reader.analysed(texts[0]) if texts else None
+        except PySparkException as error:
+            if error.getCondition() == "UNBOUND_SQL_PARAMETER":
+                return None
+            raise
 
     def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> None:
         """Insert rows that Spark has completed: some of what it does for v1 tables it does for no others."""
@@ -366,13 +381,11 @@ class Router:
         try:
             return self.rewriter.rewrite(text, args)
         except Untellable as problem:
-            if leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
-                self._refused_by_spark(text, args)
+            self._refused_by_spark(text, args)
             self.unprotected(str(problem), hint=problem.hint)
             return None
         except AnalysisException as error:  # of an IDENTIFIER(...), which Spark refuses of a table in other words
-            in_own_words = error.getCondition() == "UNBOUND_SQL_PARAMETER"
-            if not in_own_words and leading_words(text, 1) not in (("BEGIN",), ("EXECUTE",)):
+            if error.getCondition() != "UNBOUND_SQL_PARAMETER":
                 self._refused_by_spark(text, args)
             raise
 
