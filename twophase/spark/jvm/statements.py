@@ -47,7 +47,6 @@ _DESCRIBING = (
     *("DescribeRelation", "DescribeRelationJsonCommand", "DescribeColumn", "DescribeTablePartition", "ShowColumns"),
     *("ShowTableProperties", "ShowCreateTable", "ShowPartitions", "AnalyzeTable", "AnalyzeColumn", "RefreshTable"),
 )
-_IMMEDIATE = ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery")
 _SEPARATOR = "\0"
 #: Where Spark keeps that a text column is a CHAR or VARCHAR.
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
@@ -178,13 +177,15 @@ class StatementReader:
     def analysed(self, text: str, args: Any = None) -> Any | None:
         """Spark's analysed plan of a statement, which is not run; None where it cannot be had.
 
+        There is none of a script, nor of an ``EXECUTE IMMEDIATE``: to analyse one is to run what it holds.
+
         Raises
         ------
         pyspark.errors.PySparkException
             Spark's own refusal of the statement.
         """
         plan = self.parse(text)
-        if plan is None:
+        if plan is None or self.is_script(plan) or any(node.kind == "execute" for node in self.writes(plan)):
             return None
         with private_name("SessionState.executePlan", self.spark):
             skip = self.spark._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
@@ -250,13 +251,12 @@ class StatementReader:
             yield self._insert(plan)
         elif kind == "PlanWithUnresolvedIdentifier":
             yield WriteNode("unknown", None, _position(plan))
-        elif kind in _IMMEDIATE:
+        elif kind in ("UnresolvedExecuteImmediate", "ExecuteImmediateQuery"):
             yield WriteNode("execute", None, _position(plan))
-        elif kind == "ExplainCommand":
-            if str(plan.logicalPlan().nodeName()) in _IMMEDIATE:  # to explain it, Spark runs it
-                yield WriteNode("execute", None, _position(plan))
         elif kind == "InsertIntoDir":
             yield WriteNode("directory", None, _position(plan))
+        elif kind == "ExplainCommand":  # It runs nothing but what an EXECUTE IMMEDIATE holds.
+            yield from (node for node in self._writes(plan.logicalPlan()) if node.kind == "execute")
         elif kind == "SingleStatement":
             start = _position(plan)
             yield from (replace(node, statement=start) for node in self._writes(plan.parsedPlan()))

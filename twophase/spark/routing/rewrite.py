@@ -29,7 +29,6 @@ from twophase.spark.routing.tokens import (
     identifiers,
     leading_words,
     places,
-    runs_others,
     splice,
     tokens,
 )
@@ -40,6 +39,7 @@ Evaluate = Callable[[str, Args], Any]
 Edit = tuple[int, int, str]
 
 _INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
+_EXECUTE = re.compile(r"\bexecute\b", re.IGNORECASE)
 _VERBS = {"create": ("create",), "replace": ("create", "replace"), "empty": ("create", "replace")}
 
 #: Any partitioned table, to ask how the session overwrites one.
@@ -110,7 +110,9 @@ def concerns_us(text: str) -> bool:
         return "TABLE" in words[1:3] or words[1:] == ("OR", "REPLACE", "TABLE")
     if first in ("WITH", "FROM"):
         return _INSERT.search(text) is not None
-    return first in ("INSERT", "REPLACE") or runs_others(text)
+    if first == "EXPLAIN":
+        return _EXECUTE.search(text) is not None
+    return first in ("INSERT", "REPLACE", "BEGIN", "EXECUTE")
 
 
 def _is_insert(text: str) -> bool:
@@ -403,6 +405,8 @@ class _Draft:
         self._targets: list[Target] = []
         self._inserts: list[tuple[Target, OverwriteScope | None]] = []
         self._skips_staged = False
+        self._is_script = script is not None
+        self._script_inserts = False
         #: For each statement with one outcome: who runs each of its writes.
         self._owners: dict[int, list[Owner]] = {}
 
@@ -439,6 +443,9 @@ class _Draft:
             self._edits.append((place.start, place.stop, _literal(inner.text)))
             self._args = _without(self._args, self._stream, (place.start, place.stop))
         self._targets.extend(inner.targets)
+        self._inserts.extend([inner.insert] if inner.insert else [])
+        self._is_script = self._is_script or inner.is_script
+        self._script_inserts = self._script_inserts or inner.inserts
 
     def finished(self, *, inside_transaction: bool) -> Rewritten | None:
         """The statement to run instead, which is the same where it names our catalog itself.
@@ -458,8 +465,8 @@ class _Draft:
             return None
         text = splice(self._text, self._edits)
         insert = self._inserts[0] if len(self._targets) == 1 and self._inserts else None
-        is_script, inserts = self._script is not None, bool(self._inserts)
-        return Rewritten(text, self._args, tuple(self._targets), is_script, insert, inserts, written)
+        inserts = bool(self._inserts) or self._script_inserts
+        return Rewritten(text, self._args, tuple(self._targets), self._is_script, insert, inserts, written)
 
     def _refuse_mixed(self, inside_transaction: bool) -> None:
         """A multi-insert that could be published by halves."""

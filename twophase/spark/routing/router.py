@@ -37,7 +37,7 @@ from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
 from twophase.spark.routing.targets import SESSION_CATALOG, STAYS, Target, Targets, quoted
-from twophase.spark.routing.tokens import leading_words, runs_others
+from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
     from twophase.catalog import Catalog
@@ -99,7 +99,7 @@ class Router:
         words = leading_words(text, 2)
         if self.in_transaction():
             return self._sql_inside(original, text, args)
-        said = self._said(text, args) if runs_others(text) else text
+        said = self._said(text, args) if words[:1] in (("EXECUTE",), ("EXPLAIN",), ("BEGIN",)) else text
         words = leading_words(said, 2)
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
@@ -201,14 +201,11 @@ class Router:
             if rewritten.is_script or rewritten.text == text or self.in_transaction() or _has_begun(error):
                 raise
             refused = error
-        asked = self._asked(text, args)
-        if asked is None:
-            raise refused
         try:
-            plan = self.reader.analysed(*asked)
+            plan = self._analysed(text, args)
         except PySparkException as error:
-            # What Spark never does to such a table, or a value that only EXECUTE IMMEDIATE binds, says nothing here.
-            raise (refused if error.getCondition() in (_NEVER, _UNBOUND) else error) from None
+            # What Spark never does to such a table says nothing about this statement.
+            raise (refused if error.getCondition() == _NEVER else error) from None
         except ConfigurationError:  # a Spark version that cannot tell
             raise refused from None
         insert = rewritten.insert
@@ -219,15 +216,20 @@ class Router:
         self._insert(rows, *insert)
         return self.spark.range(0).select()
 
-    def _asked(self, text: str, args: Args) -> tuple[str, Args] | None:
-        """What Spark may analyse to say what it says of a statement: that of an EXECUTE IMMEDIATE would run it."""
-        if not self._runs_others(text):
-            return text, args
-        inner = self.rewriter.immediate_texts(text, args)
-        return (inner[0], None) if len(inner) == 1 and not self._runs_others(inner[0]) else None
+    def _analysed(self, text: str, args: Args) -> Any | None:
+        """Spark's plan of a statement; of an EXECUTE IMMEDIATE that of the text in it, which nothing runs.
 
-    def _runs_others(self, text: str) -> bool:
-        return runs_others(self.reader.substituted(text) if "${" in text else text)
+        Its USING binds what is not bound here: of such a text there is none.
+        """
+        if leading_words(text, 1) != ("EXECUTE",):
+            return self.reader.analysed(text, args)
+        try:
+            texts = self.rewriter.immediate_texts(text, args)
+            return self.reader.analysed(texts[0]) if texts else None
+        except PySparkException as error:
+            if error.getCondition() == _UNBOUND:
+                return None
+            raise
 
     def _insert(self, rows: Any, target: Target, scope: OverwriteScope | None) -> None:
         """Insert rows that Spark has completed: some of what it does for v1 tables it does for no others."""
@@ -472,8 +474,6 @@ class Router:
 
     def _refused_by_spark(self, text: str, args: Args) -> None:
         """Raise Spark's own error of a statement that would fail without us, too."""
-        if self._runs_others(text):
-            return
         with suppress(ConfigurationError):  # a Spark version that cannot tell
             try:
                 self.reader.analysed(text, args)

@@ -29,8 +29,6 @@ _TOKEN = re.compile(
 )
 _BRACKETS = re.compile(r"/\*|\*/")
 
-_EXPLAIN_MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
-
 #: Tokens that carry no meaning.
 _SKIPPED = frozenset({"space", "comment"})
 
@@ -90,14 +88,6 @@ def leading_words(text: str, count: int = 3) -> tuple[str, ...]:
             break
         words.append(token.text.upper())
     return tuple(words)
-
-
-def runs_others(text: str) -> bool:
-    """Whether a statement runs others: a script, or an EXECUTE IMMEDIATE, which Spark runs under EXPLAIN, too."""
-    words = leading_words(text)
-    if words[:1] == ("EXPLAIN",):
-        words = words[2:] if words[1:2] and words[1] in _EXPLAIN_MODES else words[1:]
-    return words[:1] in (("BEGIN",), ("EXECUTE",))
 
 
 @dataclass(frozen=True, slots=True)
