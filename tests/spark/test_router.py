@@ -376,14 +376,6 @@ def test_a_name_that_the_catalog_cannot_hold_is_sparks_own_error(
     assert len(handle.timeline.transactions()) == before
 
 
-def test_a_name_with_a_backtick_fails_as_in_stock_spark(spark: SparkSession) -> None:
-    with pytest.raises(AnalysisException) as stock:
-        spark._jsparkSession.sql("CREATE TABLE `a``b` USING parquet AS SELECT 1 AS a")
-    with pytest.raises(AnalysisException) as caught:
-        spark.sql("CREATE TABLE `a``b` AS SELECT 1 AS a")
-    assert str(caught.value).splitlines()[0] == str(stock.value).splitlines()[0]
-
-
 def test_explain_begins_nothing(spark: SparkSession, handle: Handle) -> None:
     before = len(handle.timeline.transactions())
     spark.sql("EXPLAIN CREATE TABLE t AS SELECT 1 AS a").collect()

@@ -20,7 +20,6 @@ from typing import Any
 
 import py4j.protocol
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import install_exception_handler
 
 from twophase.errors import (
@@ -106,10 +105,7 @@ def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, names
     if isinstance(error, DatabaseAlreadyExistsError) and namespace is not None:
         return jvm.exception("NamespaceAlreadyExistsException", namespace)
     if isinstance(error, InvalidNameError):
-        try:
-            return jvm.invalid_name(error.name)
-        except PySparkException as refused:  # of a name with a backtick: Spark's own words for that are these
-            return java_exception(jvm, refused)
+        return jvm.invalid_name(error.name)
     return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
 
 
