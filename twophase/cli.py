@@ -241,7 +241,8 @@ def doctor(context: Context) -> int:
         handle = context.session()
         checks[f"Spark {handle.spark.version}"] = []
     except Exception as error:
-        checks["Spark session"] = [str(error)]
+        remedy = " Install Java 17 or newer, or let JAVA_HOME name it." if "JAVA_GATEWAY" in str(error) else ""
+        checks["Spark session"] = [f"{error}{remedy}"]
     if handle is not None:
         for catalog in handle.catalogs.values():
             checks[f"catalog {catalog.name}"] = catalog.check()

@@ -151,13 +151,13 @@ def test_doctor_tells_each_problem_with_what_to_do(bench: Bench, run: Any, monke
     tx = in_doubt(bench)
 
     def session(_: cli.Context) -> Any:
-        raise RuntimeError("Java is missing. Run: apt-get install openjdk-17-jre-headless")
+        raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
 
     monkeypatch.setattr(cli.Context, "session", session)
     result = run("doctor", "--output", "json")
     assert result.exit_code == 1
     text = json.dumps(document(result))
-    assert "Java is missing" in text
+    assert "Install Java 17 or newer" in text
     assert f"twophase recover {tx.id}" in text
 
 

@@ -65,8 +65,6 @@ class Jvm:
 
     def __init__(self, spark: Any) -> None:
         if not hasattr(spark, "_jsparkSession"):
-            if not hasattr(spark, "sql"):
-                raise ConfigurationError(f"{spark!r} is no Spark session.", hint="Pass one: twophase.attach(spark).")
             raise ConfigurationError(
                 "twophase.attach needs a classic Spark session; this one is a Spark Connect client.",
                 hint="Over Spark Connect use twophase.create_table_as(df, catalog, path).",
