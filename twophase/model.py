@@ -49,8 +49,10 @@ class ObjectPath:
         Raises
         ------
         CatalogError
-            A part is empty.
+            A part is empty, or there is none.
         """
+        if not parts:
+            raise CatalogError("A table name has at least one part.")
         return cls(tuple(parts[:-1]), parts[-1])
 
     @property

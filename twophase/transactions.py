@@ -12,7 +12,7 @@ from twophase import actions, protocol, refusals
 from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.driver import Driver, Enlisted, conflict
-from twophase.errors import LeaseLostError, TransactionInDoubt, TwoPhaseError
+from twophase.errors import CatalogError, LeaseLostError, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
@@ -253,6 +253,7 @@ class Transaction:
                     context=context,
                 )
             if participant is not None:
+                _require_participant(participant, catalog, path)
                 self._enlist(catalog, participant, earlier)
             return participant
 
@@ -663,3 +664,14 @@ class Transaction:
 
     def _end(self) -> None:
         self._coordinator.ended(self._id)
+
+
+def _require_participant(found: object, catalog: Catalog, path: ObjectPath) -> None:
+    """A plugin may answer anything."""
+    if not isinstance(found, TwoPhaseCatalogTable):
+        raise CatalogError(
+            f"Catalog {catalog.name} answered {type(found).__name__} for {path}, which is no TwoPhaseCatalogTable; "
+            "nothing was recorded.",
+            path=path,
+            hint="Mend two_phase_create_table of the plugin: it answers a participant, or None.",
+        )

@@ -15,6 +15,7 @@ from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.coordinator import Coordinator
 from twophase.errors import (
+    CatalogError,
     ConfigurationError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
@@ -124,6 +125,19 @@ def test_a_statement_that_a_catalog_refuses_or_does_not_offer_leaves_no_row(benc
     arguments: dict[str, Any] = {"purpose": Purpose.CREATE_TABLE_AS, "is_streaming_mode": True}
     assert tx.stage(bench.catalogs["one"], path("t"), DEFINITION, **arguments) is None
     tx.commit()
+    assert coordinator.timeline.transactions() == []
+
+
+def test_a_plugin_that_answers_no_participant_is_told_and_leaves_no_row(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = bench.catalogs["one"]
+    monkeypatch.setattr(catalog, "two_phase_create_table", lambda *_, **__: "t")
+    coordinator = bench.coordinator()
+
+    with pytest.raises(CatalogError, match=r"answered str for default\.t"):
+        coordinator.begin().stage(catalog, path("t"), DEFINITION, purpose=Purpose.CREATE_TABLE_AS)
+
     assert coordinator.timeline.transactions() == []
 
 
