@@ -398,10 +398,10 @@ def test_what_is_refused_behind_execute_immediate_is_not_run_by_spark(
 ) -> None:
     spark.conf.set("spark.sql.legacy.allowNonEmptyLocationInCTAS", "true")
     (tmp_path / "file").write_text("of somebody else")
-    name, location = ("__twophase_t", "") if fault == "a staging name" else ("t", f"LOCATION ''{tmp_path}''")
+    name, location = ("__twophase_t", "") if fault == "a staging name" else ("t", f"LOCATION '{tmp_path}'")
     try:
         with pytest.raises(CatalogError):
-            spark.sql(f"EXECUTE IMMEDIATE 'CREATE TABLE {name} USING parquet {location} AS SELECT 1 AS a'")
+            spark.sql(f'EXECUTE IMMEDIATE "CREATE TABLE {name} USING parquet {location} AS SELECT 1 AS a"')
     finally:
         spark.conf.unset("spark.sql.legacy.allowNonEmptyLocationInCTAS")
     assert not spark.catalog.tableExists(name)
@@ -495,12 +495,12 @@ def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: 
 @pytest.mark.usefixtures("legacy")
 def test_the_legacy_policy_casts_behind_execute_immediate_and_nothing_runs_twice(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
-    spark.sql("EXECUTE IMMEDIATE 'INSERT INTO t SELECT ''5'''")
+    spark.sql("EXECUTE IMMEDIATE \"INSERT INTO t SELECT '5'\"")
     assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
     assert is_ours(spark, "t")
-    script = "BEGIN CREATE TABLE made USING parquet AS SELECT 1 AS a; INSERT INTO t SELECT ''6''; END"
+    script = "BEGIN CREATE TABLE made USING parquet AS SELECT 1 AS a; INSERT INTO t SELECT '6'; END"
     with pytest.raises((AtomicityNotSupportedError, AnalysisException)):  # 4.0 takes no script there.
-        spark.sql(f"EXECUTE IMMEDIATE '{script}'")
+        spark.sql(f'EXECUTE IMMEDIATE "{script}"')
     assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
     assert not spark.catalog.tableExists("made")
 
