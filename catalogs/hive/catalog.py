@@ -61,7 +61,7 @@ class HiveCatalog(Catalog):
         "tls": "HiveServer2: true for an encrypted connection",
         "tls_ca": "HiveServer2: file with the certificates to trust",
         "tls_verify": "HiveServer2: false accepts any certificate",
-        "timeout": "HiveServer2: seconds to wait for a connection, 30 by default",
+        "timeout": "HiveServer2: seconds to wait for a connection and the login, 30 by default",
     }
 
     def __init__(self, name: str, options: Mapping[str, str], environment: Environment) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 from twophase.errors import CatalogError, ConfigurationError
 
 AUTHENTICATIONS = ("NONE", "NOSASL", "LDAP", "CUSTOM", "KERBEROS")
+#: After how many seconds of silence the system asks whether the other side is there; how often, and how many times.
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class SqlClient:
@@ -34,8 +38,8 @@ class SqlClient:
         self._options = dict(options)
         self._connection: Any = None
         self._host = options.get("host", "")
-        self._port = self._number("port", 10_000)
-        self._timeout = self._number("timeout", 30)
+        self._port = self._number("port", 10_000, most=65_535)
+        self._timeout = self._number("timeout", 30, most=86_400)
         self._auth = options.get("auth", "NONE").upper()
         self._tls = self._says("tls", default=False)
         self._verifies = self._says("tls_verify", default=True)
@@ -49,10 +53,13 @@ class SqlClient:
         """Host and port."""
         return f"{self._host.lower()}:{self._port}"
 
-    def _number(self, option: str, default: int) -> int:
+    def _number(self, option: str, default: int, *, most: int) -> int:
+        # A socket takes a port that is too large for another one: the password would go there.
         text = self._options.get(option, str(default))
-        if not text.isdigit() or int(text) == 0:
-            raise ConfigurationError(f"Catalog {self._catalog}: the option {option} is a number, not {text!r}.")
+        if not re.fullmatch("[0-9]{1,9}", text) or not 0 < int(text) <= most:
+            raise ConfigurationError(
+                f"Catalog {self._catalog}: the option {option} is a number from 1 to {most}, not {text!r}."
+            )
         return int(text)
 
     def _says(self, option: str, *, default: bool) -> bool:
@@ -137,17 +144,18 @@ class SqlClient:
     def _connect(self) -> Any:
         from pyhive import hive
 
-        username = self._options.get("username")
-        return hive.Connection(username=username, thrift_transport=self._transport(username))
+        username, connected = self._options.get("username"), self._socket()
+        connected.setTimeout(self._timeout * 1000)
+        connection = hive.Connection(username=username, thrift_transport=self._transport(username, connected))
+        _wait_for_answers(connected)
+        return connection
 
-    def _transport(self, username: str | None) -> Any:
-        """The socket with a time limit, TLS and SASL, which PyHive's own arguments cannot all say."""
+    def _transport(self, username: str | None, connected: Any) -> Any:
+        """A socket with SASL, which PyHive's own arguments cannot all say."""
         from thrift.transport import TTransport
 
-        socket = self._socket()
-        socket.setTimeout(self._timeout * 1000)
         if self._auth == "NOSASL":
-            return TTransport.TBufferedTransport(socket)
+            return TTransport.TBufferedTransport(connected)
         import getpass
 
         import thrift_sasl
@@ -162,7 +170,7 @@ class SqlClient:
             # SASL PLAIN wants one even where the server looks at none.
             "password": self._options.get("password", "x"),
         }
-        return thrift_sasl.TSaslClientTransport(lambda: get_installed_sasl(**facts), mechanism, socket)
+        return thrift_sasl.TSaslClientTransport(lambda: get_installed_sasl(**facts), mechanism, connected)
 
     def _socket(self) -> Any:
         from thrift.transport import TSocket, TSSLSocket
@@ -187,6 +195,18 @@ class SqlClient:
         """A message without the password, should a library have put it there."""
         password = self._options.get("password")
         return text.replace(password, "***") if password else text
+
+
+def _wait_for_answers(connected: Any) -> None:
+    """Wait for a statement as long as the server works on it: one that was given up could still take effect later.
+
+    A server that is gone without a word is noticed by the system's own probes.
+    """
+    connected.setTimeout(None)
+    connected.handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):  # not on every system
+            connected.handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _message(error: Exception) -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests import servers
 from tests.servers import Server
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, ConfigurationError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -136,3 +136,16 @@ def test_a_server_without_sasl_answers() -> None:
         plain = client(server, auth="NOSASL")
         assert plain.run("SELECT 1") == [(1,)]
         plain.close()
+        # The time limit is that of the login: a statement that is given up could still take effect.
+        hasty = client(server, auth="NOSASL", timeout="3")
+        assert len(hasty.run("SELECT java_method('java.lang.Thread', 'sleep', 4000L)")) == 1
+        hasty.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("port", "65536"), ("port", "0"), ("port", "²"), ("port", "-1"), ("timeout", "²")]
+)
+def test_a_number_that_is_none_or_too_large_is_refused(option: str, text: str) -> None:
+    """A socket takes a port that is too large for another one, which would get the password."""
+    with pytest.raises(ConfigurationError, match=f"{option} is a number from 1 to"):
+        SqlClient("hive", {"host": "localhost", option: text})
