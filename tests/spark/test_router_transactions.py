@@ -475,6 +475,23 @@ def test_a_partition_of_a_table_that_the_block_made_is_looked_for_in_it(spark: S
         1 / 0  # noqa: B018
 
 
+@pytest.mark.usefixtures("part")
+def test_what_stands_behind_execute_immediate_writes_no_partition_past_the_block(spark: SparkSession) -> None:
+    overwrite = "INSERT OVERWRITE part PARTITION (p = {}) {} SELECT 2"
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("INSERT INTO part VALUES (1, 8)")
+        spark.sql(f"EXECUTE IMMEDIATE '{overwrite.format(8, 'IF NOT EXISTS')}'")
+        assert (1, 8) in rows(spark, "SELECT * FROM part")
+        with pytest.raises(AtomicityNotSupportedError, match="cannot be read before they are bound"):
+            spark.sql(f"EXECUTE IMMEDIATE '{overwrite.format('?', '')}' USING 3")
+        with pytest.raises(AtomicityNotSupportedError, match="cannot be read before they are bound"):
+            spark.sql("EXECUTE IMMEDIATE 'SELECT * FROM part TABLESAMPLE (:n PERCENT)' USING 100 AS n")
+        1 / 0  # noqa: B018
+    with pytest.raises(AtomicityNotSupportedError, match="cannot be read before they are bound"):
+        spark.sql(f"EXECUTE IMMEDIATE '{overwrite.format('?', '')}' USING 3")
+    assert rows(spark, "SELECT * FROM part") == [(3, 3), (9, 9)]
+
+
 @pytest.mark.usefixtures("staged")
 def test_rows_that_do_not_fit_a_staged_table_are_not_appended_by_save_as_table(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TABLE old AS SELECT 'x' AS b, 1 AS c")

@@ -279,6 +279,7 @@ class Rewriter:
         inner = self._immediate_text(text, stream, place, args, script is not None)
         if inner is None:
             return None
+        self._refuse_unreadable(inner)
         try:
             statement = self.rewrite(inner, script=script) or Rewritten(inner, None)
         except PySparkException as error:
@@ -290,6 +291,14 @@ class Rewriter:
             says_use = script is not None and script.says_use
             statement = self._reading(replace(statement, written=written, says_use=says_use))
         return statement, statement.text != inner
+
+    def _refuse_unreadable(self, inner: str) -> None:
+        """Refuse parameters in places where Spark can read the text only once USING has bound them."""
+        matters = self._targets.in_transaction or concerns_us(inner)
+        if matters and _has_parameters(list(tokens(inner))) and self._reader.parse(inner) is None:
+            raise Untellable(
+                "its parameters stand where it cannot be read before they are bound", "Write their values into its text"
+            )
 
     def immediate_texts(self, text: str, args: Args) -> list[str]:
         """What each EXECUTE IMMEDIATE of a statement or a script runs, as far as that can be told."""
@@ -442,6 +451,7 @@ class _Draft:
         if is_changed:
             self._edits.append((place.start, place.stop, _literal(inner.text)))
             self._args = _without(self._args, self._stream, (place.start, place.stop))
+        self._skips_staged |= inner.writes_nothing
         self._targets.extend(inner.targets)
         self._inserts.extend([inner.insert] if inner.insert else [])
         self._is_script = self._is_script or inner.is_script
@@ -564,7 +574,12 @@ def _may_be_variable(inside: Sequence[Token], index: int) -> bool:
     return before != ":" and after != "("
 
 
-# -- positional parameters ---------------------------------------------------------------------------------------------
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def _has_parameters(stream: Sequence[Token]) -> bool:
+    """Whether there may be any, by position or by name."""
+    return any(token.text in ("?", ":") for token in stream)
 
 
 def _markers(stream: Sequence[Token], stop: int) -> int:
