@@ -147,16 +147,36 @@ def test_a_function_that_reads_a_staged_table_is_refused_and_not_run_on_what_it_
     spark.sql("CREATE TEMPORARY FUNCTION newest() RETURNS BIGINT RETURN SELECT max(a) FROM old")
     spark.sql("CREATE TEMPORARY FUNCTION all_of() RETURNS TABLE(a BIGINT) RETURN SELECT a FROM default.old")
     spark.sql("CREATE TEMPORARY FUNCTION above() RETURNS BIGINT RETURN newest() + 1")
+    spark.sql("CREATE VIEW behind AS SELECT * FROM old")
+    spark.sql("CREATE TEMPORARY FUNCTION by_view() RETURNS BIGINT RETURN SELECT max(a) FROM behind")
+    spark.sql("CREATE DATABASE db")
+    spark.sql("CREATE FUNCTION db.newest() RETURNS BIGINT RETURN 7")
     with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
         spark.sql("CREATE TABLE unconcerned AS SELECT above() AS a")
         spark.sql("INSERT INTO old VALUES (2)")
         for text in ("SELECT newest()", "INSERT INTO old SELECT above()", "BEGIN SELECT * FROM all_of(); END"):
             with pytest.raises(AtomicityNotSupportedError, match=r"function \w+ would show default\.old without"):
                 spark.sql(text)
+        with pytest.raises(AtomicityNotSupportedError, match=r"view behind would show default\.old without"):
+            spark.sql("SELECT by_view()")
+        assert rows(spark, "SELECT db.newest()") == [(7,)]
         1 / 0  # noqa: B018
     assert rows(spark, "SELECT above()") == [(2,)]
-    for name in ("newest", "all_of", "above"):
+    for name in ("newest", "all_of", "above", "by_view"):
         spark.sql(f"DROP TEMPORARY FUNCTION {name}")
+    spark.sql("DROP VIEW behind")
+    spark.sql("DROP DATABASE db CASCADE")
+
+
+def test_a_table_that_a_variable_names_is_read_too(spark: SparkSession) -> None:
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("SET chosen = old")
+        spark.sql("INSERT INTO old VALUES (2)")
+        assert rows(spark, "SELECT '${chosen}', a FROM ${chosen} WHERE a > 1") == [("old", 2)]
+        spark.sql("SET chosen = default")
+        assert "old" in {name for _, name, _ in rows(spark, "SHOW TABLES IN ${chosen}")}
+        1 / 0  # noqa: B018
+    spark.sql("RESET chosen")
 
 
 @pytest.mark.usefixtures("staged")

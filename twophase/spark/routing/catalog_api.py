@@ -27,13 +27,11 @@ _LOOKS = (
 )
 #: Methods that tell what only a published table has.
 _ABOUT_PUBLISHED = ("listPartitions", "analyzeTable")
-#: Methods that change something at once: the statement that says the same, and what it changes.
+#: Other methods that change something at once: the statement that says the same, and what it changes.
 _CHANGES = {
-    "dropTable": ("DROP TABLE", "TABLE"),
     "truncateTable": ("TRUNCATE TABLE", "TABLE"),
     "createTable": ("CREATE TABLE", "TABLE"),
     "createExternalTable": ("CREATE TABLE", "TABLE"),
-    "recoverPartitions": ("ALTER TABLE ... RECOVER PARTITIONS", "TABLE"),
     "createDatabase": ("CREATE DATABASE", "DATABASE"),
     "dropDatabase": ("DROP DATABASE", "DATABASE"),
 }
@@ -47,6 +45,8 @@ def doors(router_of: RouterOf) -> dict[tuple[Any, str], Door]:
         **{name: partial(_look, router_of) for name in _LOOKS},
         **{name: partial(_tell_published, router_of) for name in _ABOUT_PUBLISHED},
         **{name: partial(_change, router_of, *said) for name, said in _CHANGES.items()},
+        "dropTable": partial(_drop_table, router_of),
+        "recoverPartitions": partial(_recover_partitions, router_of),
         "listTables": partial(_list_tables, router_of),
     }
     return {(Catalog, name): door for name, door in found.items() if hasattr(Catalog, name)}
@@ -84,17 +84,34 @@ def _change(
     router_of: RouterOf, verb: str, kind: str, original: Original, catalog: Any, *args: Any, **kwargs: Any
 ) -> Any:
     router = router_of(catalog._sparkSession)
+    if router is not None and router.in_transaction():
+        router.refuse_change(Change(verb, kind, _named(router, original, catalog, *args, **kwargs)))
+    return original(catalog, *args, **kwargs)
+
+
+def _drop_table(router_of: RouterOf, original: Original, catalog: Any, *args: Any, **kwargs: Any) -> Any:
     run = partial(original, catalog, *args, **kwargs)
-    if router is None:
+    router = router_of(catalog._sparkSession)
+    parts = _named(router, original, catalog, *args, **kwargs) if router is not None else None
+    if router is None or parts is None:
         return run()
-    told = inspect.signature(original).bind(catalog, *args, **kwargs).arguments
-    parts = router.parts(told["dbName" if kind == "DATABASE" else "tableName"])
-    router.refuse_change(Change(verb, kind, parts))
-    if verb == "DROP TABLE" and parts:
-        return router.dropping(run, [parts])
-    if verb.endswith("RECOVER PARTITIONS") and parts:
+    router.refuse_change(Change("DROP TABLE", "TABLE", parts))
+    return router.dropping(run, [parts])
+
+
+def _recover_partitions(router_of: RouterOf, original: Original, catalog: Any, *args: Any, **kwargs: Any) -> Any:
+    router = router_of(catalog._sparkSession)
+    parts = _named(router, original, catalog, *args, **kwargs) if router is not None else None
+    if router is not None and parts is not None:
+        router.refuse_change(Change("ALTER TABLE ... RECOVER PARTITIONS", "TABLE", parts))
         router.forget_replaced_partitions([parts])
-    return run()
+    return original(catalog, *args, **kwargs)
+
+
+def _named(router: Router, original: Original, catalog: Any, *args: Any, **kwargs: Any) -> tuple[str, ...] | None:
+    """The parts of the name that a method was given; None where Spark will refuse it."""
+    told = inspect.signature(original).bind(catalog, *args, **kwargs).arguments
+    return router.parts(told["tableName"] if "tableName" in told else told["dbName"])
 
 
 def _list_tables(

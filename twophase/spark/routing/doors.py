@@ -143,7 +143,7 @@ def _write_to(original: Original, df: Any, table: Any) -> Any:
 
 def _merge_into(original: Original, df: Any, table: Any, *args: Any, **kwargs: Any) -> Any:
     router = router_of(df.sparkSession)
-    if router is not None:
+    if router is not None and router.in_transaction():
         router.refuse_change(Change("MERGE", "ROWS", router.parts(table)))
     return original(df, table, *args, **kwargs)
 

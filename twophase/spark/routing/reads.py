@@ -144,7 +144,7 @@ class StagedReads:
             raise _stale(f"view {'.'.join(parts)}", table)
 
     def _refuse_functions(self, text: str, staged: set[Key], passed: frozenset[tuple[str, ...]]) -> None:
-        """Refuse a function of SQL text that reads a staged table, itself or by another one."""
+        """Refuse a function of SQL text that reads a staged table, itself or by a view or another one."""
         for parts in called_names(list(tokens(text))):
             body = None if parts in passed else self._functions.body(parts)
             if body is None:
@@ -152,6 +152,7 @@ class StagedReads:
             for node in self._read_by(body):
                 if (table := _meant(node.parts, staged)) is not None:
                     raise _stale(f"function {'.'.join(parts)}", table)
+                self._refuse_stale(node.parts, staged)
             self._refuse_functions(body, staged, passed | {parts})
 
     def _read_by(self, body: str) -> Iterator[ReadNode]:

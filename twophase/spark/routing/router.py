@@ -156,6 +156,8 @@ class Router:
 
     def _sql_inside(self, original: Original, text: str, args: Args) -> Any:
         """A statement inside a transaction: it reads what was staged there, and nothing takes effect at once."""
+        # Spark puts variables in before it parses: names in the text stand elsewhere then.
+        text = self.reader.substituted(text) if "${" in text else text
         try:
             if listings.is_listing(text):
                 return listings.show_tables(lambda said: original(said, args), text, self.staged_database)

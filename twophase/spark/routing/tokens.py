@@ -157,7 +157,8 @@ def identifiers(stream: Sequence[Token]) -> list[Place]:
 
 def called_names(stream: Sequence[Token]) -> set[tuple[str, ...]]:
     """Every name in front of a bracket: of functions, and of some that are none."""
-    places = (_Cursor(stream, index).place("call") for index in range(len(stream)))
+    starts = (index for index in range(len(stream)) if index == 0 or stream[index - 1].text != ".")
+    places = (_Cursor(stream, index).place("call") for index in starts)
     called = [place for place in places if place and place.next < len(stream) and stream[place.next].text == "("]
     return {place.names for place in called if place.names}
 
