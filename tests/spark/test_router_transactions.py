@@ -180,6 +180,13 @@ def test_a_table_that_a_variable_names_is_read_too(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("staged")
+def test_a_listing_that_would_not_tell_of_staged_tables_is_refused(spark: SparkSession) -> None:
+    for text in ("EXECUTE IMMEDIATE 'SHOW TABLES'", "BEGIN SHOW TABLE EXTENDED LIKE 'o*'; END"):
+        with pytest.raises(AtomicityNotSupportedError, match="Run the listing by itself"):
+            spark.sql(text)
+
+
+@pytest.mark.usefixtures("staged")
 def test_a_view_that_stays_is_not_made_of_a_table_that_is_not_there_yet(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TABLE old AS SELECT 'x' AS b")
     for text in ("CREATE VIEW kept AS SELECT * FROM t", "BEGIN CREATE OR REPLACE VIEW kept AS TABLE old; END"):

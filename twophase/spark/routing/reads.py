@@ -165,6 +165,10 @@ class StagedReads:
             raise Untellable("its parameters stand where the tables that it reads cannot be told any more")
         return statement
 
+    def any(self) -> bool:
+        """Whether the surrounding transaction has written a table of the session catalog."""
+        return bool(self._staged())
+
     def _staged(self) -> set[Key]:
         transaction = self._handle.current_transaction()
         return self._keys(transaction.participants) if transaction else set()

@@ -88,7 +88,7 @@ class Router:
             self.ownership,
             self._constant,
             outside=self._refuse_outside,
-            told=self._refuse_change,
+            told=self._refuse_told,
             reading=self._staged.rewrite,
         )
 
@@ -368,9 +368,15 @@ class Router:
         except Exception:  # the statement's own outcome counts; `twophase doctor` tells of the rest
             log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
 
-    def _refuse_change(self, text: str) -> None:
-        if self.in_transaction() and (change := changes(text) or row_change(text)):
+    def _refuse_told(self, text: str) -> None:
+        if not self.in_transaction():
+            return
+        if change := changes(text) or row_change(text):
             self.refuse_change(change)
+        # One that stands by itself never comes here.
+        if listings.is_listing(text) and self._staged.any():
+            problem = "a listing of tables in it would tell nothing of what this transaction has written"
+            raise Untellable(problem, hint="Run the listing by itself")
 
     def refuse_change(self, change: Change) -> None:
         """Inside a transaction: refuse what changes the catalog past us, for it takes effect at once.
