@@ -96,7 +96,7 @@ def _drop_table(router_of: RouterOf, original: Original, catalog: Any, *args: An
     if router is None or parts is None:
         return run()
     router.refuse_change(Change("DROP TABLE", "TABLE", parts))
-    return router.dropping(run, [parts])
+    return router.ddl.dropping(run, [parts])
 
 
 def _recover_partitions(router_of: RouterOf, original: Original, catalog: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def _recover_partitions(router_of: RouterOf, original: Original, catalog: Any, *
     parts = _named(router, original, catalog, *args, **kwargs) if router is not None else None
     if router is not None and parts is not None:
         router.refuse_change(Change("ALTER TABLE ... RECOVER PARTITIONS", "TABLE", parts))
-        router.forget_replaced_partitions([parts])
+        router.ddl.partitions_sought([parts])
     return original(catalog, *args, **kwargs)
 
 

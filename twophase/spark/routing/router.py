@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,6 @@ from twophase.spark.routing import listings
 from twophase.spark.routing.ddl import (
     Change,
     changes,
-    dropped_tables,
-    renamed_table,
     row_change,
     sought_partitions,
     used_name,
@@ -36,11 +34,11 @@ from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
 from twophase.spark.routing.reads import StagedReads
 from twophase.spark.routing.rewrite import Args, Rewriter, Rewritten, Untellable, concerns_us
+from twophase.spark.routing.spark_ddl import SparkDdl
 from twophase.spark.routing.targets import SESSION_CATALOG, STAYS, Target, Targets, quoted
 from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
-    from twophase.catalog import Catalog
     from twophase.spark.session import Handle
 
 log = logger("twophase.spark")
@@ -81,6 +79,7 @@ class Router:
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
         self.ownership = Ownership(self.targets)
+        self.ddl = SparkDdl(self.targets)
         self._staged = StagedReads(self.reader, self.targets, handle, lambda *told: self.rewriter.plain_names(*told))
         self.rewriter = Rewriter(
             self.reader,
@@ -104,14 +103,14 @@ class Router:
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
         if "partition" in said.lower() or words[:1] in (("MSCK",), ("REPAIR",)):
-            self.forget_replaced_partitions(sought_partitions(said))
+            self.ddl.partitions_sought(sought_partitions(said))
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
         is_script, lower = words[:1] == ("BEGIN",), said.lower()
         renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
         if words == ("DROP", "TABLE") or (is_script and "drop" in lower):
             drop = run
-            run = lambda: self._dropping_said(drop, said)  # noqa: E731
-        return self._renaming(run, said) if renames else run()
+            run = lambda: self.ddl.dropping_said(drop, said)  # noqa: E731
+        return self.ddl.renaming(run, said) if renames else run()
 
     def _refuse_hidden_database(self, text: str) -> None:
         """A database and a catalog of ours have one name: what is meant for one would go to the other."""
@@ -294,79 +293,6 @@ class Router:
 
     def _casts_by_legacy_policy(self) -> bool:
         return self.targets.names.setting(_LEGACY_SETTING).upper() == "LEGACY"
-
-    def forget_replaced_partitions(self, tables: Iterable[tuple[str, ...]]) -> None:
-        """Before Spark looks below a table's directory for partitions: what was replaced must not be found there."""
-        for names in tables:
-            target = self.targets.resolve(names, views=True)
-            if target is not None and target.spliced and self.targets.existing(target) is not None:
-                target.catalog.partitions_sought(target.path)
-
-    def _dropping_said(self, run: Callable[[], Any], text: str) -> Any:
-        lower = text.lower()
-        hides = "identifier" in lower and "rename" not in lower
-        return self.dropping(run, dropped_tables(text), self.targets.session_catalog if hides else None)
-
-    def dropping(
-        self, run: Callable[[], Any], tables: Iterable[tuple[str, ...]], catalog: Catalog | None = None
-    ) -> Any:
-        """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE.
-
-        Parameters
-        ----------
-        run : callable
-        tables : iterable of tuple of str
-            The names of those that may be dropped.
-        catalog : Catalog, optional
-            Where others may be dropped, too.
-        """
-        resolved = (self.targets.resolve(names, views=True) for names in tables)
-        targets = [target for target in resolved if target and target.spliced]
-        before = _tables_of(catalog) if catalog else set()
-        result = run()
-        if catalog:  # names that only Spark knows
-            gone = sorted(before - _tables_of(catalog))
-            targets += [target for path in gone if (target := self.targets.in_session(path))]
-        for target in targets:
-            if self.targets.existing(target) is None:
-                self._table_dropped(target)
-        return result
-
-    def _table_dropped(self, target: Target) -> None:
-        try:
-            target.catalog.table_dropped(target.path)
-        except Exception:  # the table is gone; what it leaves is for `twophase clean`
-            log.warning("What dropped table %s leaves could not be tidied up.", target.path, exc_info=True)
-
-    def _renaming(self, run: Callable[[], Any], text: str) -> Any:
-        """Spark's own rename supposes that a managed table's files are at its default location."""
-        names = renamed_table(text)
-        if names is None:
-            return self._renaming_some(run)
-        old = self.targets.resolve(names[0], views=True)
-        result = run()
-        if old is not None and old.spliced:
-            new = ObjectPath(old.path.namespace, names[1][-1])
-            old.catalog.table_renamed(old.path, new)
-        return result
-
-    def _renaming_some(self, run: Callable[[], Any]) -> Any:
-        """Names that only Spark knows, by ``IDENTIFIER`` or in a script: who has a name that was not there before?"""
-        catalog = self.targets.session_catalog
-        if catalog is None:
-            return run()
-        before = _tables_of(catalog)
-        try:
-            return run()
-        finally:  # of a script a part may have run
-            self._find_again(catalog, before)
-
-    def _find_again(self, catalog: Catalog, before: set[ObjectPath]) -> None:
-        try:
-            for path in sorted(_tables_of(catalog) - before):
-                catalog.table_renamed(path, path)
-        except Exception:  # the statement's own outcome counts; `twophase doctor` tells of the rest
-            log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
 
     def _refuse_told(self, text: str) -> None:
         if not self.in_transaction():
@@ -653,12 +579,6 @@ def _is_about_layout(error: Exception) -> bool:
     if isinstance(error, AnalysisException):
         return error.getCondition() in _LAYOUTS
     return type(error) is CatalogError and not _has_begun(error)
-
-
-def _tables_of(catalog: Catalog) -> set[ObjectPath]:
-    """All names of a catalog, of views too."""
-    databases = catalog.list_databases()
-    return {ObjectPath.of(database, name) for database in databases for name in catalog.list_tables(database)}
 
 
 def _needs_legacy_casts(error: Exception) -> bool:
