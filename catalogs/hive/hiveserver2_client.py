@@ -147,7 +147,7 @@ class SqlClient:
         username, connected = self._options.get("username"), self._socket()
         connected.setTimeout(self._timeout * 1000)
         connection = hive.Connection(username=username, thrift_transport=self._transport(username, connected))
-        _wait_for_answers(connected)
+        wait_for_answers(connected)
         return connection
 
     def _transport(self, username: str | None, connected: Any) -> Any:
@@ -197,7 +197,7 @@ class SqlClient:
         return text.replace(password, "***") if password else text
 
 
-def _wait_for_answers(connected: Any) -> None:
+def wait_for_answers(connected: Any) -> None:
     """Wait for a statement as long as the server works on it: one that was given up could still take effect later.
 
     A server that is gone without a word is noticed by the system's own probes.

@@ -324,9 +324,11 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if self.purpose is Purpose.INSERT_INTO:
             return
         began = self.files.change_mark(join(self.version, layout.STAMP_FILE))
+        if began is None or began < 0:
+            return  # No filesystem that tells: the partitions need not be listed for it.
         for directory in directories:
             changed = self.files.change_mark(directory)
-            if began is not None and changed is not None and changed > began > 0:
+            if changed is not None and changed > began:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
     def check_unchanged(self) -> HiveTable:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import socketserver
 import subprocess
 import threading
@@ -11,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from thrift.transport.TSocket import TSocket
 
 from tests import servers
 from tests.servers import Server
-from twophase.catalogs.hive.hiveserver2_client import SqlClient
+from twophase.catalogs.hive.hiveserver2_client import SqlClient, wait_for_answers
 from twophase.errors import CatalogError, ConfigurationError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -140,6 +143,18 @@ def test_a_server_without_sasl_answers() -> None:
         hasty = client(server, auth="NOSASL", timeout="3")
         assert len(hasty.run("SELECT java_method('java.lang.Thread', 'sleep', 4000L)")) == 1
         hasty.close()
+
+
+def test_a_server_that_is_gone_without_a_word_is_noticed() -> None:
+    """The system asks whether it is there, as nothing else ends the wait for a statement."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        connected = TSocket(*listener.getsockname())
+        connected.open()
+        with contextlib.closing(connected):
+            wait_for_answers(connected)
+            assert connected.handle.gettimeout() is None
+            assert connected.handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert connected.handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
 
 @pytest.mark.parametrize(

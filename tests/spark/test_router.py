@@ -10,6 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.catalog import Catalog
 
 import twophase
 from tests.spark.conftest import Start
@@ -432,9 +433,14 @@ def test_the_intent_is_put_back_after_a_failure(spark: SparkSession) -> None:
     assert len(rows(spark, "SELECT * FROM t")) == 4
 
 
+#: Ways to drop table ``t`` through ``spark.catalog``, which PySpark has since 4.2.
+BY_CATALOG = ["spark.catalog"] if hasattr(Catalog, "dropTable") else []
+
+
 @pytest.mark.parametrize(
     "drop",
     [
+        *BY_CATALOG,
         "DROP TABLE t",
         "EXECUTE IMMEDIATE 'DROP TABLE t'",
         "BEGIN DROP TABLE t; END",
@@ -445,9 +451,20 @@ def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -
     spark.sql("CREATE TABLE t (a INT) USING parquet")
     spark.sql("INSERT INTO t VALUES (1)")
     spark.sql("INSERT OVERWRITE t VALUES (2)")
-    spark.sql(drop)
+    if drop in BY_CATALOG:
+        spark.catalog.dropTable("t")  # type: ignore[attr-defined,unused-ignore]
+    else:
+        spark.sql(drop)
     spark.sql("CREATE TABLE t (a INT) USING parquet")
     assert rows(spark, "SELECT * FROM t") == []
+
+
+def test_what_an_overwrite_replaced_is_not_found_by_recover_partitions(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
+    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+    spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
+    spark.catalog.recoverPartitions("t")
+    assert rows(spark, "SELECT * FROM t") == [(3, "z")]
 
 
 def test_what_an_overwrite_replaced_is_not_found_by_partitions_that_come_again(spark: SparkSession) -> None:

@@ -316,7 +316,7 @@ def _entry_point(kind: str, where: str) -> object:
     if len(given := sorted({point.value for point in points if point.name == name})) > 1:
         raise ConfigurationError(
             f"{where} is {kind!r}, and several packages offer a catalog kind {name!r}: {', '.join(given)}.",
-            hint="Uninstall all but one of them, or name the class: " + f"{where} = {given[0]}",
+            hint=f"Uninstall all but one of them, or name the class: {where} = {given[0]}",
         )
     if not kind.startswith(KIND) or name not in known:
         hint = nearest(re.split(r"[./]", kind.strip())[-1], known).replace("Did you mean ", f"Did you mean {KIND}")

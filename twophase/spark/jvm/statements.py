@@ -481,15 +481,6 @@ class NameReader:
             identifier = self._table_identifier(name, self._some(database))
             return not self._catalog.listPartitionNames(identifier, self._some(wanted)).isEmpty()
 
-    def has_rows(self, name: str, values: Mapping[str, str | None]) -> bool:
-        """Whether a table has rows in a partition, given by a value for each column, as in a directory name."""
-        from pyspark.sql import functions
-
-        rows = self.spark.table(name)
-        for column, value in values.items():
-            rows = rows.where(functions.col(quote(column)).eqNullSafe(functions.lit(value)))
-        return not rows.isEmpty()
-
     def short_name(self, provider: str) -> str:
         """The short name of a provider that may be given as a class name."""
         return short_name(self.spark, provider)

@@ -23,15 +23,7 @@ from twophase.spark.jvm.statements import StatementReader, TableFacts, WriteNode
 from twophase.spark.routing.ownership import Owner, Ownership, Ruling
 from twophase.spark.routing.scripts import Script
 from twophase.spark.routing.targets import Target, Targets, purpose_of, quoted
-from twophase.spark.routing.tokens import (
-    Place,
-    Token,
-    identifiers,
-    leading_words,
-    places,
-    splice,
-    tokens,
-)
+from twophase.spark.routing.tokens import Place, Token, identifiers, leading_words, places, splice, tokens
 
 Args = Mapping[str, Any] | Sequence[Any] | None
 #: Spark's value of a constant expression: (expression, args).
@@ -232,10 +224,7 @@ class Rewriter:
             found = [p for p in places(stream) if p.names is None and p.verb != "execute"]
             if not found:
                 return text, args
-            place = found[-1]
-            names = [name for part in place.parts for name in self._names(part, text, stream, args, is_script)]
-            args = _without(args, stream, (place.start, place.stop))
-            text = splice(text, [(place.start, place.stop, quoted(names))])
+            text, args = self._put_name(found[-1], text, stream, args, is_script)
 
     def plain_names(self, text: str, args: Args) -> tuple[str, Args]:
         """The same statement with a plain name in the place of each ``IDENTIFIER(...)``, whatever it names.
@@ -247,11 +236,15 @@ class Rewriter:
         """
         is_script = leading_words(text, 1) == ("BEGIN",)
         while found := identifiers(stream := list(tokens(text))):
-            place = found[-1]
-            names = self._names(place.parts[0], text, stream, args, is_script)
-            args = _without(args, stream, (place.start, place.stop))
-            text = splice(text, [(place.start, place.stop, quoted(names))])
+            text, args = self._put_name(found[-1], text, stream, args, is_script)
         return text, args
+
+    def _put_name(
+        self, place: Place, text: str, stream: Sequence[Token], args: Args, is_script: bool
+    ) -> tuple[str, Args]:
+        names = [name for part in place.parts for name in self._names(part, text, stream, args, is_script)]
+        span = (place.start, place.stop)
+        return splice(text, [(*span, quoted(names))]), _without(args, stream, span)
 
     def _names(self, part: Any, text: str, stream: Sequence[Token], args: Args, is_script: bool) -> tuple[str, ...]:
         if part.expression is None:
@@ -395,7 +388,7 @@ class Rewriter:
     def partition_exists(self, target: Target, node: WriteNode) -> bool:
         """Whether the partition of a ``PARTITION (...) IF NOT EXISTS`` is there, published or staged."""
         if self.is_staged(target):
-            return self._targets.names.has_rows(target.name, node.partition)
+            return self._targets.has_rows(target, node.partition)
         return self._targets.names.partition_exists(target.path.database, target.path.name, node.partition)
 
 

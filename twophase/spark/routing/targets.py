@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions
+
 from twophase.errors import DatabaseNotExistError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
 from twophase.spark import live
@@ -157,6 +159,13 @@ class Targets:
         """The definition of what the surrounding transaction staged for a table."""
         found = live.staged(self._handle, target.catalog, target.path)
         return (found[1] or target.catalog.load_table(target.path)) if found else None
+
+    def has_rows(self, target: Target, values: Mapping[str, str | None]) -> bool:
+        """Whether a table has rows in a partition, given by a value for each column, as in a directory name."""
+        rows = self._handle.spark.table(target.name)
+        for column, value in values.items():
+            rows = rows.where(functions.col(quote(column)).eqNullSafe(functions.lit(value)))
+        return not rows.isEmpty()
 
     def redefined(self, target: Target) -> TableDefinition | None:
         """The definition of a table that the surrounding transaction makes or replaces; None for every other."""
