@@ -136,6 +136,20 @@ class Environment:
         """
         return []
 
+    def has_ended(self, transaction_id: str) -> bool | None:
+        """Whether a transaction has ended, by the host's timeline.
+
+        Parameters
+        ----------
+        transaction_id : str
+
+        Returns
+        -------
+        bool or None
+            None where nobody here knows the transaction: it may be open on another timeline.
+        """
+        return None
+
 
 class Catalog(ABC):
     """A store of tables, as FLIP-305's ``Catalog``: databases, tables, and the two-phase write.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.jdbc import altering, definitions, housekeeping, options, publishing
+from twophase.catalogs.jdbc import altering, definitions, dropping, housekeeping, options, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.offers import APPEND, offer
 from twophase.catalogs.jdbc.participant import JdbcParticipant
@@ -83,15 +83,7 @@ class JdbcCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             self._require_database(database)
-        if not cascade and (tables := self._relations(database)):
-            raise CatalogError(
-                f"Database {database} is not empty: it holds {', '.join(sorted(tables)[:5])}.",
-                path=database,
-                hint="Drop its tables first, or say CASCADE.",
-            )
-        self.store.forget(database)
-        with self.store.begin("main", path=database) as connection:
-            self.store.database.drop_database(connection, database)
+        (dropping.drop_all if cascade else dropping.drop_empty)(self, database)
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
@@ -106,14 +98,15 @@ class JdbcCatalog(Catalog):
     def canonical(self, path: ObjectPath) -> ObjectPath:
         return self.store.database.canonical(path)
 
-    def _relations(self, database: str) -> dict[str, str]:
+    def relations(self, database: str) -> dict[str, str]:
+        """The tables and views of a database with their kind, but for hidden ones."""
         with self.store.begin(database, path=database, read_only=True) as connection:
             found = self.store.database.list_relations(connection, database)
         return {name: kind for name, kind in found.items() if not self.store.is_hidden(name)}
 
     def list_tables(self, database: str) -> list[str]:
         self._require_database(database)
-        return sorted(name for name, kind in self._relations(database).items() if kind == "table")
+        return sorted(name for name, kind in self.relations(database).items() if kind == "table")
 
     def kind_of(self, path: ObjectPath) -> str | None:
         """``table``, ``view``, or None where nothing has this name."""

@@ -228,6 +228,34 @@ class Database(ABC):
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         """Drop a database with all in it."""
 
+    def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
+        """Drop a database that holds nothing but twophase's own bookkeeping; both go, or none.
+
+        Raises
+        ------
+        CatalogError
+            It holds something else.
+        """
+        if found := [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]:
+            raise self.not_empty(database, found)
+        for name in self.list_relations(connection, database):
+            self.run(connection, f"DROP TABLE {self.name(Table(database, name))}")
+        self.run(connection, f"DROP SCHEMA {self.quote(database)}")
+
+    def is_bookkeeping(self, name: str) -> bool:
+        """Whether it is a table in which twophase keeps what it needs for others."""
+        return name in (f"{self.settings.staging_prefix}{kind}" for kind in ("published", "comments"))
+
+    def not_empty(self, database: str, names: Iterable[str]) -> CatalogError:
+        """The error for a database that holds these."""
+        found = sorted(names)
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        return CatalogError(
+            f"Database {database} is not empty: it holds {', '.join(found[:5])}{more}.",
+            path=database,
+            hint="Drop that first, or say CASCADE: it goes with all that is in it, and what depends on it elsewhere.",
+        )
+
     # -- tables --------------------------------------------------------------------------------------------------
 
     def table_kind(self, connection: sa.Connection, table: Table) -> str | None:

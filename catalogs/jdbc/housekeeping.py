@@ -32,14 +32,27 @@ def residues(catalog: JdbcCatalog, live: frozenset[str]) -> list[Residue]:
 
 
 def _of_one(catalog: JdbcCatalog, home: str) -> Iterator[Residue]:
+    yield from staged(catalog, home, of=catalog.name)
+    yield from _old_rows(catalog, home)
+
+
+def staged(catalog: JdbcCatalog, home: str, of: str | None = None) -> Iterator[Residue]:
+    """What any transactions, dead or alive, have staged in a database.
+
+    Parameters
+    ----------
+    catalog : JdbcCatalog
+    home : str
+    of : str, optional
+        The catalog's name in the stamp, where only that one's are wanted.
+    """
     store = catalog.store
     for name in _hidden(catalog, home):
         if not name.startswith((f"{store.prefix}l_", f"{store.prefix}d_")):
             continue
         stamp = _stamp(catalog, Table(home, name))
-        if stamp is not None and stamp.get("catalog") == catalog.name:
+        if stamp is not None and of in (None, stamp.get("catalog")):
             yield Residue(STAGING, f"{home}.{name}", -1, stamp["transaction_id"], float(stamp["since"]))
-    yield from _old_rows(catalog, home)
 
 
 def _hidden(catalog: JdbcCatalog, home: str) -> list[str]:

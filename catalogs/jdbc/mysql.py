@@ -42,6 +42,12 @@ SELECT COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE
 WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name AND CONSTRAINT_NAME = 'PRIMARY'
 """
 
+_PROGRAMS = """
+SELECT CONCAT(LOWER(ROUTINE_TYPE), ' ', ROUTINE_NAME) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = :schema
+UNION ALL
+SELECT CONCAT('event ', EVENT_NAME) FROM information_schema.EVENTS WHERE EVENT_SCHEMA = :schema
+"""
+
 #: What EXTRA says of a column that an UPDATE changes by itself.
 ON_UPDATE = re.compile(r"on update current_timestamp(\(\d*\))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
@@ -117,6 +123,14 @@ class MySQL(Database):
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         self.run(connection, f"DROP DATABASE {self.quote(database)}")
+
+    def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
+        """``DROP DATABASE`` asks for nothing: it takes routines and events along."""
+        found = [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]
+        found += [str(name) for (name,) in connection.execute(sa.text(_PROGRAMS), {"schema": database})]
+        if found:
+            raise self.not_empty(database, found)
+        self.drop_database(connection, database)
 
     def _check_case(self, connection: sa.Connection, name: str) -> None:
         """Refuse a name that would not come back as it is: many a server writes names in lower case."""

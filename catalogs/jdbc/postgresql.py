@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
 from twophase.catalogs.jdbc.database import Column, Database, Table
@@ -15,6 +16,9 @@ from twophase.catalogs.jdbc.database import Column, Database, Table
 _is = pa.types
 
 _SYSTEM = ("information_schema",)
+
+#: dependent_objects_still_exist
+_IN_USE = "2BP01"
 
 #: Where the server has not counted yet.
 _ROWS_IN_A_BLOCK = 80
@@ -93,6 +97,18 @@ class PostgreSQL(Database):
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         self.run(connection, f"DROP SCHEMA {self.quote(database)} CASCADE")
+
+    def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
+        for name in filter(self.is_bookkeeping, self.list_relations(connection, database)):
+            self.run(connection, f"DROP TABLE {self.name(Table(database, name))}")
+        try:
+            self.run(connection, f"DROP SCHEMA {self.quote(database)} RESTRICT")
+        except DBAPIError as error:
+            diagnosis: Any = getattr(error.orig, "diag", None)
+            if diagnosis is None or diagnosis.sqlstate != _IN_USE:
+                raise
+            told = (diagnosis.message_detail or "").splitlines()
+            raise self.not_empty(database, [line.partition(" depends on ")[0] for line in told]) from None
 
     # -- tables --------------------------------------------------------------------------------------------------
 

@@ -154,6 +154,17 @@ class SQLite(Database):
         for end in ("", "-wal", "-shm", "-journal"):
             file.with_name(file.name + end).unlink(missing_ok=True)
 
+    def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
+        """The file goes while nobody can write to it."""
+        if database == MAIN:
+            self.drop_database(connection, database)
+        with closing(sqlite3.connect(self.file(database), self.settings.lock_timeout, isolation_level=None)) as own:
+            own.execute("BEGIN EXCLUSIVE")
+            made = own.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            if found := [n for (n,) in made if not n.startswith("sqlite_") and not self.is_bookkeeping(n)]:
+                raise self.not_empty(database, found)
+            self.drop_database(connection, database)
+
     # -- tables --------------------------------------------------------------------------------------------------
 
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:

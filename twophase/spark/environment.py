@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,9 +44,12 @@ class SessionEnvironment(Environment):
     jvm : Jvm
     retention : float
         Seconds.
+    has_ended : callable
+        Answers :meth:`has_ended`.
     """
 
-    def __init__(self, jvm: Jvm, retention: float) -> None:
+    def __init__(self, jvm: Jvm, retention: float, has_ended: Callable[[str], bool | None]) -> None:
+        self._has_ended = has_ended
         self._spark = jvm.spark
         self._jvm = jvm
         self.retention = retention
@@ -71,3 +74,6 @@ class SessionEnvironment(Environment):
 
     def executor_problems(self, modules: Sequence[str]) -> list[str]:
         return executor_problems(self._spark, modules)
+
+    def has_ended(self, transaction_id: str) -> bool | None:
+        return self._has_ended(transaction_id)

@@ -114,7 +114,7 @@ class Handle:
         self._coordinator: Coordinator | None = None
         self._catalogs: dict[str, Catalog] = {}
         self._started = False
-        self.environment = SessionEnvironment(jvm, settings.retention)
+        self.environment = SessionEnvironment(jvm, settings.retention, self._has_ended)
         self._timeline_url = settings.timeline or self._default_timeline()
 
     def __repr__(self) -> str:
@@ -317,6 +317,10 @@ class Handle:
             lease_seconds=self._settings.lease,
             application=application,
         )
+
+    def _has_ended(self, transaction_id: str) -> bool | None:
+        record = self.coordinator.timeline.transaction(transaction_id)
+        return None if record is None else not record.is_open
 
     def _recover_own(self) -> None:
         """Recover what an earlier run of this application left; the default timeline is not made for that."""
