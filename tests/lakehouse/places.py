@@ -278,8 +278,16 @@ def assert_alike(one: pa.Table, other: pa.Table, who: str) -> None:
 
 def tuples(table: pa.Table) -> list[Any]:
     """The rows of a table in a fixed order, in one form whoever read them."""
-    columns = [column.to_pylist() for column in table.columns]
+    columns = [_listed(column) for column in table.columns]
     return ordered([_plain(row) for row in zip(*columns, strict=True)])
+
+
+def _listed(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; as numbers where it has years that Python lacks."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        return column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64()).to_pylist()
 
 
 def _plain(value: Any) -> Any:
@@ -290,4 +298,6 @@ def _plain(value: Any) -> Any:
         return tuple(_plain(part) for part in value)
     if isinstance(value, datetime):
         return value.astimezone(UTC) if value.tzinfo else value
+    if isinstance(value, float) and value != value:
+        return "NaN"  # It equals itself here.
     return bytes(value) if isinstance(value, bytearray) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,12 +11,12 @@ import pyarrow as pa
 from twophase.catalog import Catalog
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
-from twophase.spark import live, types
+from twophase.spark import live
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm.bridge import CATALOG
 from twophase.spark.jvm.parquet import table_frame
 from twophase.spark.native.parquet import ParquetScanBuilder, ParquetTable
-from twophase.spark.native.read import filter_of, literal_of
+from twophase.spark.native.read import PLAIN, filter_of
 from twophase.spark.native.table import WriteTable
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # ruff: noqa: N802
 
+_DAY = 86_400_000_000  # microseconds
 _METRICS = "org.apache.spark.sql.connector.metric."
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": lambda left, right: left == right,
@@ -164,15 +166,38 @@ def condition_of(predicate: Any) -> Any | None:
 
 
 def _side(expression: Any) -> Any | None:
-    from pyspark.sql.functions import col, lit
+    from pyspark.sql.functions import col
 
     kind = str(expression.getClass().getSimpleName())
     if kind == "FieldReference":
         return col(".".join(quote(str(name)) for name in expression.fieldNames()))
     if kind != "LiteralValue":
         return None
-    value = literal_of(expression)
-    if value is None:
-        return None
-    described = types.parse_type(str(expression.dataType().json()))
-    return lit(value).cast(described if isinstance(described, str) else "string")
+    value = expression.value()
+    return None if value is None else _literal(value, str(expression.dataType().typeName()))
+
+
+def _literal(value: Any, kind: str) -> Any | None:
+    """A value of Spark's as a column, whatever the time zones of the session and the process; None for other kinds."""
+    from pyspark.sql.functions import date_from_unix_date, lit, timestamp_micros
+
+    # Instants and dates stay the numbers that Spark has: Python's own lack years, and ``lit`` counts in local time.
+    if kind == "date":
+        return date_from_unix_date(lit(value))
+    if kind == "timestamp":
+        return timestamp_micros(lit(value))
+    if kind == "timestamp_ntz":
+        return _local_time(value)
+    if kind.startswith("decimal"):
+        return lit(str(value.toString())).cast(kind)
+    if kind == "string":
+        return lit(str(value))
+    return lit(value).cast(kind) if kind in PLAIN else None
+
+
+def _local_time(micros: int) -> Any:
+    from pyspark.sql.functions import date_from_unix_date, lit, make_dt_interval
+
+    days, rest = divmod(micros, _DAY)
+    since = make_dt_interval(lit(0), lit(0), lit(0), lit(Decimal(rest).scaleb(-6)))
+    return date_from_unix_date(lit(days)).cast("timestamp_ntz") + since

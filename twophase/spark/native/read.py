@@ -7,6 +7,7 @@ classes of Spark's own sources in Python, which run a function over each part; n
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _READ = "org.apache.spark.sql.connector.read."
 _METRICS = "org.apache.spark.sql.connector.metric."
 _COMPARISONS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+#: Types whose values are the same in Spark and in Python.
+PLAIN = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double"})
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
@@ -205,17 +208,26 @@ def _is_literal(expression: Any) -> bool:
 
 
 def literal_of(literal: Any) -> Any:
-    """A literal's value as Python has it; None for NULL and for kinds that no store is asked about."""
+    """A literal's value as Python has it; None for NULL, and where Python lacks it or no store is asked about it."""
     value, kind = literal.value(), str(literal.dataType().typeName())
-    if value is None or isinstance(value, bool):
-        return value
-    if kind == "date":
-        return _EPOCH.date() + datetime.timedelta(days=value)
-    if kind in ("timestamp", "timestamp_ntz"):
-        moment = _EPOCH + datetime.timedelta(microseconds=value)
-        return moment.replace(tzinfo=datetime.UTC) if kind == "timestamp" else moment
+    if value is None or kind in ("date", "timestamp", "timestamp_ntz"):
+        return None if value is None else _moment(value, kind)
     if kind.startswith("decimal"):
         return Decimal(str(value.toString()))
     if kind == "string":
-        return value if isinstance(value, str) else str(value.toString())
-    return value if isinstance(value, (int, float)) else None
+        text = str(value)
+        return None if "\0" in text else text  # PostgreSQL has no such text.
+    # NaN and infinity: not every store has them, or has them in Spark's order.
+    is_known = kind in PLAIN and not (isinstance(value, float) and not math.isfinite(value))
+    return value if is_known else None
+
+
+def _moment(value: int, kind: str) -> datetime.date | None:
+    """A date or an instant; None for a year that Python does not know."""
+    try:
+        if kind == "date":
+            return _EPOCH.date() + datetime.timedelta(days=value)
+        moment = _EPOCH + datetime.timedelta(microseconds=value)
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=datetime.UTC) if kind == "timestamp" else moment

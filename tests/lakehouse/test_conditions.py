@@ -1,0 +1,92 @@
+"""Conditions on rows: what goes from Spark to a table and comes back is the value that the statement wrote."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lakehouse.shop import Shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+
+#: What holds the Iceberg catalog of the session.
+KIND = "sqlite"
+
+#: The one row of a table that each condition is true for, by its id.
+CONDITIONS = {
+    1: "ntz = TIMESTAMP_NTZ'2020-01-01 10:00:00'",
+    2: "ntz < TIMESTAMP_NTZ'2019-07-01 12:00:00.000001'",
+    3: "ntz = TIMESTAMP_NTZ'2020-03-08 02:30:00'",  # There is no such hour in New York.
+    4: "ltz = timestamp_seconds(1604212200)",  # One of two equal hours there.
+    5: "ltz < timestamp_seconds(-14831700000)",  # In 1500, when calendars differed.
+    6: "d = DATE'0044-03-15'",
+    7: "d IN (DATE'1582-10-14', DATE'1582-10-16')",
+    8: "n = 12345678901234567890.12",
+    9: "f = CAST(0.1 AS FLOAT)",
+    10: "x = CAST('NaN' AS DOUBLE)",
+    11: "x >= CAST('Infinity' AS DOUBLE) AND x < CAST('NaN' AS DOUBLE)",
+    12: "s = 'it''s \\\\ \"Ü\"'",
+    13: "s LIKE 'a.b%'",
+    14: "big = -9223372036854775808L",
+    15: "small = CAST(-128 AS TINYINT)",
+    16: "bin = X'00FF'",
+    17: "yes <=> true",
+    18: "d > DATE'9999-12-31'",
+    19: "ntz > TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+    20: "ltz < TIMESTAMP'-0001-01-01 00:00:00'",
+}
+_COLUMNS = {
+    "ntz": {
+        1: "TIMESTAMP_NTZ'2020-01-01 10:00:00'",
+        2: "TIMESTAMP_NTZ'2019-07-01 12:00:00'",
+        3: "TIMESTAMP_NTZ'2020-03-08 02:30:00'",
+        None: "TIMESTAMP_NTZ'2020-01-01 05:00:00'",
+    },
+    "ltz": {
+        4: "timestamp_seconds(1604212200)",
+        5: "timestamp_seconds(-14831700001)",
+        None: "timestamp_seconds(1604208600)",
+    },
+    "d": {6: "DATE'0044-03-15'", 7: "DATE'1582-10-14'", None: "DATE'1582-10-15'"},
+    "n": {8: "12345678901234567890.12", None: "12345678901234567890.13"},
+    "f": {9: "CAST(0.1 AS FLOAT)", None: "CAST(0.2 AS FLOAT)"},
+    "x": {10: "CAST('NaN' AS DOUBLE)", 11: "CAST('Infinity' AS DOUBLE)", None: "1.5D"},
+    "s": {12: "'it''s \\\\ \"Ü\"'", 13: "'a.bc'", None: "'axb'"},
+    "big": {14: "-9223372036854775808L", None: "9223372036854775807L"},
+    "small": {15: "CAST(-128 AS TINYINT)", None: "CAST(127 AS TINYINT)"},
+    "bin": {16: "X'00FF'", None: "X'FF'"},
+    "yes": {17: "true", None: "false"},
+}
+_LATE = {18: "d", 19: "ntz", 20: "ltz"}
+
+
+@pytest.fixture(params=["America/New_York", "Asia/Kolkata"])
+def zone(request: pytest.FixtureRequest, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A time zone of the session that is not the process's."""
+    before = shop.spark.conf.get("spark.sql.session.timeZone")
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    time.tzset()
+    shop.spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    shop.spark.conf.set("spark.sql.session.timeZone", before)
+    monkeypatch.undo()
+    time.tzset()
+
+
+def _row(number: int) -> str:
+    return ", ".join(values.get(number, values[None]) for values in _COLUMNS.values())
+
+
+def test_a_delete_takes_just_the_rows_of_its_condition(shop: Shop, zone: str) -> None:
+    rows = ", ".join(f"({number}, {_row(number)})" for number in CONDITIONS if number not in _LATE)
+    shop.sql(f"CREATE TABLE @t AS SELECT * FROM VALUES {rows} AS v(id, {', '.join(_COLUMNS)})")
+    left = set(CONDITIONS) - set(_LATE)
+    for number, condition in CONDITIONS.items():
+        if zone == "Asia/Kolkata" and "tz" not in condition:
+            continue
+        left -= {number}
+        assert shop.read(f"SELECT id FROM @t WHERE {condition}") == ([] if number in _LATE else [(number,)]), condition
+        shop.sql(f"DELETE FROM @t WHERE {condition}")
+        assert {row[0] for row in shop.read("SELECT id FROM @t")} == left, condition
