@@ -312,6 +312,17 @@ class Database(ABC):
         """Why rows of this table cannot be written in a transaction; None where they can."""
         return None
 
+    def overwrite_reason(self, connection: sa.Connection, table: Table) -> str | None:
+        """Why not all rows of this table can be replaced by others; None where they can."""
+        return None
+
+    def close_to_others(self, connection: sa.Connection, table: Table) -> None:
+        """Give the rows of a new table to nobody, whatever new tables are given to by default."""
+
+    def delete_all(self, connection: sa.Connection, table: Table) -> None:
+        """Delete all rows. Not TRUNCATE: a reader with an older snapshot would see an empty table."""
+        self.run(connection, f"DELETE FROM {self.name(table)}")
+
     # -- locks ---------------------------------------------------------------------------------------------------
 
     def guard(self, connection: sa.Connection, name: str) -> None:

@@ -132,6 +132,8 @@ def prepare(member: JdbcParticipant) -> None:
 def swap(member: JdbcParticipant, connection: sa.Connection, exchange: Callable[[], None]) -> None:
     """Drop the old table and rename the new one, by ``exchange``; what belongs to the name goes with it."""
     work = _of(member, connection)
+    if found := work.dependents():
+        raise member.conflict(f"meanwhile it was given what a new table would not have: {', '.join(found)}")
     work.before_drop()
     exchange()
     work.after_rename()

@@ -55,8 +55,23 @@ WHERE a.attrelid = {_OLD} AND NOT a.attisdropped AND x.grantee <> c.relowner
 _OWNER = f"""
 SELECT r.rolname, r.rolname = current_user FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = {_OLD}
 """
-_TRIGGERS = f"SELECT tgname FROM pg_trigger WHERE tgrelid = {_OLD} AND NOT tgisinternal"
-_POLICIES = f"SELECT polname FROM pg_policy WHERE polrelid = {_OLD}"
+#: What the table is stored by. Older servers do not know each of these columns.
+_STORAGE = f"""
+SELECT coalesce(c.reloptions, '{{}}'), coalesce(t.reloptions, '{{}}'), s.spcname, m.amname, c.relpersistence
+FROM pg_class c LEFT JOIN pg_class t ON t.oid = c.reltoastrelid LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace
+LEFT JOIN pg_am m ON m.oid = c.relam AND m.amname <> current_setting('default_table_access_method')
+WHERE c.oid = {_OLD}
+"""
+_COLUMN_STORAGE = f"""
+SELECT a.attname, coalesce(to_jsonb(a) ->> 'attstattarget', '-1'), nullif(a.attstorage, t.typstorage),
+       coalesce(a.attoptions, '{{}}'), nullif(to_jsonb(a) ->> 'attcompression', '')
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_STORAGE_WORDS = {"p": "PLAIN", "e": "EXTERNAL", "m": "MAIN", "x": "EXTENDED"}
+_COMPRESSION_WORDS = {"p": "pglz", "l": "lz4"}
+#: What would not be there, or would mean another table, if a new table took the name. Row-level security and policies
+#: decide who sees which rows; publications, who gets them; so none of it may ever go in silence.
 _DEPENDENTS = f"""
 SELECT DISTINCT 'view ' || format('%I.%I', n.nspname, v.relname)
 FROM pg_depend d JOIN pg_rewrite w ON w.oid = d.objid JOIN pg_class v ON v.oid = w.ev_class
@@ -68,6 +83,31 @@ SELECT format('foreign key %I of %s', k.conname, k.conrelid::regclass)
 FROM pg_constraint k WHERE k.confrelid = {_OLD} AND k.contype = 'f' AND k.conrelid <> k.confrelid
 UNION
 SELECT 'inheriting table ' || i.inhrelid::regclass FROM pg_inherits i WHERE i.inhparent = {_OLD}
+UNION
+SELECT 'its place in table ' || i.inhparent::regclass FROM pg_inherits i WHERE i.inhrelid = {_OLD}
+UNION
+SELECT 'its partitioning' FROM pg_class c WHERE c.oid = {_OLD} AND c.relkind = 'p'
+UNION
+SELECT 'row-level security' FROM pg_class c WHERE c.oid = {_OLD} AND (c.relrowsecurity OR c.relforcerowsecurity)
+UNION
+SELECT 'policy ' || quote_ident(p.polname) FROM pg_policy p WHERE p.polrelid = {_OLD}
+UNION
+SELECT 'trigger ' || quote_ident(t.tgname) FROM pg_trigger t WHERE t.tgrelid = {_OLD} AND NOT t.tgisinternal
+UNION
+SELECT 'rule ' || quote_ident(w.rulename) FROM pg_rewrite w WHERE w.ev_class = {_OLD}
+UNION
+SELECT 'its place in publication ' || quote_ident(p.pubname)
+FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = {_OLD}
+UNION
+SELECT 'its replica identity' FROM pg_class c WHERE c.oid = {_OLD} AND c.relreplident <> 'd'
+UNION
+SELECT 'statistics ' || quote_ident(s.stxname) FROM pg_statistic_ext s WHERE s.stxrelid = {_OLD}
+UNION
+SELECT 'a security label of ' || l.provider FROM pg_seclabel l
+WHERE l.classoid = 'pg_class'::regclass AND l.objoid = {_OLD}
+UNION
+SELECT 'function ' || d.objid::regprocedure FROM pg_depend d JOIN pg_class c ON d.refobjid IN (c.oid, c.reltype)
+WHERE c.oid = {_OLD} AND d.classid = 'pg_proc'::regclass AND d.deptype = 'n'
 """
 
 
@@ -108,10 +148,35 @@ class PostgreSQLKeeper(Keeper):
             what = f"constraint {name}"
             if self.survive(columns, what):
                 self.attempt(what, f"ALTER TABLE {staging} ADD CONSTRAINT {self.database.quote(name)} {sql}")
-        for (name,) in self._of(_TRIGGERS):
-            self.lose(f"trigger {name}", "it belongs to the old table")
-        for (name,) in self._of(_POLICIES):
-            self.lose(f"policy {name}", "it belongs to the old table")
+        self._storage(staging)
+
+    def _storage(self, staging: str) -> None:
+        ((options, toast, space, method, persistence),) = self._of(_STORAGE)
+        for option in (*options, *(f"toast.{option}" for option in toast)):
+            key, _, value = option.partition("=")
+            self.attempt(f"storage parameter {key}", f"ALTER TABLE {staging} SET ({key} = {self.database.text(value)})")
+        if space:
+            self.attempt(f"tablespace {space}", f"ALTER TABLE {staging} SET TABLESPACE {self.database.quote(space)}")
+        if method:
+            self.attempt(
+                f"access method {method}", f"ALTER TABLE {staging} SET ACCESS METHOD {self.database.quote(method)}"
+            )
+        if persistence == "u":  # Staged rows have to survive a crash of the server.
+            self.lose("UNLOGGED", "the new table is an ordinary one")
+        for column in self._of(_COLUMN_STORAGE):
+            if column[0] in self.columns:
+                self._column_storage(staging, *column)
+
+    def _column_storage(
+        self, staging: str, name: str, target: str, storage: str | None, options: list[str], compression: str | None
+    ) -> None:
+        column = f"ALTER TABLE {staging} ALTER COLUMN {self.database.quote(name)}"
+        said = [f"SET STATISTICS {target}"] if target != "-1" else []
+        said += [f"SET STORAGE {_STORAGE_WORDS[storage]}"] if storage else []
+        said += [f"SET COMPRESSION {_COMPRESSION_WORDS[compression]}"] if compression else []
+        said += [f"SET ({', '.join(options)})"] if options else []
+        for words in said:
+            self.attempt(f"{words.removeprefix('SET ')} of column {name}", f"{column} {words}")
 
     def _identity(self, staging: str, name: str, identity: str) -> None:
         column = self.database.quote(name)

@@ -53,6 +53,8 @@ def offer(
             if effect == REPLACE:
                 facts |= _replaced(catalog, connection, path, definition, facts)
                 effect = facts.pop("effect")
+        if effect == OVERWRITE:
+            _check_overwritten(catalog, connection, path)
     swaps, database = effect in _SWAPS, catalog.store.database
     if reason := database.refusal(swaps):
         raise AtomicityNotSupportedError(f"{path} cannot be written all or nothing: {reason}.", path=path)
@@ -95,6 +97,15 @@ def _check_target(
         raise CatalogError(f"{path} cannot be written all or nothing: {reason}.", path=path)
 
 
+def _check_overwritten(catalog: JdbcCatalog, connection: sa.Connection, path: ObjectPath) -> None:
+    if reason := catalog.store.database.overwrite_reason(connection, Table(path.database, path.name)):
+        raise CatalogError(
+            f"The rows of {path} cannot be replaced: {reason}.",
+            path=path,
+            hint="Write as the table's owner, or as a role with BYPASSRLS.",
+        )
+
+
 def _effect(purpose: Purpose, seen: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> str:
     before = None if base is None else str(base["effect"])
     if purpose is Purpose.INSERT_INTO:
@@ -133,7 +144,8 @@ def _replaced(
         raise CatalogError(
             f"{path} cannot be replaced with other columns: {', '.join(dependents)} would be lost.",
             path=path,
-            hint="Drop what depends on the table first, or keep its columns as they are.",
+            hint="Drop that first, or keep the columns as they are: then the old table stays, with all of it, and gets "
+            "the new rows.",
         )
     # The old table stays, with all that depends on it, and gets the new rows.
     note = definitions.note_of(kept, database).write()

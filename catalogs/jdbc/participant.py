@@ -148,10 +148,13 @@ class JdbcParticipant(TwoPhaseCatalogTable):
 
     def _make_staging(self, connection: sa.Connection) -> None:
         database, staging = self.store.database, self.place.staging
-        if not self.swaps:
+        if self.swaps:
+            altering.create(database, connection, staging, self.definition, keeping.with_attributes(self, connection))
+        else:
             database.create_like(connection, staging, self.target, self.columns)
-            return
-        altering.create(database, connection, staging, self.definition, keeping.with_attributes(self, connection))
+        if self.effect != CREATE:
+            # What is to be in a table may be read by those only who may read that table.
+            database.close_to_others(connection, staging)
 
     def write(self, df: Any) -> None:
         with step("jdbc.write"):
@@ -283,8 +286,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         """Make the target what the statement says, inside a database transaction."""
         database, place = self.store.database, self.place
         if self.effect == OVERWRITE:
-            # Not TRUNCATE: a reader with an older snapshot would see an empty table.
-            database.run(connection, f"DELETE FROM {database.name(self.target)}")
+            database.delete_all(connection, self.target)
         if not self.swaps:
             self.copy_rows(connection, place.staging, self.target)
             if "note" in self.document:

@@ -58,6 +58,13 @@ WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
 """
 
 
+_GRANTEES = """
+SELECT DISTINCT quote_ident(r.rolname)
+FROM pg_class c CROSS JOIN aclexplode(c.relacl) x LEFT JOIN pg_roles r ON r.oid = x.grantee
+WHERE c.oid = to_regclass(:name) AND x.grantee <> c.relowner
+"""
+
+
 class PostgreSQL(Database):
     """PostgreSQL 12 and later."""
 
@@ -176,6 +183,23 @@ class PostgreSQL(Database):
             sa.text("SELECT relkind FROM pg_class WHERE oid = to_regclass(:name)"), {"name": self.name(table)}
         )
         return "it is a foreign table, whose server may not keep the transaction" if kind == "f" else None
+
+    def overwrite_reason(self, connection: sa.Connection, table: Table) -> str | None:
+        hidden = connection.scalar(
+            sa.text("SELECT row_security_active(CAST(to_regclass(:name) AS oid))"), {"name": self.name(table)}
+        )
+        return "its row-level security may hide rows from this role, which would stay" if hidden else None
+
+    def close_to_others(self, connection: sa.Connection, table: Table) -> None:
+        for (role,) in connection.execute(sa.text(_GRANTEES), {"name": self.name(table)}).all():
+            self.run(connection, f"REVOKE ALL ON {self.name(table)} FROM {'PUBLIC' if role is None else role}")
+
+    def delete_all(self, connection: sa.Connection, table: Table) -> None:
+        # An error rather than a part of the rows: policies may hide the others.
+        before = self.text(str(connection.scalar(sa.text("SELECT current_setting('row_security')"))))
+        self.run(connection, "SET LOCAL row_security = off")
+        super().delete_all(connection, table)
+        self.run(connection, f"SET LOCAL row_security = {before}")
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, SCHEMA, run, stage
 from twophase.catalogs.jdbc import JdbcCatalog
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath, Purpose
 
 REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
@@ -173,17 +173,104 @@ class TestPostgreSQL:
         assert place.execute(rights + "'name', 'UPDATE WITH GRANT OPTION')") == [(True, True)]
         place.execute(f"DROP TABLE {name}")
 
-    def test_a_trigger_that_goes_is_named(
-        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str, caplog: Any
+    #: What belongs to the table itself: how it is made, and what its refusal calls it.
+    ITS_OWN = (
+        ("ALTER TABLE {} ENABLE ROW LEVEL SECURITY", "row-level security"),
+        ("CREATE POLICY mine ON {} USING (name = current_user)", "policy mine"),
+        (
+            "CREATE TRIGGER watch BEFORE UPDATE ON {} FOR EACH ROW "
+            "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "trigger watch",
+        ),
+        ("CREATE PUBLICATION changes FOR TABLE {}", "publication changes"),
+        ("ALTER TABLE {} REPLICA IDENTITY FULL", "replica identity"),
+        ("CREATE STATISTICS shop_statistics ON id, name FROM {}", "statistics shop_statistics"),
+        ("CREATE RULE calm AS ON DELETE TO {} WHERE old.id = 99 DO INSTEAD NOTHING", "rule calm"),
+    )
+
+    def test_who_sees_one_row_before_a_replace_sees_one_row_after_it(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        run(catalog, path, rows=[(1, "alice"), (2, "bob"), (3, "carol")])
+        place.execute("DO $$ BEGIN CREATE ROLE alice; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        place.execute(f"GRANT USAGE ON SCHEMA {path.database} TO alice")
+        place.execute(f"GRANT SELECT ON {name} TO alice")
+        for sql, _ in self.ITS_OWN:
+            place.execute(sql.format(name))
+        alice = Place("postgresql", f"{place.url}?options=-crole%3Dalice")
+        assert alice.rows(path) == [(1, "alice")]
+        assert run(catalog, path, REPLACE, [(4, "alice"), (5, "bob")]).document["effect"] == "overwrite"
+        assert alice.rows(path) == [(4, "alice")]
+        assert len(place.rows(path)) == 2
+        with pytest.raises(CatalogError, match="other columns") as refused:
+            stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        assert [what for _, what in self.ITS_OWN if what not in str(refused.value)] == []
+        assert place.execute(
+            "SELECT relrowsecurity, relreplident, (SELECT count(*) FROM pg_publication_rel r WHERE r.prrelid = c.oid) "
+            f"FROM pg_class c WHERE oid = '{name}'::regclass"
+        ) == [(True, "f", 1)]
+        place.execute("DROP PUBLICATION changes")
+
+    def test_security_that_comes_while_a_replace_runs_is_a_conflict(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
         run(catalog, path)
-        place.execute(
-            f"CREATE TRIGGER watch BEFORE UPDATE ON {name} FOR EACH ROW "
-            "EXECUTE FUNCTION suppress_redundant_updates_trigger()"
-        )
-        replaced = run(catalog, path, REPLACE)
-        assert [lost.split(" (")[0] for lost in replaced.document["lost"]] == ["trigger watch"]
-        assert "trigger watch" in caplog.text
+        replaced = stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        place.execute(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
+        with pytest.raises(WriteConflictError, match="row-level security"):
+            replaced.commit()
+        replaced.abort()
+        assert ordered(place.rows(path)) == ROWS
+
+    def test_an_overwrite_by_a_role_that_does_not_see_all_rows_is_refused(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        """It would delete the rows that it sees, and call that an overwrite."""
+        run(catalog, path, rows=[(1, "alice"), (2, "bob")])
+        place.execute("DO $$ BEGIN CREATE ROLE writer; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        place.execute(f"GRANT ALL ON SCHEMA {path.database} TO writer")
+        place.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {path.database} TO writer")
+        writer = Place("postgresql", f"{place.url}?options=-crole%3Dwriter").catalog()
+        staged = stage(writer, path, Purpose.INSERT_OVERWRITE)
+        place.execute(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
+        place.execute(f"CREATE POLICY first ON {name} USING (id = 1)")
+        with pytest.raises(CatalogError, match="row-level security"):
+            staged.commit()
+        staged.abort()
+        with pytest.raises(CatalogError, match="row-level security"):
+            stage(writer, path, Purpose.INSERT_OVERWRITE)
+        assert len(place.rows(path)) == 2
+        writer.close()
+
+    def test_rights_that_new_tables_get_by_default_are_not_given_to_a_replaced_or_a_staged_one(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        place.execute("DO $$ BEGIN CREATE ROLE curious; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        place.execute(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {path.database} GRANT SELECT ON TABLES TO curious")
+        run(catalog, path)
+        readable = "SELECT has_table_privilege('curious', '{}', 'SELECT')"
+        assert place.execute(readable.format(name)) == [(True,)]
+        place.execute(f"REVOKE ALL ON {name} FROM curious")
+        staged = stage(catalog, path, REPLACE)
+        table = place.name(ObjectPath.of(path.database, staged.place.staging.name))
+        assert place.execute(readable.format(table)) == [(False,)]
+        staged.commit()
+        staged.finish()
+        assert place.execute(readable.format(name)) == [(False,)]
+
+    def test_what_a_table_is_stored_by_is_there(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        run(catalog, path)
+        place.execute(f"ALTER TABLE {name} SET (fillfactor = 70, toast.autovacuum_enabled = off)")
+        place.execute(f"ALTER TABLE {name} ALTER name SET STATISTICS 7, ALTER name SET STORAGE EXTERNAL")
+        place.execute(f"ALTER TABLE {name} ALTER id SET (n_distinct = 5)")
+        assert run(catalog, path, REPLACE, WIDER_ROWS, WIDER).document["lost"] == []
+        facts = f"""
+            SELECT c.reloptions, t.reloptions, a.attstattarget, a.attstorage, b.attoptions FROM pg_class c
+            JOIN pg_class t ON t.oid = c.reltoastrelid JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'name'
+            JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'id' WHERE c.oid = '{name}'::regclass"""
+        assert place.execute(facts) == [(["fillfactor=70"], ["autovacuum_enabled=off"], 7, "e", ["n_distinct=5"])]
 
 
 class TestMariaDB:
