@@ -711,6 +711,29 @@ class Catalog(ABC):
         """
         raise NotImplementedError
 
+    def remove_residues(self, residues: Sequence[Residue]) -> list[Exception | None]:
+        """Remove several of :meth:`residues`: each as by :meth:`remove_residue`, which this calls where not overridden.
+
+        A catalog whose look at what is still needed takes long can look once for all of them.
+
+        Parameters
+        ----------
+        residues : sequence of Residue
+
+        Returns
+        -------
+        list of Exception or None
+            For each, in their order, why it is still there; None where it is gone.
+        """
+        return [self._why_left(residue) for residue in residues]
+
+    def _why_left(self, residue: Residue) -> Exception | None:
+        try:
+            self.remove_residue(residue)
+        except Exception as error:
+            return error
+        return None
+
     def table_dropped(self, path: ObjectPath) -> None:
         """The host dropped this table past the catalog: give the place that it held free again. Idempotent.
 

@@ -102,19 +102,22 @@ def _clean_one(timeline: Timeline, catalog: Catalog, dry_run: bool) -> list[Clea
     living = frozenset(r.id for r in timeline.transactions(open_only=True) if not r.is_dead(now))
     found = catalog.residues(live_transactions=living)
     # Asked after the store was: a transaction that began in between is on the timeline, and kept.
-    return [_treat(timeline, catalog, residue, retention, dry_run) for residue in found]
+    reasons = [residue.kept or _why_kept(timeline, residue, retention, dry_run) for residue in found]
+    removable = [] if dry_run else [residue for residue, reason in zip(found, reasons, strict=True) if reason is None]
+    errors = iter(catalog.remove_residues(removable))
+    return [
+        _removed(catalog, residue, next(errors))
+        if reason is None and not dry_run
+        else Cleaned(catalog.name, residue, removed=False, reason=reason)
+        for residue, reason in zip(found, reasons, strict=True)
+    ]
 
 
-def _treat(timeline: Timeline, catalog: Catalog, residue: Residue, retention: float, dry_run: bool) -> Cleaned:
-    reason = residue.kept or _why_kept(timeline, residue, retention, dry_run)
-    if reason is None and not dry_run:
-        try:
-            catalog.remove_residue(residue)
-            return Cleaned(catalog.name, residue, removed=True)
-        except Exception as error:
-            _log.warning("Could not remove %s: %s", residue.location, error)
-            return Cleaned(catalog.name, residue, removed=False, reason=describe_error(error), failed=True)
-    return Cleaned(catalog.name, residue, removed=False, reason=reason)
+def _removed(catalog: Catalog, residue: Residue, error: Exception | None) -> Cleaned:
+    if error is None:
+        return Cleaned(catalog.name, residue, removed=True)
+    _log.warning("Could not remove %s: %s", residue.location, error)
+    return Cleaned(catalog.name, residue, removed=False, reason=describe_error(error), failed=True)
 
 
 def _why_kept(timeline: Timeline, residue: Residue, retention: float, dry_run: bool) -> str | None:

@@ -266,12 +266,20 @@ class LakehouseCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
-        place = self._location(path, pointer)
-        if not self.store.drop(path, pointer, place):
+        remove_files = self._purge(path, pointer) if purge else None
+        if not self.store.drop(path, pointer, self._location(path, pointer)):
             self.drop_table(path, ignore_if_not_exists=ignore_if_not_exists, purge=purge)
-        elif purge and place is not None:
-            self.files.remove_tree(place)
-            self.store.forget_dropped(place)
+        elif remove_files is not None:
+            remove_files()
+
+    def _purge(self, path: ObjectPath, pointer: str) -> Callable[[], None] | None:
+        """What removes the files of a table; None where its metadata cannot be read: then they stay."""
+        try:
+            loaded = Loaded(pointer, self.store.metadata(path, pointer))
+            return housekeeping.purge(self, path, loaded)
+        except errors.UnreadableMetadataError as error:
+            _log.warning("Table %s is dropped, and its files stay: %s", path, error)
+            return None
 
     def _location(self, path: ObjectPath, pointer: str) -> str | None:
         """The directory of a table; None where its metadata cannot be read: then its files stay."""
@@ -478,7 +486,12 @@ class LakehouseCatalog(Catalog):
         return housekeeping.residues(self, live_transactions)
 
     def remove_residue(self, residue: Residue) -> None:
-        housekeeping.remove(self, residue)
+        (error,) = housekeeping.remove(self, [residue])
+        if error is not None:
+            raise error
+
+    def remove_residues(self, residues: Sequence[Residue]) -> list[Exception | None]:
+        return housekeeping.remove(self, residues)
 
     def check(self) -> list[str]:
         return housekeeping.problems(self)

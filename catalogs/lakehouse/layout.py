@@ -65,6 +65,11 @@ class Place:
         """Directory of the table's metadata."""
         return join(self.location, "metadata")
 
+    @staticmethod
+    def roots(location: str) -> list[str]:
+        """The directories that a table's own files are in."""
+        return [join(location, "data"), join(location, "metadata")]
+
     @property
     def _mark(self) -> str:
         """How each of its uuids begins."""

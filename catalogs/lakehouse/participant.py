@@ -49,7 +49,7 @@ from twophase.catalogs.lakehouse.snapshots import (
     is_ancestor,
 )
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move, Store
-from twophase.catalogs.lakehouse.traces import place_of
+from twophase.catalogs.lakehouse.traces import own_place
 from twophase.errors import CatalogError, TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import declare, step
 from twophase.model import Outcome, OverwriteScope
@@ -423,7 +423,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         Where it took the files of earlier statements over, what those had planned for themselves is left.
         """
         carried = [self.store.staged(name) for name in self.document["carries"]]
-        places = [place_of(record) for record in carried if record is not None]
+        places = [own_place(record) for record in carried if record is not None]
         if self._published is None or self._left_tries:
             places.append(self.place)
         if not places:

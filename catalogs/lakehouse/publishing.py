@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse.layout import remove_file, version_of
+from twophase.catalogs.lakehouse.reachable import collects_garbage
 from twophase.catalogs.lakehouse.store import PUBLISHED, Also, Loaded, LostRace, Move, NotStaged, Store
 from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
 from twophase.failpoints import step
@@ -191,7 +192,8 @@ def remove_old_metadata(store: Store, files: Files, path: ObjectPath, metadata: 
     A property that Iceberg names: see ``write.metadata.delete-after-commit.enabled`` and
     ``write.metadata.previous-versions-max`` there.
     """
-    if metadata.properties.get(_DELETE_OLD, "false").lower() != "true" or not metadata.metadata_log:
+    wanted = metadata.properties.get(_DELETE_OLD, "false").lower() == "true" and collects_garbage(metadata)
+    if not wanted or not metadata.metadata_log:
         return
     log = [entry.metadata_file for entry in metadata.metadata_log]
     try:

@@ -3,7 +3,7 @@
 ::
 
     <warehouse>/.twophase/staged/<transaction>-<ordinal>.json      a participant, until its retention ends
-    <warehouse>/.twophase/dropped/<hash>.json                      where a dropped table lies, until its retention ends
+    <warehouse>/.twophase/dropped/<hash>.json                      where a dropped table lies
 
 Each names the Iceberg catalog that it belongs to, as several may share a warehouse. A file that says ``staged`` does
 not know better: whether the participant was published is told by the table itself, see

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of, update_snapshot_summaries
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -318,12 +318,19 @@ def _refuse_nulls(member: LakehouseParticipant, schema: Schema) -> None:
             )
 
 
+def line_of(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """A snapshot and those that it has grown from, the newest first."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
+
+
 def is_ancestor(metadata: TableMetadata, snapshot_id: int | None) -> bool:
     """Whether a table has grown from a snapshot: it was neither replaced nor rolled back since."""
     if snapshot_id is None:
         return True
-    line = ancestors_of(metadata.current_snapshot(), metadata)
-    return any(snapshot.snapshot_id == snapshot_id for snapshot in line)
+    return any(snapshot.snapshot_id == snapshot_id for snapshot in line_of(metadata, _current_id(metadata)))
 
 
 def find_published(metadata: TableMetadata, participant: str) -> Snapshot | None:

@@ -6,7 +6,7 @@ PyIceberg's two tables stand two of ours:
 ====================== ===========================================================================================
 ``twophase_staged``    a row for each participant, from before anything is staged: ``staged``, then ``published``
                        in the very transaction that moves the pointer, or ``aborted`` while its files go
-``twophase_dropped``   locations of dropped tables, until their retention ends
+``twophase_dropped``   locations of tables that were dropped without PURGE
 ====================== ===========================================================================================
 
 A participant is published if and only if its row says so; whoever wants to abort it or asks takes that row first.

@@ -13,14 +13,36 @@ from pyiceberg.table.metadata import TableMetadata
 from twophase.catalogs.files import is_below
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.errors import reading_metadata
-from twophase.catalogs.lakehouse.layout import Place
+from twophase.catalogs.lakehouse.layout import Place, key_of
 from twophase.catalogs.lakehouse.snapshots import find_published
 from twophase.catalogs.lakehouse.store import Loaded, Staged
+from twophase.errors import CatalogError
 
 
 def place_of(record: Staged) -> Place:
     """Where a participant works."""
     return Place(record.document["location"], record.document["key"])
+
+
+def own_place(record: Staged) -> Place:
+    """Where a participant works: of what a record says, nothing leads to the files of another one.
+
+    Raises
+    ------
+    CatalogError
+        The record names a place that its participant cannot have made.
+    """
+    place, ordinal = place_of(record), record.participant.rpartition("/")[2]
+    made = key_of(record.target, record.transaction_id, int(ordinal)) if ordinal.isdigit() else None
+    if place.key != made or ".." in place.location.split("/"):
+        raise CatalogError(
+            f"The record of {record.participant} names {place.data}, which that statement cannot have made: "
+            "nothing was removed.",
+            path=record.target,
+            transaction_id=record.transaction_id,
+            hint="The record was changed by hand. If nothing needs that directory, remove it and the record.",
+        )
+    return place
 
 
 def published_as(loaded: Loaded, record: Staged, *, thorough: bool) -> str | None:

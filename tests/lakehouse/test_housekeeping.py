@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.lakehouse.places import Lake, ordered
-from tests.lakehouse.statements import ROWS, run, stage
+from tests.lakehouse.places import NAME, Lake, ordered
+from tests.lakehouse.statements import ROWS, SCHEMA, table
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.clean import Cleaned, clean
+from twophase.coordinator import Coordinator
 from twophase.errors import CatalogError, TransactionAborted
-from twophase.model import ObjectPath, Outcome, Purpose
+from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition
+from twophase.timeline import Timeline
+from twophase.transactions import Transaction
 
 INSERT, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 
@@ -26,105 +37,217 @@ def catalog(lake: Lake) -> Iterator[LakehouseCatalog]:
     made.close()
 
 
-def clean(catalog: LakehouseCatalog) -> list[str]:
-    """Remove all residues, each twice; their kinds."""
-    found = catalog.residues()
-    for residue in (*found, *found):
-        catalog.remove_residue(residue)
-    assert catalog.residues() == []
-    return sorted(residue.kind for residue in found)
+@dataclass
+class Job:
+    """Transactions on a timeline, and ``twophase clean``."""
+
+    catalog: LakehouseCatalog
+    coordinator: Coordinator
+
+    def stage(
+        self, path: ObjectPath, purpose: Purpose = Purpose.CREATE_TABLE_AS, rows: Any = ROWS, **facts: Any
+    ) -> tuple[Transaction, LakehouseParticipant]:
+        """Up to the decision."""
+        transaction = self.coordinator.begin()
+        scope = OverwriteScope() if purpose is OVERWRITE else None
+        definition = TableDefinition(SCHEMA, **facts)
+        found = transaction.stage(self.catalog, path, definition, purpose=purpose, overwrite=scope)
+        assert isinstance(found, LakehouseParticipant)
+        transaction.begin_participant(found)
+        transaction.write(found, rows if isinstance(rows, pa.Table) else table(rows))
+        transaction.prepare_participant(found)
+        return transaction, found
+
+    def run(self, *statement: Any, **facts: Any) -> LakehouseParticipant:
+        """A whole statement; it is given as to :meth:`stage`."""
+        transaction, found = self.stage(*statement, **facts)
+        transaction.commit()
+        return found
+
+    def clean(self) -> list[str]:
+        """What the command removes, by its kind; what it removed is gone when it runs again."""
+        done = self.cleaned()
+        assert [one for one in done if one.failed] == []
+        assert [one for one in self.cleaned() if one.removed or one.failed] == []
+        return sorted(one.residue.kind for one in done if one.removed)
+
+    def cleaned(self) -> Sequence[Cleaned]:
+        return clean(self.coordinator, [self.catalog])
 
 
-def test_old_snapshots_go_with_the_files_that_only_they_needed(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
-) -> None:
-    run(catalog, path)
-    run(catalog, path, INSERT, [(3, "three")])
-    run(catalog, path, OVERWRITE, [(4, "four")])
-    run(catalog, path, INSERT, [(5, "five")])
+@pytest.fixture
+def job(catalog: LakehouseCatalog, tmp_path: Path) -> Iterator[Job]:
+    coordinator = Coordinator(Timeline(f"sqlite:///{tmp_path / 'line.db'}"), {NAME: catalog}.__getitem__, name="job")
+    yield Job(catalog, coordinator)
+    coordinator.close()
+
+
+def test_old_snapshots_go_with_the_files_that_only_they_needed(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
+    job.run(path, INSERT, [(3, "three")])
+    job.run(path, OVERWRITE, [(4, "four")])
+    job.run(path, INSERT, [(5, "five")])
     before = len(lake.files())
-    assert "version" in clean(catalog)
+    assert "version" in job.clean()
     assert len(lake.load(path).metadata.snapshots) == 1
     assert ordered(lake.rows(path)) == [(4, "four"), (5, "five")]
     assert len([file for file in lake.files() if file.endswith(".parquet")]) == 2
     assert len(lake.files()) < before
 
 
-def test_nothing_goes_before_its_retention_ends(lake: Lake, path: ObjectPath, catalog: LakehouseCatalog) -> None:
-    run(catalog, path)
-    run(catalog, path, OVERWRITE)
+def test_nothing_goes_before_its_retention_ends(job: Job, path: ObjectPath, catalog: LakehouseCatalog) -> None:
+    job.run(path)
+    job.run(path, OVERWRITE)
     catalog.environment.retention = 3600.0
     assert catalog.residues() == []
     catalog.drop_table(path)
     assert catalog.residues() == []
 
 
-def test_what_a_tag_or_a_branch_names_stays(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
-    run(catalog, path)
+def test_what_a_tag_or_a_branch_names_stays(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
     with lake.iceberg() as other:
-        table = other.load_table(tuple(path.to_document()))
-        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "kept").commit()  # type: ignore[union-attr]
-    run(catalog, path, OVERWRITE, [(9, "nine")])
-    clean(catalog)
+        kept = other.load_table(tuple(path.to_document()))
+        kept.manage_snapshots().create_tag(kept.current_snapshot().snapshot_id, "kept").commit()  # type: ignore[union-attr]
+    job.run(path, OVERWRITE, [(9, "nine")])
+    job.clean()
     kept = lake.load(path)
     tagged = kept.scan(snapshot_id=kept.metadata.refs["kept"].snapshot_id).to_arrow()
     assert ordered([tuple(row.values()) for row in tagged.to_pylist()]) == ROWS
     assert len(kept.metadata.snapshots) == 2
 
 
-def test_snapshots_of_other_engines_are_left_alone(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
-    run(catalog, path)
+def test_snapshots_of_other_engines_are_left_alone(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
     with lake.iceberg() as other:
-        table = other.load_table(tuple(path.to_document()))
-        table.append(table.scan().to_arrow())
-        table.append(table.scan().to_arrow())
-    clean(catalog)
+        theirs = other.load_table(tuple(path.to_document()))
+        theirs.append(theirs.scan().to_arrow())
+        theirs.append(theirs.scan().to_arrow())
+    job.clean()
     assert len(lake.load(path).metadata.snapshots) == 2
     assert len(lake.rows(path)) == 8
 
 
-def test_the_files_of_a_dropped_table_go_and_only_those(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+def test_files_of_a_table_that_was_dropped_without_purge_stay_for_whoever_has_registered_it(
+    job: Job, lake: Lake, path: ObjectPath, tmp_path: Path
 ) -> None:
-    run(catalog, path)
-    location = lake.load(path).metadata.location
-    catalog.drop_table(path)
-    run(catalog, path, rows=[(7, "again")])
-    assert lake.load(path).metadata.location != location
-    assert Path(location.removeprefix("file://")).exists()
-    assert "version" in clean(catalog)
-    assert not Path(location.removeprefix("file://")).exists()
-    assert lake.rows(path) == [(7, "again")]
+    """The usual migration: registered in the new catalog, then dropped in the old one."""
+    job.run(path)
+    pointer = lake.metadata_location(path)
+    with SqlCatalog("new", uri=f"sqlite:///{tmp_path / 'new.db'}") as new:
+        new.create_namespace("moved")
+        new.register_table(("moved", "daily"), pointer)
+        job.catalog.drop_table(path)
+        job.clean()
+        (kept,) = [one for one in job.cleaned() if one.residue.location.endswith("#dropped")]
+        assert "another catalog may have registered it" in str(kept.reason)
+        assert len(new.load_table(("moved", "daily")).scan().to_arrow()) == len(ROWS)
 
 
-def test_a_dropped_table_that_another_engine_registered_again_is_kept(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
-) -> None:
-    run(catalog, path)
+def test_a_dropped_table_that_is_registered_again_is_none(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
     location = lake.metadata_location(path)
-    catalog.drop_table(path)
+    job.catalog.drop_table(path)
     with lake.iceberg() as other:
         other.register_table((path.database, "back"), location)
-    (residue,) = [found for found in catalog.residues() if found.kind == "version"]
-    with pytest.raises(CatalogError, match="again"):
-        catalog.remove_residue(residue)
+    job.clean()
+    assert [one for one in job.cleaned() if one.residue.kind == "version"] == []
     assert ordered(lake.rows(ObjectPath.of(path.database, "back"))) == ROWS
+    job.catalog.drop_table(ObjectPath.of(path.database, "back"), purge=True)
+    assert [one for one in job.cleaned() if one.residue.kind == "version"] == []
+    assert lake.files() == set()
 
 
-def test_what_was_published_long_ago_is_still_known_by_its_snapshot(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+# -- DROP TABLE ... PURGE ----------------------------------------------------------------------------------------------
+
+
+def foreign_table(lake: Lake, path: ObjectPath, location: Path, **properties: str) -> None:
+    """A table of another engine, which may be anywhere."""
+    rows = table(ROWS)
+    with lake.iceberg() as other:
+        made = other.create_table(
+            tuple(path.to_document()), rows.schema, location=f"file://{location}", properties=properties
+        )
+        made.append(rows)
+
+
+def test_a_purge_removes_the_tables_own_files_and_nothing_else_in_its_directory(
+    job: Job, lake: Lake, path: ObjectPath, tmp_path: Path
 ) -> None:
-    done = run(catalog, path)
-    assert clean(catalog) == ["metadata"]
+    shared, inner = tmp_path / "shared", ObjectPath.of(path.database, "inner")
+    foreign_table(lake, path, shared)
+    foreign_table(lake, inner, shared / "inner")
+    (shared / "other").mkdir()
+    (shared / "other" / "letter.txt").write_text("of somebody else")
+    (shared / "data" / "notes.txt").write_text("of somebody else")
+    for number in range(3):
+        job.run(path, INSERT, [(number, "more")])
+    job.run(path, OVERWRITE, [(4, "four")])
+    job.catalog.drop_table(path, purge=True)
+    left = {str(file.relative_to(shared)) for file in shared.rglob("*") if file.is_file()}
+    assert {name for name in left if not name.startswith("inner/")} == {"other/letter.txt", "data/notes.txt"}
+    assert not (shared / "metadata").exists()
+    assert ordered(lake.rows(inner)) == ROWS
+
+
+def test_a_purge_leaves_files_that_the_table_only_borrows(
+    job: Job, lake: Lake, path: ObjectPath, tmp_path: Path
+) -> None:
+    """Files of another directory that were added, or that a symbolic link leads to."""
+    foreign_table(lake, path, tmp_path / "own")
+    lent, linked = tmp_path / "lent" / "rows.parquet", tmp_path / "own" / "data" / "link"
+    lent.parent.mkdir()
+    linked.symlink_to(lent.parent)
+    pq.write_table(table(ROWS), lent)
+    pq.write_table(table(ROWS), lent.parent / "more.parquet")
+    with lake.iceberg() as other:
+        other.load_table(tuple(path.to_document())).add_files([f"file://{lent}", f"file://{linked}/more.parquet"])
+    job.catalog.drop_table(path, purge=True)
+    assert sorted(file.name for file in lent.parent.iterdir()) == ["more.parquet", "rows.parquet"]
+    assert [file.name for file in (tmp_path / "own").rglob("*") if not file.is_dir()] == []
+
+
+def test_a_purge_removes_metadata_files_that_the_last_one_no_longer_names(
+    job: Job, lake: Lake, path: ObjectPath
+) -> None:
+    job.run(path, properties={"write.metadata.previous-versions-max": "1"})
+    for number in range(4):
+        job.run(path, INSERT, [(number, f"round {number}")])
+    job.catalog.drop_table(path, purge=True)
+    assert lake.files() == set()
+
+
+def test_where_garbage_is_not_collected_nothing_is(job: Job, lake: Lake, path: ObjectPath) -> None:
+    wanted = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    job.run(path, properties={"gc.enabled": "false", **wanted})
+    for number in range(3):
+        job.run(path, OVERWRITE, [(number, f"round {number}")])
+    before = lake.files()
+    assert job.clean() == ["metadata"] * 4
+    with pytest.raises(CatalogError, match=r"gc\.enabled"):
+        job.catalog.drop_table(path, purge=True)
+    assert lake.files() == before
+    assert lake.rows(path) == [(2, "round 2")]
+    job.catalog.drop_table(path)
+    assert lake.files() == before
+
+
+# -- what was published, and what was not ------------------------------------------------------------------------------
+
+
+def test_what_was_published_long_ago_is_still_known_by_its_snapshot(job: Job, lake: Lake, path: ObjectPath) -> None:
+    done = job.run(path)
+    assert job.clean() == ["metadata"]
     assert done.outcome() is Outcome.PUBLISHED
     done.abort()
     assert ordered(lake.rows(path)) == ROWS
 
 
-def test_what_clean_has_removed_is_never_published(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
-    run(catalog, path)
-    zombie = stage(catalog, path, INSERT, [(9, "zombie")])
-    assert "staging" in clean(catalog)
+def test_what_clean_has_removed_is_never_published(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
+    transaction, zombie = job.stage(path, INSERT, [(9, "zombie")])
+    job.coordinator.ended(transaction.id)
+    job.clean()
     with pytest.raises(TransactionAborted, match="gone"):
         zombie.commit()
     assert zombie.outcome() is Outcome.NOT_PUBLISHED
@@ -132,11 +255,27 @@ def test_what_clean_has_removed_is_never_published(catalog: LakehouseCatalog, la
     assert lake.orphans() == set()
 
 
-def test_the_doctor_tells_of_a_table_whose_metadata_is_gone(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+@pytest.mark.parametrize("change", [{"key": "../../precious"}, {"key": ""}, {"location": "/elsewhere/../precious"}])
+def test_a_record_leads_to_no_files_but_its_participants_own(
+    job: Job, lake: Lake, path: ObjectPath, change: dict[str, str]
 ) -> None:
-    run(catalog, path)
-    assert catalog.check() == []
+    job.run(path)
+    _, staged = job.stage(path, INSERT, [(9, "nine")])
+    (record,) = job.catalog.store.records(("staged",), time.time() + 1)
+    job.catalog.store.forget(staged.name)
+    job.catalog.store.record_staged(staged.name, record.target, record.document | change, record.since)
+    precious = lake.files()
+    (residue,) = [one for one in job.catalog.residues() if one.kind == "staging"]
+    with pytest.raises(CatalogError, match="cannot have made"):
+        job.catalog.remove_residue(residue)
+    assert lake.files() == precious
+    job.catalog.store.forget(staged.name)
+    job.catalog.store.record_staged(staged.name, record.target, record.document, record.since)
+
+
+def test_the_doctor_tells_of_a_table_whose_metadata_is_gone(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
+    assert job.catalog.check() == []
     Path(lake.metadata_location(path).removeprefix("file://")).unlink()
     fresh = lake.catalog()
     (told,) = fresh.check()
@@ -147,25 +286,21 @@ def test_the_doctor_tells_of_a_table_whose_metadata_is_gone(
     fresh.close()
 
 
-def test_an_expired_snapshot_does_not_take_rows_that_are_still_needed(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
-) -> None:
-    run(catalog, path)
+def test_an_expired_snapshot_does_not_take_rows_that_are_still_needed(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path)
     for number in range(5):
-        run(catalog, path, INSERT, [(number, f"round {number}")])
-    clean(catalog)
+        job.run(path, INSERT, [(number, f"round {number}")])
+    job.clean()
     assert len(lake.rows(path)) == 7
 
 
-def test_old_metadata_files_go_where_the_table_wants_that(
-    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
-) -> None:
+def test_old_metadata_files_go_where_the_table_wants_that(job: Job, lake: Lake, path: ObjectPath) -> None:
     wanted = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "2"}
-    run(catalog, path, properties=wanted)
+    job.run(path, properties=wanted)
     for number in range(3):
-        run(catalog, path, INSERT, [(number, f"round {number}")])
-    catalog.alter_table(path, [TableChange("set_property", (), {"key": "a", "value": "1"})])
-    dead = stage(catalog, path, INSERT, [(9, "nine")])
+        job.run(path, INSERT, [(number, f"round {number}")])
+    job.catalog.alter_table(path, [TableChange("set_property", (), {"key": "a", "value": "1"})])
+    _, dead = job.stage(path, INSERT, [(9, "nine")])
     dead.commit()
     lake.catalog().restore(dead.document).finish()
     kept = {file for file in lake.files() if file.endswith(".metadata.json")}
@@ -174,8 +309,8 @@ def test_old_metadata_files_go_where_the_table_wants_that(
     assert len(lake.rows(path)) == 6
 
 
-def test_old_metadata_files_stay_where_nobody_asked(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
-    run(catalog, path, properties={"write.metadata.previous-versions-max": "1"})
+def test_old_metadata_files_stay_where_nobody_asked(job: Job, lake: Lake, path: ObjectPath) -> None:
+    job.run(path, properties={"write.metadata.previous-versions-max": "1"})
     for number in range(3):
-        run(catalog, path, INSERT, [(number, f"round {number}")])
+        job.run(path, INSERT, [(number, f"round {number}")])
     assert len([file for file in lake.files() if file.endswith(".metadata.json")]) == 4
