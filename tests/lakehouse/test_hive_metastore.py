@@ -87,7 +87,9 @@ def test_a_table_that_was_dropped_since_was_published(
     assert_kept(lake, created)
 
 
-def test_of_two_who_drop_a_table_one_does_and_where_its_files_lie_is_known(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+def test_of_two_who_drop_a_table_one_does_and_where_its_files_lie_is_known(
+    catalog: LakehouseCatalog, path: ObjectPath
+) -> None:
     drop_twice(catalog, path)
 
 

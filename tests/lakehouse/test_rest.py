@@ -183,7 +183,9 @@ def test_a_database_that_is_dropped_since_it_was_listed_does_not_end_the_look(
     participant.abort()
 
 
-def test_of_two_who_drop_a_table_one_does_and_where_its_files_lie_is_known(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+def test_of_two_who_drop_a_table_one_does_and_where_its_files_lie_is_known(
+    catalog: LakehouseCatalog, path: ObjectPath
+) -> None:
     drop_twice(catalog, path)
 
 
