@@ -61,11 +61,14 @@ class Plan:
         Ordinals that are never published.
     refused : tuple of Unit
         Those that a store has refused after others were published: what was published is to be undone.
+    may_undo : bool
+        Whether what the stores say of it is fresh enough to undo a publish for it.
     """
 
     units: tuple[Unit, ...]
     spare: tuple[int, ...] = ()
     refused: tuple[Unit, ...] = ()
+    may_undo: bool = True
 
     @property
     def ordinals(self) -> list[int]:

@@ -147,7 +147,7 @@ class Coordinator:
         record = self.timeline.transaction(holder)
         if record is None or not record.is_open:
             return True
-        if record.coordinator != self.name or not record.is_dead(self.timeline.now()):
+        if record.coordinator != self.name or not self._recovery.is_dead(record):
             return False
         recovered = self._recovery.one(holder)
         _log.info("Recovered transaction %s: %s", holder, recovered.state.name)

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from twophase.errors import TimelineError
+from twophase.liveness import steady_clock
 from twophase.redaction import is_secret
 
 _BUSY_MILLISECONDS = 30_000
@@ -135,6 +136,11 @@ def now(connection: sa.Connection) -> float:
     if connection.dialect.name == "postgresql":
         return float(connection.scalar(sa.text("SELECT extract(epoch FROM clock_timestamp())")))
     return time.time()
+
+
+def steady_now(connection: sa.Connection) -> float | None:
+    """Seconds of a clock that is never set; None where the users of this timeline are on machines of their own."""
+    return steady_clock() if connection.dialect.name == "sqlite" else None
 
 
 def is_transient(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from twophase.errors import LeaseLostError, TimelineError
@@ -28,9 +29,11 @@ class Heartbeat:
         self._leases: dict[str, Lease] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
 
     def add(self, lease: Lease) -> None:
         """Begin to renew a lease."""
+        self._leave_parent()
         with self._changed:
             self._leases[lease.transaction_id] = lease
             if self._thread is None or not self._thread.is_alive():
@@ -39,17 +42,25 @@ class Heartbeat:
 
     def remove(self, transaction_id: str) -> None:
         """Stop renewing a lease. Idempotent."""
+        self._leave_parent()
         with self._changed:
             self._leases.pop(transaction_id, None)
 
     def stop(self) -> None:
         """Stop renewing at all."""
+        self._leave_parent()
         with self._changed:
             self._leases.clear()
             thread, self._thread = self._thread, None
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
+
+    def _leave_parent(self) -> None:
+        """In a forked child: the leases are the parent's, and so may be the lock, which nobody would release here."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._leases, self._changed, self._thread = {}, threading.Condition(), None
 
     def _run(self) -> None:
         while leases := self._wait():

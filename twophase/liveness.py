@@ -8,6 +8,7 @@ been paused and may come back (the fencing number stops it then).
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 import time
@@ -17,8 +18,23 @@ from pathlib import Path
 
 import psutil
 
+from twophase.errors import TwoPhaseError
+
 _held: set[str] = set()
 _held_lock = threading.RLock()  # A finalizer may run inside of it.
+_token = secrets.token_hex(8)
+
+
+def _after_fork() -> None:
+    """A child holds nothing, and is another process; a lock that another thread had at the fork is never released."""
+    global _held_lock, _token
+    _held_lock = threading.RLock()
+    _held.clear()
+    _token = secrets.token_hex(8)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True)
@@ -35,12 +51,16 @@ class Owner:
         Process number.
     pid_started : str
         When that process started, in a form that clock changes do not move.
+    token : str
+        Random, of that start of that process: clones of one snapshot of a machine share all of the above. Empty where
+        an earlier version has recorded it.
     """
 
     host: str
     boot_id: str
     pid: int
     pid_started: str
+    token: str = ""
 
     def is_gone(self) -> bool:
         """Whether this process has certainly ended. False where that cannot be seen from here."""
@@ -49,6 +69,10 @@ class Owner:
             return False
         return _process_ended(self.pid, self.pid_started)
 
+    def is_of_this_kernel(self) -> bool:
+        """Whether it runs, or ran, on the same start of the same kernel, in whatever container."""
+        return self.boot_id.partition("/")[0] == _boot_id().partition("/")[0]
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
@@ -56,7 +80,17 @@ class Owner:
 def this_process() -> Owner:
     """The process that calls."""
     pid = os.getpid()  # Not cached: a forked child is another owner.
-    return Owner(socket.gethostname(), _boot_id(), pid, _started(pid) or "")
+    return Owner(socket.gethostname(), _boot_id(), pid, _started(pid) or "", _token)
+
+
+def inherited(transaction_id: str, pid: int) -> TwoPhaseError:
+    """To a forked child that goes on with its parent's block."""
+    return TwoPhaseError(
+        f"Transaction {transaction_id} belongs to process {pid}, of which this one (process {os.getpid()}) is a fork: "
+        "nothing was done here, and the transaction goes on there.",
+        transaction_id=transaction_id,
+        hint="Fork before the block, or end the child inside of it with os._exit().",
+    )
 
 
 def hold(transaction_id: str) -> None:
@@ -130,6 +164,26 @@ def _started(pid: int) -> str | None:
         return None
 
 
+#: The first namespace of clocks, whose number is fixed in Linux (``PROC_TIME_INIT_INO``).
+_FIRST_TIME_NAMESPACE = "time:[4026531834]"
+
+
+@lru_cache(maxsize=1)
+def _has_own_time() -> bool:
+    try:
+        return os.readlink("/proc/self/ns/time") != _FIRST_TIME_NAMESPACE
+    except OSError:
+        return False  # A kernel that knows no such namespaces.
+
+
+def steady_clock() -> float | None:
+    """Seconds of a clock that nobody sets, alike for all processes of one start of one kernel.
+
+    It stands still while the machine sleeps, as they do. None in a container that has clocks of its own.
+    """
+    return None if _has_own_time() else time.monotonic()
+
+
 class Lease:
     """The right to work on one transaction, for a while.
 
@@ -146,6 +200,8 @@ class Lease:
         self.transaction_id = transaction_id
         self.fencing = fencing
         self.seconds = seconds
+        #: The process whose lease it is: a fork of it has none.
+        self.pid = os.getpid()
         self.lost = False
         self._until = clock() + seconds
 

@@ -19,6 +19,8 @@ The rules
   later one compensates what was published, the last one first. What cannot be undone is published last
   (:func:`~twophase.actions.arrange`), so one of that kind does no harm. Where one stands in the way of undoing,
   nothing more is undone, and the transaction is ``IN_DOUBT``; a recovery tries to undo, and then to publish the rest.
+- What was decided longer ago than replaced versions are kept is not undone (``Plan.may_undo``): after the timeline was
+  restored from a backup, what looks unpublished may have been published, replaced and cleaned since.
 - ``IN_DOUBT`` touches nothing; a later recovery asks again.
 - The outcome is recorded before anything is removed, so that nobody publishes what another removes.
 """
@@ -140,7 +142,7 @@ def _resolve(plan: Plan, certainly_dead: bool) -> Protocol:
 
 def _undo_or_finish(plan: Plan, published: Sequence[Unit], certainly_dead: bool) -> Protocol:
     """The decision was made, so what cannot be undone may as well be completed, once nothing is in its way any more."""
-    undoing = yield from _undo(published, certainly_dead)
+    undoing = yield from _undo(published, certainly_dead and plan.may_undo)
     if not undoing.standing and not undoing.doubtful:
         return (yield from _roll_decided_back(plan, None))
     if undoing.doubtful or not certainly_dead:
@@ -273,7 +275,7 @@ def _refused(
         # The silent owner may still be publishing: try again at the next recovery.
         return (yield from _leave_in_doubt(plan, error, (), [unit]))
     yield MarkRefused(unit)
-    undoing = yield from _undo(published, certainly_alone)
+    undoing = yield from _undo(published, certainly_alone and plan.may_undo)
     if undoing.standing or undoing.doubtful:
         return (yield from _leave_in_doubt(plan, error, undoing.standing, undoing.doubtful, undoing.undone))
     return (yield from _roll_decided_back(plan, error))
@@ -288,10 +290,11 @@ class _Undoing:
     doubtful: Sequence[Unit] = ()
 
 
-def _undo(published: Sequence[Unit], certainly_alone: bool) -> Generator[Action, Any, _Undoing]:
+def _undo(published: Sequence[Unit], allowed: bool) -> Generator[Action, Any, _Undoing]:
     """Undo the last one first; where one stands, those before it stay: it can be all again, and never none."""
-    if not certainly_alone:
-        # The silent owner may publish again what is undone here: the next recovery does it.
+    if not allowed:
+        # The silent owner may publish again what is undone here: the next recovery does it. Or it was decided so long
+        # ago that what is missing may have been published, replaced and cleaned since: an operator decides.
         return _Undoing(published)
     undone: list[Unit] = []
     for place in reversed(range(len(published))):
@@ -318,8 +321,9 @@ def _compensated(unit: Unit) -> Generator[Action, Any, Outcome]:
 def _complete(plan: Plan) -> Protocol:
     try:
         yield Record(TransactionState.COMPLETED)
-    except (TimelineError, LeaseLostError) as problem:
-        # All is published, and a recovery will find just that.
+    except TimelineError as problem:
+        # All is published, and a recovery will find just that. One that has taken over meanwhile may have decided
+        # otherwise, for it saw less than what is published now: where the lease is lost, its record is asked for.
         return Verdict(TransactionState.COMPLETED, problems=(problem,))
     return (yield from _tidy_up(plan))
 

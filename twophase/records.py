@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from twophase.liveness import Owner, is_abandoned
+from twophase.liveness import Owner, is_abandoned, steady_clock
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.redaction import redact
 from twophase.states import ParticipantState, TransactionState
@@ -19,6 +19,9 @@ _CALL_OF_A_JVM = re.compile(r"\AAn error occurred while [^\n]*\n\s*:\s*")
 
 #: Seconds after which an owner that fell silent in the middle of its publish is taken for dead.
 LONGEST_SLEEP = 3600.0
+
+#: What two looks at one clock may differ by.
+_SLACK = 1.0
 
 
 def describe_error(error: BaseException | str | None) -> str | None:
@@ -140,6 +143,11 @@ class TransactionRecord:
         Grows with every take-over; only the bearer of the latest number may write.
     lease_until : float
         Seconds since the epoch; 0 when the owner gave the transaction up.
+    lease_steady : float or None
+        The same by :func:`~twophase.liveness.steady_clock` of the owner's kernel, where all users of the timeline are
+        on one machine.
+    lease_seconds : float or None
+        How long the lease runs from each renewal; None where an earlier version has recorded it.
     created, decided, finished : float or None
         When it was begun, when its outcome was decided, when nothing was left to do.
     silent_since : float or None
@@ -159,6 +167,8 @@ class TransactionRecord:
     fencing: int
     lease_until: float
     created: float
+    lease_steady: float | None = None
+    lease_seconds: float | None = None
     silent_since: float | None = None
     decided: float | None = None
     finished: float | None = None
@@ -177,8 +187,28 @@ class TransactionRecord:
         return not self.is_open or self.lease_until == 0 or is_abandoned(self.owner, self.id)
 
     def is_dead(self, now: float) -> bool:
-        """Whether it may be taken over: abandoned, or its lease ran out at ``now`` (the timeline's clock)."""
-        return self.is_abandoned() or self.lease_until < now
+        """Whether it may be taken over: abandoned, or its lease ran out at ``now`` (the timeline's clock).
+
+        On the owner's own machine the lease goes by a clock that is never set: a step of the wall clock takes no live
+        transaction away, and keeps no dead one.
+        """
+        if self.is_abandoned():
+            return True
+        steady = self._steady_now()
+        return self.lease_until < now if steady is None else (self.lease_steady or 0.0) < steady
+
+    def outlasts_itself(self, now: float) -> bool:
+        """Whether its lease ends later than one that begins at ``now``: the clock was set back since."""
+        return self._steady_now() is None and self.lease_until > now + self.longest_lease + _SLACK
+
+    @property
+    def longest_lease(self) -> float:
+        """How many seconds it may run from now, whatever was recorded."""
+        return LONGEST_SLEEP if self.lease_seconds is None else self.lease_seconds
+
+    def _steady_now(self) -> float | None:
+        known = self.lease_steady is not None and self.owner.is_of_this_kernel()
+        return steady_clock() if known else None
 
     def is_certainly_dead(self, now: float) -> bool:
         """Whether nobody can be working on it: not its last owner, and none before that was only silent."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twophase import liveness, protocol
-from twophase.actions import Verdict
+from twophase.actions import Plan, Verdict
 from twophase.catalog import Catalog
 from twophase.driver import Driver, Enlisted
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.heartbeat import Heartbeat
 from twophase.liveness import Lease, this_process
-from twophase.records import Account, TransactionRecord, describe_error
+from twophase.records import LONGEST_SLEEP, Account, TransactionRecord, describe_error
 from twophase.redaction import logger
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
@@ -109,8 +109,14 @@ class Recovery:
     def all_dead(self, coordinator: str | None) -> list[Recovered]:
         """Recover every dead transaction, the oldest first; of one coordinator only, where one is given."""
         records = self._timeline.transactions(open_only=True, coordinator=coordinator)
-        now = self._timeline.now() if records else 0.0
-        return [self._attempt(record) for record in reversed(records) if record.is_dead(now)]
+        return [self._attempt(record) for record in reversed(records) if self.is_dead(record)]
+
+    def is_dead(self, record: TransactionRecord) -> bool:
+        """Whether an open transaction may be taken over; a lease that lasts for ever is made one that ends."""
+        now = self._timeline.now()
+        if record.outlasts_itself(now):
+            self._timeline.shorten_lease(record)
+        return record.is_dead(now)
 
     def one(self, transaction_id: str, assumed: TransactionState | None = None) -> Recovered:
         """Recover one transaction, whosever it is; a finished one that left something behind is cleaned up again.
@@ -128,7 +134,7 @@ class Recovery:
             )
         if not record.is_open and not record.left_behind:
             return _untouched(record, "It has ended; nothing is left to do.")
-        if not record.is_dead(self._timeline.now()):
+        if not self.is_dead(record):
             return _untouched(record, f"It is alive, in {record.owner}: it was left alone.")
         if assumed is not None and record.state not in (TransactionState.COMMITTING, TransactionState.IN_DOUBT):
             raise ConfigurationError(
@@ -141,6 +147,9 @@ class Recovery:
         """Errors of one transaction do not keep the others from being recovered."""
         try:
             return self._recover(record, assumed)
+        except LeaseLostError:
+            after = self._timeline.transaction(record.id) or record
+            return replace(_untouched(after, "Another process has taken it over meanwhile."), found=record.state)
         except Exception as error:
             _log.warning("Could not recover transaction %s: %s", record.id, error)
             return _untouched(record, describe_error(error) or "")
@@ -154,21 +163,20 @@ class Recovery:
         with self._working(lease):
             taken = self._timeline.transaction(record.id)
             assert taken is not None
-            driver = Driver(self._timeline, lease, self._restore(taken))
-            verdict = self._run(driver, taken, certainly_dead, assumed)
+            members = self._restore(taken)
+            driver = Driver(self._timeline, lease, members)
+            plan = replace(driver.plan(), may_undo=not self._is_stale(taken, members))
+            steps = protocol.recover(record.state, plan, certainly_dead=certainly_dead)
+            verdict = driver.run(protocol.assume(plan, assumed) if assumed is not None else steps)
         if driver.interrupt is not None:
             raise driver.interrupt
-        return self._report(record, driver, verdict)
+        return self._report(record, driver, verdict, plan)
 
-    def _run(
-        self, driver: Driver, record: TransactionRecord, certainly_dead: bool, assumed: TransactionState | None
-    ) -> Verdict:
-        plan = driver.plan()
-        if assumed is not None:
-            verdict: Verdict = driver.run(protocol.assume(plan, assumed))
-        else:
-            verdict = driver.run(protocol.recover(record.state, plan, certainly_dead=certainly_dead))
-        return verdict
+    def _is_stale(self, record: TransactionRecord, members: list[Enlisted]) -> bool:
+        """Whether it was decided so long ago that a store may have cleaned away what would show a publish."""
+        kept = min((member.catalog.environment.retention for member in members), default=LONGEST_SLEEP)
+        decided = self._timeline.now() if record.decided is None else record.decided
+        return self._timeline.now() - decided > max(kept, LONGEST_SLEEP)
 
     def _restore(self, record: TransactionRecord) -> list[Enlisted]:
         """The participants that still matter, over the catalogs of this session."""
@@ -192,10 +200,16 @@ class Recovery:
             with suppress(LeaseLostError, TimelineError):  # It is finished, or its lease will run out.
                 self._timeline.give_up(lease)
 
-    def _report(self, record: TransactionRecord, driver: Driver, verdict: Verdict) -> Recovered:
+    def _report(self, record: TransactionRecord, driver: Driver, verdict: Verdict, plan: Plan) -> Recovered:
         problems = [text for problem in verdict.problems if (text := describe_error(problem))]
         if verdict.error is not None:
             problems.insert(0, describe_error(verdict.error) or "")
+        if verdict.state is TransactionState.IN_DOUBT and verdict.published and not plan.may_undo:
+            problems.append(
+                "it was decided longer ago than replaced versions are kept, so nothing of it is undone; where it had "
+                "ended well, and its timeline was restored from a backup since, say so with: "
+                f"twophase recover {record.id} --assume committed"
+            )
         return Recovered(
             transaction_id=record.id,
             found=record.state,

@@ -18,7 +18,8 @@ from twophase.tables import participants, transactions
 
 def owner_columns(owner: Owner) -> dict[str, Any]:
     """A process as it stands in a row."""
-    return {"host": owner.host, "boot_id": owner.boot_id, "pid": owner.pid, "pid_started": owner.pid_started}
+    columns = ("host", "boot_id", "pid", "pid_started", "token")
+    return {name: getattr(owner, name) for name in columns}
 
 
 def holder_of(connection: sa.Connection, key: str) -> str | None:
@@ -59,10 +60,12 @@ def _transaction_record(row: Mapping[str, Any], found: tuple[ParticipantRecord, 
         coordinator=row["coordinator"],
         user=row["user"],
         application=row["application"],
-        owner=Owner(row["host"], row["boot_id"], row["pid"], row["pid_started"]),
+        owner=Owner(row["host"], row["boot_id"], row["pid"], row["pid_started"], row["token"] or ""),
         state=TransactionState(row["state"]),
         fencing=row["fencing"],
         lease_until=row["lease_until"],
+        lease_steady=row["lease_steady"],
+        lease_seconds=row["lease_seconds"],
         silent_since=row["silent_since"],
         created=row["created"],
         decided=row["decided"],

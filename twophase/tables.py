@@ -15,10 +15,7 @@ from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 
 #: Version of the tables below. A change of them gets a new number and an entry in :data:`UPGRADES`.
-VERSION = 1
-
-#: From a version to the next one; each runs inside the transaction that raises the version.
-UPGRADES: dict[int, Callable[[sa.Connection], None]] = {}
+VERSION = 2
 
 _ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
 
@@ -39,11 +36,15 @@ transactions = sa.Table(
     sa.Column("boot_id", sa.String(128), nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("pid_started", sa.String(40), nullable=False),
+    sa.Column("token", sa.String(32)),
     sa.Column("user", sa.String(255), nullable=False),
     sa.Column("application", sa.String(255), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("fencing", sa.Integer, nullable=False),
     sa.Column("lease_until", sa.Double, nullable=False),
+    # The same by a clock that nobody sets, of the owner's kernel; only where all users of the timeline share that one.
+    sa.Column("lease_steady", sa.Double),
+    sa.Column("lease_seconds", sa.Double),
     sa.Column("silent_since", sa.Double),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("decided", sa.Double),
@@ -52,6 +53,26 @@ transactions = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("left_behind", sa.Text),
     sa.Index("twophase_transactions_finished", "finished", "created"),
+    sa.Index("twophase_transactions_created", "created", "id"),
+    sa.Index("twophase_transactions_coordinator", "coordinator", "created"),
+)
+#: Those that have left something behind are few among millions. The text stands in the index's own condition: a
+#: database does not see that a parameter fulfils it.
+LEFT_BEHIND = transactions.c.left_behind != sa.literal_column("'[]'")
+sa.Index(
+    "twophase_transactions_left_behind",
+    transactions.c.created,
+    sqlite_where=LEFT_BEHIND,
+    postgresql_where=LEFT_BEHIND,
+)
+
+#: The ids of transactions that have ended and whose rows are pruned, packed: how each ended is known for good.
+ended = sa.Table(
+    "twophase_ended",
+    metadata,
+    sa.Column("coordinator", sa.String(24), primary_key=True),
+    sa.Column("day", sa.String(8), primary_key=True),
+    sa.Column("ids", sa.LargeBinary, nullable=False),
 )
 
 participants = sa.Table(
@@ -76,6 +97,22 @@ reservations = sa.Table(
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("transaction_id", sa.String(64), nullable=False, index=True),
 )
+
+
+def _add_leases_and_indexes(connection: sa.Connection) -> None:
+    """Version 2: how long a lease runs, by which clock, tokens of processes, indexes, and the ids of pruned ones."""
+    for column in ("token", "lease_steady", "lease_seconds"):
+        kind = transactions.c[column].type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {transactions.name} ADD COLUMN {column} {kind}")
+    there = {index["name"] for index in sa.inspect(connection).get_indexes(transactions.name)}
+    for index in transactions.indexes:
+        if index.name not in there:
+            index.create(connection)
+    ended.create(connection, checkfirst=True)
+
+
+#: From a version to the next one; each runs inside the transaction that raises the version.
+UPGRADES: dict[int, Callable[[sa.Connection], None]] = {1: _add_leases_and_indexes}
 
 
 def path_text(path: ObjectPath) -> str:

@@ -21,7 +21,7 @@ from twophase import engines
 from twophase import timeline_sql as sql
 from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
 from twophase.failpoints import declare, step
-from twophase.liveness import Lease, Owner, clock
+from twophase.liveness import Lease, Owner, clock, inherited
 from twophase.model import Level, ObjectPath
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
 from twophase.rows import holder_of, load, owner_columns
@@ -137,7 +137,7 @@ class Timeline:
                 "state": TransactionState.INFLIGHT.value,
                 "fencing": lease.fencing,
                 "created": now,
-                "lease_until": now + seconds,
+                **_lease_columns(connection, now, seconds),
                 **owner_columns(owner),
             }
             connection.execute(sql.INSERT_TRANSACTION, row)
@@ -345,11 +345,13 @@ class Timeline:
         def swap(connection: sa.Connection) -> bool:
             now = engines.now(connection)
             c = transactions.c
+            if not record.is_dead(now):
+                return False
             unchanged = (c.id == record.id) & (c.fencing == record.fencing) & (c.state == record.state.value)
             if not record.is_abandoned():
-                unchanged &= c.lease_until < now
-            values = {"fencing": record.fencing + 1, "lease_until": now + seconds, "finished": None}
-            values |= owner_columns(owner)
+                unchanged &= c.lease_until == record.lease_until  # Not renewed since it was read.
+            values: dict[str, Any] = {"fencing": record.fencing + 1, "finished": None}
+            values |= _lease_columns(connection, now, seconds) | owner_columns(owner)
             if not record.is_abandoned():
                 values["silent_since"] = now
             return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
@@ -357,6 +359,19 @@ class Timeline:
         lease = Lease(record.id, record.fencing + 1, seconds)
         # Not retried: after a lost reply it would look as if somebody else had taken it.
         return lease if self._write("core.take_over", swap, retry=False) else None
+
+    def shorten_lease(self, record: TransactionRecord) -> None:
+        """Let a lease that ends beyond all measure, as the clock was set back, end as one that begins now.
+
+        Its owner renews it before that, if it lives.
+        """
+
+        def update(connection: sa.Connection) -> None:
+            c, until = transactions.c, engines.now(connection) + record.longest_lease
+            same = (c.id == record.id) & (c.fencing == record.fencing) & (c.lease_until == record.lease_until)
+            connection.execute(transactions.update().where(same & (c.lease_until > until)).values(lease_until=until))
+
+        self._write("core.heartbeat", update)
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
@@ -399,7 +414,7 @@ class Timeline:
     @staticmethod
     def _own(connection: sa.Connection, lease: Lease, **values: Any) -> None:
         """Write to our row and prolong the lease, if the transaction is still ours; a finished one is nobody's."""
-        values.setdefault("lease_until", engines.now(connection) + lease.seconds)
+        values = {**_lease_columns(connection, engines.now(connection), lease.seconds), **values}
         if values.get("state") == TransactionState.IN_DOUBT.value:
             values["lease_until"] = 0.0  # Nobody works on it until somebody asks again.
         state = values.get("state")
@@ -439,6 +454,8 @@ class Timeline:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _owned_write(self, name: str, lease: Lease, operation: Callable[[sa.Connection], _T]) -> _T:
+        if lease.pid != os.getpid():
+            raise inherited(lease.transaction_id, lease.pid)
         asked_at = clock()
         try:
             result = self._write(name, operation)
@@ -493,6 +510,15 @@ class Timeline:
                 f"Cannot {verb} the timeline {self.display_url}: {engines.reason(error)}.",
                 hint="Check spark.twophase.timeline, and that its place can be written.",
             ) from error
+
+
+def _lease_columns(connection: sa.Connection, now: float, seconds: float) -> dict[str, Any]:
+    steady = engines.steady_now(connection)
+    return {
+        "lease_until": now + seconds,
+        "lease_steady": None if steady is None else steady + seconds,
+        "lease_seconds": seconds,
+    }
 
 
 def _json(document: Mapping[str, Any] | None) -> str | None:

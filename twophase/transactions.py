@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.driver import Driver, Enlisted, conflict
 from twophase.errors import CatalogError, LeaseLostError, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
-from twophase.liveness import Lease
+from twophase.liveness import Lease, inherited
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.records import Account, name_error
 from twophase.redaction import logger
@@ -64,6 +65,7 @@ class Transaction:
     def __init__(self, coordinator: Coordinator, transaction_id: str) -> None:
         self._coordinator = coordinator
         self._id = transaction_id
+        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._state = TransactionState.REQUESTED
         self._enlisted: dict[int, Enlisted] = {}
@@ -87,6 +89,11 @@ class Transaction:
     def state(self) -> TransactionState:
         """Its state, as on the timeline."""
         return self._state
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a fork of the one that runs it: nothing that happens here ends or changes it."""
+        return self._pid != os.getpid()
 
     @property
     def participants(self) -> list[TwoPhaseCatalogTable]:
@@ -232,6 +239,7 @@ class Transaction:
         TwoPhaseError
             This transaction is published: nothing can join it any more.
         """
+        self.require_own()
         with self._lock:
             self._require_open()
             earlier = self._to_build_on(catalog, path)
@@ -341,6 +349,7 @@ class Transaction:
         TransactionAborted
             Another thread has.
         """
+        self.require_own()
         member = self._member(participant)
         with self._lock:  # The end of a block may prepare what a statement in another thread has just written.
             if member.state is not ParticipantState.STAGED and self._state is not TransactionState.ROLLED_BACK:
@@ -361,6 +370,8 @@ class Transaction:
         participant : TwoPhaseCatalogTable
             From :meth:`stage`.
         """
+        if self.is_inherited:
+            return
         with self._lock:
             member = self._member(participant)
             if not (member.state.takes_part and self._is_open) or self._lease is None:
@@ -388,7 +399,10 @@ class Transaction:
             (:class:`~twophase.errors.WriteConflictError`). Also where a statement of it is not written to its end.
         TransactionInDoubt
             The outcome could not be learned; the message names the command that resolves it.
+        TwoPhaseError
+            This process is a fork of the one whose transaction it is.
         """
+        self.require_own()
         with self._lock:
             if self._state is TransactionState.COMPLETED:
                 return
@@ -405,11 +419,15 @@ class Transaction:
     def abort(self, error: BaseException | None = None) -> None:
         """Remove everything that was staged. Idempotent, and nothing once the outcome is known or in doubt.
 
+        Nothing either in a forked child of the process that runs it: the transaction is the parent's.
+
         Parameters
         ----------
         error : BaseException, optional
             Why: it stays the one that is raised. What goes wrong in here is attached to it as a note.
         """
+        if self.is_inherited:
+            return
         with self._lock:
             if self._state is TransactionState.COMMITTING:
                 self._end()  # Cut off between two steps: recovery asks the stores.
@@ -430,6 +448,17 @@ class Transaction:
             self._report(problems, error)
             if error is None and driver.interrupt is not None:
                 raise driver.interrupt
+
+    def require_own(self) -> None:
+        """Refuse what a forked child would do to its parent's transaction.
+
+        Raises
+        ------
+        TwoPhaseError
+            This process is such a child.
+        """
+        if self.is_inherited:
+            raise inherited(self._id, self._pid)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -483,6 +512,7 @@ class Transaction:
     @contextmanager
     def _working(self, participant: TwoPhaseCatalogTable) -> Iterator[Enlisted]:
         """A step of a statement, on its own thread; others may end the transaction while it runs."""
+        self.require_own()
         member = self._member(participant)
         self._require_open()
         try:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.core.bench import ROWS, Bench, child, path, report_in, run_shape, stage, write
-from twophase import failpoints, transactions
+from twophase import engines, failpoints, liveness, transactions
 from twophase.coordinator import Coordinator
-from twophase.errors import LeaseLostError
+from twophase.errors import LeaseLostError, TransactionAborted, TwoPhaseError
 from twophase.liveness import Owner, this_process
 from twophase.records import TransactionRecord
 from twophase.states import TransactionState
@@ -175,6 +176,153 @@ def test_a_writer_that_was_silent_while_it_prepared_removes_what_it_made_after_t
     assert bench.tables() == []
 
 
+def test_a_writer_whose_publish_was_taken_back_before_its_end_is_told_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator, other = bench.coordinator(), bench.coordinator()
+    tx = coordinator.begin()
+    participant = write(tx, bench.catalogs["one"], "t")
+    # As a store that was paused in the middle, and skips what the one that took over has removed meanwhile.
+    monkeypatch.setattr(participant, "commit", lambda: None)
+
+    def take_over(_: str) -> None:
+        failpoints.disarm()
+        coordinator._heartbeat.stop()
+        other.timeline.give_up(_stolen(coordinator, tx.id))
+        (recovered,) = other.recover()
+        assert recovered.state is TransactionState.ROLLED_BACK
+
+    failpoints.arm("core.record_completed", take_over)
+    with pytest.raises(TransactionAborted):
+        tx.commit()
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert bench.tables() == []
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+def test_a_clock_that_is_set_takes_no_live_transaction_from_a_process_of_this_machine(
+    bench: Bench, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], "t")
+    other = bench.coordinator()
+    set_clock(monkeypatch, step)
+    # As another process of this machine sees it; in a container it would not see the process itself.
+    monkeypatch.setattr(TransactionRecord, "is_abandoned", lambda record: not record.is_open)
+    assert other.recover() == []
+    assert other.timeline.take_over(only(other), this_process(), 60) is None
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+
+
+def test_a_clock_that_is_set_back_keeps_no_table_for_one_that_is_dead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = bench.coordinator(lease_seconds=60)
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    coordinator._heartbeat.stop()
+    # From before the machine's last start, whose process nobody can look for.
+    execute(coordinator, "UPDATE twophase_transactions SET boot_id = 'an earlier start'")
+    set_clock(monkeypatch, -30 * 86_400)
+    other = bench.coordinator()
+    assert other.recover() == []  # It may live: its owner has a lease's time to say so.
+    set_clock(monkeypatch, -30 * 86_400 + 30)
+    assert other.recover() == []
+    set_clock(monkeypatch, -30 * 86_400 + 61)
+    assert [found.state for found in other.recover()] == [TransactionState.ROLLED_BACK]
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    real = time.time
+    monkeypatch.setattr(engines, "time", SimpleNamespace(time=lambda: real() + step, monotonic=time.monotonic))
+
+
+def execute(coordinator: Coordinator, statement: str) -> None:
+    with coordinator.timeline._engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
+# -- a process that forks ---------------------------------------------------------------------------------------------
+
+
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@forks
+@pytest.mark.parametrize("way", ["abort", "commit", "statement", "close", "collected"])
+def test_a_forked_child_changes_nothing_of_its_parent_s_transaction(bench: Bench, way: str) -> None:
+    coordinator = bench.coordinator(lease_seconds=0.8)
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    # A thread of the parent may have them at the fork; no thread of the child ever gives them back.
+    taken, forked = threading.Event(), threading.Event()
+
+    def hold_locks() -> None:
+        with coordinator._heartbeat._changed, liveness._held_lock, tx._lock:
+            taken.set()
+            assert forked.wait(60)
+
+    holder = threading.Thread(target=hold_locks)
+    holder.start()
+    assert taken.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(in_the_child(coordinator, bench, way))
+    forked.set()
+    holder.join()
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert only(coordinator).state is TransactionState.INFLIGHT
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+
+
+def in_the_child(coordinator: Coordinator, bench: Bench, way: str) -> int:
+    """What a child may do that leaves its parent's block; 0 where it was refused with words, or did nothing."""
+    signal.alarm(30)  # A child that waits for a lock is killed.
+    (transaction_id,) = coordinator._live
+    tx = coordinator.find(transaction_id)
+    assert tx is not None
+    try:
+        if way == "abort":
+            tx.abort(SystemExit(0))
+            return 0
+        if way == "close":
+            coordinator.close()
+            return 0
+        if way == "collected":
+            coordinator.ended(tx.id)
+            return 0
+        if way == "commit":
+            tx.commit()
+        else:
+            stage(tx, bench.catalogs["two"], "u")
+    except TwoPhaseError as error:
+        return 0 if "fork" in str(error) and str(os.getppid()) in str(error) else 2
+    return 3
+
+
+@forks
+def test_a_forked_child_writes_nothing_with_its_parent_s_lease(bench: Bench) -> None:
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    lease = _stolen(coordinator, tx.id)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            coordinator.timeline.give_up(lease)
+        except TwoPhaseError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    tx.commit()
+
+
 @pytest.mark.parametrize("where", ["heartbeat", "finalizer"])
 def test_an_interrupt_while_a_transaction_is_recorded_leaves_it_to_be_rolled_back(
     bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
@@ -305,6 +453,28 @@ def test_two_recoveries_at_once_leave_one_outcome(bench: Bench) -> None:
 
 def test_this_process_is_not_gone() -> None:
     assert not this_process().is_gone()
+
+
+def test_clones_of_one_machine_are_told_apart(bench: Bench) -> None:
+    """They share the machine's name and start, and all numbers of their processes."""
+    me = this_process()
+    clone = replace(me, token="another")
+    coordinator = bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    execute(coordinator, "UPDATE twophase_transactions SET token = 'another', id = 'a-clone-s'")
+    assert only(coordinator).owner == clone != me
+    assert coordinator.recover() == []  # Else it would be this very process's, and nobody would work on it.
+
+
+@forks
+def test_a_forked_child_is_another_process() -> None:
+    before = this_process().token
+    assert before == this_process().token != ""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if this_process().token == before else 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_process_number_that_another_process_has_now_is_gone() -> None:

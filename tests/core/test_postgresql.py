@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.core.bench import SHAPES, Bench, child, path, run_shape, run_shape_in, write
-from tests.core.test_timeline import begin
+from tests.core.test_timeline import begin, check_upgrade
 from tests.servers import Server
 from twophase.errors import WriteConflictError
 from twophase.failpoints import EXIT_CODE
@@ -22,7 +23,10 @@ from twophase.timeline import Timeline
 @pytest.fixture
 def schema(postgresql: Server) -> str:
     """A schema of its own; the URL that leads there."""
-    name = "core_timeline"
+    return empty_schema(postgresql, "core_timeline")
+
+
+def empty_schema(postgresql: Server, name: str) -> str:
     address = f"host={postgresql.host} port={postgresql.port} user=twophase dbname=twophase"
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
@@ -69,6 +73,11 @@ def test_many_make_its_tables_at_once(schema: str) -> None:
     assert len(made) == 8
     for timeline in made:
         timeline.close()
+
+
+def test_a_timeline_of_the_first_version_becomes_as_a_new_one(schema: str, postgresql: Server) -> None:
+    with closing(Timeline(schema)) as fresh:
+        check_upgrade(empty_schema(postgresql, "core_old"), fresh)
 
 
 def test_of_many_writers_of_one_name_one_gets_the_reservation(schema: str) -> None:

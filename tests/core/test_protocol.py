@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -228,6 +229,16 @@ def test_an_operator_can_always_end_it(refused: int, state: TransactionState) ->
     assert not verdict.doubtful
 
 
+def test_what_was_decided_long_ago_is_completed_where_it_can_be_and_never_undone() -> None:
+    """A timeline from a backup: what one store says not to know may have been published, replaced and cleaned since."""
+    for published in (set(), {0}, {0, 1}, {1}):
+        world = World(2, refused=1, state=TransactionState.COMMITTING, published=set(published))
+        plan = replace(world.plan(), may_undo=False)
+        verdict = Process(world).run(protocol.recover(world.state, plan, certainly_dead=True))
+        assert published <= world.published
+        assert verdict.state is {(): IN_DOUBT, (0,): IN_DOUBT}.get(tuple(published), COMPLETED)
+
+
 # -- two processes at once --------------------------------------------------------------------------------------------
 
 
@@ -261,6 +272,16 @@ def test_an_owner_that_wakes_up_in_the_middle_of_its_recovery_does_no_harm(count
         interleave(world, protocol.commit(world.plan()), pause, resume, certainly_dead=False)
         settle(world)
         world.check_at_rest()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_writer_that_lost_its_lease_before_its_end_does_not_say_that_it_completed(count: int) -> None:
+    world = World(count)
+    writer = Process(world).walk(protocol.commit(world.plan()))
+    assert advance(writer, 1 + 2 * count)  # Record, and for each a Fence and a Publish
+    world.fencing += 1  # The one that took over may have rolled back what was not yet to be seen.
+    with pytest.raises(LeaseLostError):
+        list(writer)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

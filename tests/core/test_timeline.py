@@ -323,3 +323,64 @@ def test_an_error_on_the_timeline_holds_no_secret(timeline: Timeline, file: Path
     timeline.finish(lease)
     timeline.close()
     assert all(b"hunter2" not in part.read_bytes() for part in file.parent.iterdir())
+
+
+# -- an earlier version -----------------------------------------------------------------------------------------------
+
+#: The tables as the first version made them.
+_FIRST_VERSION = """
+CREATE TABLE twophase_schema_version (version INTEGER NOT NULL, PRIMARY KEY (version));
+CREATE TABLE twophase_transactions (id VARCHAR(64) NOT NULL, coordinator VARCHAR(24) NOT NULL,
+  host VARCHAR(255) NOT NULL, boot_id VARCHAR(128) NOT NULL, pid INTEGER NOT NULL, pid_started VARCHAR(40) NOT NULL,
+  "user" VARCHAR(255) NOT NULL, application VARCHAR(255) NOT NULL, state VARCHAR(16) NOT NULL, fencing INTEGER NOT NULL,
+  lease_until DOUBLE PRECISION NOT NULL, silent_since DOUBLE PRECISION, created DOUBLE PRECISION NOT NULL,
+  decided DOUBLE PRECISION, finished DOUBLE PRECISION, level INTEGER, error TEXT, left_behind TEXT, PRIMARY KEY (id));
+CREATE INDEX twophase_transactions_finished ON twophase_transactions (finished, created);
+CREATE TABLE twophase_participants (transaction_id VARCHAR(64) NOT NULL, ordinal INTEGER NOT NULL,
+  catalog VARCHAR(255) NOT NULL, path TEXT NOT NULL, purpose VARCHAR(40) NOT NULL, document TEXT,
+  state VARCHAR(16) NOT NULL, level INTEGER, PRIMARY KEY (transaction_id, ordinal));
+CREATE TABLE twophase_reservations (target VARCHAR(64) NOT NULL, catalog VARCHAR(255) NOT NULL, path TEXT NOT NULL,
+  transaction_id VARCHAR(64) NOT NULL, PRIMARY KEY (target));
+CREATE INDEX ix_twophase_reservations_transaction_id ON twophase_reservations (transaction_id);
+INSERT INTO twophase_schema_version VALUES (1);
+INSERT INTO twophase_transactions VALUES ('app-1', 'app', 'elsewhere', 'boot/pid:[1]', 42, 'ticks:7', 'ann', 'etl',
+  'INFLIGHT', 1, 100.0, NULL, 40.0, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO twophase_participants VALUES
+  ('app-1', 0, 'hive', '["default", "t"]', 'create_table_as', '{}', 'staged', NULL)
+"""
+
+
+def make_first_version(url: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for statement in _FIRST_VERSION.split(";"):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def shape_of(timeline: Timeline) -> Any:
+    """Its tables, columns and indexes."""
+    inspector = sa.inspect(timeline._engine)
+    return {
+        name: (
+            {(column["name"], column["nullable"]) for column in inspector.get_columns(name)},
+            {(index["name"], tuple(index["column_names"])) for index in inspector.get_indexes(name)},
+        )
+        for name in inspector.get_table_names()
+    }
+
+
+def check_upgrade(url: str, fresh: Timeline) -> None:
+    make_first_version(url)
+    with closing(Timeline(url)) as upgraded:
+        assert shape_of(upgraded) == shape_of(fresh)
+        (record,) = upgraded.transactions(open_only=True)
+        assert record.owner.token == ""
+        assert record.is_dead(upgraded.now())
+        lease = upgraded.take_over(record, this_process(), 60)
+        assert lease is not None
+        upgraded.record(lease, TransactionState.ROLLED_BACK)
+
+
+def test_a_timeline_of_the_first_version_becomes_as_a_new_one(timeline: Timeline, tmp_path: Path) -> None:
+    check_upgrade(f"sqlite:///{tmp_path / 'old.db'}", timeline)

@@ -128,6 +128,8 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
             _commit(live)
         except BaseException as error:
             # Whatever came before the decision, and between two lines of this too: nothing stays open.
+            if tx.is_inherited:
+                raise  # A forked child leaves it: the transaction, and the connection to Spark, are its parent's.
             with carried_through(tx):
                 tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
                 with suppress(Exception):  # Spark may have ended
@@ -142,6 +144,8 @@ def _open(live: LiveTransaction) -> None:
 
 
 def _close(handle: Handle, tx: Transaction) -> None:
+    if tx.is_inherited:
+        return
     unregister(tx.id)
     handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, None)
 
@@ -157,6 +161,7 @@ def _refuse_nested(transaction_id: str | None) -> None:
 
 def _commit(live: LiveTransaction) -> None:
     handle, tx = live.handle, live.transaction
+    tx.require_own()
     # Ctrl-C waits, for Py4J would make an error of the store of it; and Spark would keep the rows from before.
     with carried_through(tx):
         written = [(p.catalog, p.path, live.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
