@@ -116,8 +116,9 @@ class PointerPartitions(PointerParticipant):
             present.pop(key, None)
         changes = [self._change(key, join(self.version, name), registered) for key, name in sorted(new.items())]
         marks: dict[str, int | None] = {}
-        if self.purpose is Purpose.INSERT_INTO:
-            marks = self._take_over(new, present)
+        joined = {key: name for key, name in new.items() if not self._replaces(key)}
+        if self.purpose is Purpose.INSERT_INTO or joined:
+            marks = self._take_over(joined, present)
         changes += self._removed(table, new, present, registered)
         changes += self._carried(based, changes, registered)
         with self.step("manifest"):
@@ -132,9 +133,8 @@ class PointerPartitions(PointerParticipant):
         for change in plan.of(SWITCH, REMOVE):
             if not places.is_partitions(str(change.old), change.key, columns, root):
                 raise self.conflict(f"its partition {'/'.join(change.key)} was given a LOCATION meanwhile")
-        touched = {change.key: listed[change.key] for change in plan.of(SWITCH)}
-        if self.purpose is Purpose.INSERT_INTO:
-            self.refuse_own_formats(table, touched)
+        touched = {c.key: listed[c.key] for c in plan.of(SWITCH) if not self._replaces(c.key)}
+        self.refuse_own_formats(table, touched)
 
     def _own_formats(self, table: HiveTable, changes: list[Change], listed: Mapping[Key, HivePartition]) -> bool:
         """Whether an overwrite ends a format that a partition has for itself: no compensation brings it back."""
@@ -178,6 +178,16 @@ class PointerPartitions(PointerParticipant):
             return []
         gone = [key for key in sorted(present) if key not in new and self._in_scope(table, key)]
         return [Change(key, REMOVE, registered[key], self.empty_of(key)) for key in gone if key in registered]
+
+    def _replaces(self, key: Key) -> bool:
+        """Whether new rows of a partition replace those that it has.
+
+        The rows of an overwrite by a condition may be of partitions that it does not name.
+        """
+        if self.purpose is Purpose.INSERT_INTO or self.scope is None:
+            return self.purpose is not Purpose.INSERT_INTO
+        columns = tuple(self.stored_definition.partition_columns)
+        return linking.in_scope(self.scope, key, columns, replaced=True)
 
     def _in_scope(self, table: HiveTable, key: Key) -> bool:
         if self.scope is None:

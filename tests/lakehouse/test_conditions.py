@@ -6,8 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import col
 
+import twophase
 from tests.lakehouse.shop import Shop
+from twophase.errors import AtomicityNotSupportedError, CatalogError
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
@@ -75,6 +79,11 @@ def zone(request: pytest.FixtureRequest, shop: Shop, monkeypatch: pytest.MonkeyP
     time.tzset()
 
 
+def data_files(shop: Shop, table: str) -> set[str]:
+    """The data files of a table's current state."""
+    return {task.file.file_path for task in shop.iceberg(table).scan().plan_files()}
+
+
 def _row(number: int) -> str:
     return ", ".join(values.get(number, values[None]) for values in _COLUMNS.values())
 
@@ -90,3 +99,42 @@ def test_a_delete_takes_just_the_rows_of_its_condition(shop: Shop, zone: str) ->
         assert shop.read(f"SELECT id FROM @t WHERE {condition}") == ([] if number in _LATE else [(number,)]), condition
         shop.sql(f"DELETE FROM @t WHERE {condition}")
         assert {row[0] for row in shop.read("SELECT id FROM @t")} == left, condition
+
+
+def test_rows_of_a_condition_are_replaced_in_one_snapshot(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 2 AS p, nullif(id, 4) AS n FROM range(6)")
+    before = data_files(shop, "t")
+    shop.sql("INSERT INTO @t REPLACE WHERE p = 0 AND n < 2 SELECT 10L, 1L, id FROM @t WHERE id = 5")
+    assert sorted(row[0] for row in shop.rows("t")) == [1, 2, 3, 4, 5, 10]
+    assert len(before & data_files(shop, "t")) == 1, "Files without such rows stay."
+    assert len(shop.iceberg("t").metadata.snapshots) == 2
+    new = shop.sql("SELECT 20L AS id, 0L AS p, CAST(NULL AS BIGINT) AS n")
+    new.writeTo(shop.name("t")).overwrite((col("id") > 4) | col("n").isNull())
+    assert shop.rows("t") == [(1, 1, 1), (2, 0, 2), (20, 0, None), (3, 1, 3)]
+    new.writeTo(shop.name("t")).overwrite(col("id") > 100)  # There are none: it is an append.
+    new.limit(0).writeTo(shop.name("t")).overwrite(col("id") < 20)
+    assert shop.rows("t") == [(20, 0, None)] * 2
+    new.writeTo(shop.name("t")).overwrite(col("p") == 0)
+    assert shop.rows("t") == [(20, 0, None)]
+    with pytest.raises(PySparkException, match="no such row"):
+        shop.sql("INSERT INTO @t REPLACE WHERE id = 20 SELECT CAST(raise_error('no such row') AS BIGINT), 1L, 1L")
+    shop.sql("EXPLAIN INSERT INTO @t REPLACE WHERE id = 20 SELECT 1L, 1L, 1L").collect()
+    assert shop.rows("t") == [(20, 0, None)]
+
+
+def test_an_overwrite_of_a_condition_adds_columns_where_the_table_takes_them(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('write.spark.accept-any-schema' = 'true') AS SELECT id FROM range(3)")
+    shop.sql("SELECT 'x' AS name, 9 AS id").writeTo(shop.name("t")).overwrite(col("id") < 2)
+    assert shop.rows("t") == [("x", 9), (None, 2)]
+
+
+def test_an_overwrite_of_a_condition_is_refused_where_a_block_has_written(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
+    with twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @t REPLACE WHERE id = 0 SELECT 7L")
+        for statement in ("INSERT INTO @t REPLACE WHERE id = 1 SELECT 8L", "DELETE FROM @t WHERE id = 1"):
+            with pytest.raises((CatalogError, AtomicityNotSupportedError), match="transaction itself"):
+                shop.sql(statement)
+    assert shop.rows("t") == [(1,), (2,), (7,)]
+    with pytest.raises(AtomicityNotSupportedError, match=r"condition ABS.* DELETE FROM and INSERT INTO"):
+        shop.sql("INSERT INTO @t REPLACE WHERE abs(id) = 1 SELECT CAST(raise_error('a job ran') AS BIGINT)")

@@ -17,6 +17,7 @@ import twophase
 from tests.spark.conftest import Start
 from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
 from twophase import failpoints
+from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.routing.doors import router_of
 from twophase.spark.session import Handle
 
@@ -307,6 +308,10 @@ def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
     assert spark.table("t").where("p = 0").count() == 4
     spark.range(1).selectExpr("8L AS id", "0L AS p").writeTo("t").overwrite(F.col("p") == 0)
     assert rows(spark, "SELECT * FROM t") == [(8, 0), (9, 1)]
+    spark.range(1).selectExpr("7L AS id", "1L AS p").writeTo("t").overwrite(F.col("p") == 0)
+    assert rows(spark, "SELECT * FROM t") == [(7, 1), (9, 1)], "Rows that no condition named were to stay."
+    with pytest.raises(AtomicityNotSupportedError, match="by a condition"):
+        spark.range(1).selectExpr("7L AS id", "1L AS p").writeTo("t").overwrite(F.col("id") == 7)
     spark.range(2).writeTo("t").createOrReplace()
     spark.range(3).writeTo("t").replace()
     assert spark.table("t").count() == 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.errors import TableAlreadyExistsError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, TableAlreadyExistsError, TransactionAborted
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import live, types
@@ -16,7 +17,7 @@ from twophase.spark.jvm.bridge import CATALOG, INTENT_PROPERTY
 from twophase.spark.jvm.remembering import ALWAYS, Lasting
 from twophase.spark.native.base import Proxy
 from twophase.spark.native.definition import table_properties, table_transforms, with_written_values
-from twophase.spark.native.write import WriteBuilder
+from twophase.spark.native.write import Insert, WriteBuilder
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
@@ -139,7 +140,21 @@ class WriteTable(TableProxy):
             if stated is not None:
                 stated = with_written_values(self._jvm, stated, self._definition)
             rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
-            return WriteBuilder(self._jvm, self._definition, lambda df, scope: self._insert(rows, df, scope or stated))
+            return WriteBuilder(
+                self._jvm,
+                self._definition,
+                lambda df, scope: self._insert(rows, df, scope or stated),
+                lambda conditions: self._replacing(rows, conditions),
+            )
+
+    def _replacing(self, rows: TableDefinition, conditions: Sequence[Any]) -> Insert:
+        """Refuse to overwrite the rows that fulfil conditions."""
+        raise AtomicityNotSupportedError(
+            f"{self.name()}: rows cannot be overwritten by a condition in this catalog; nothing was started.",
+            path=self._path,
+            hint="Overwrite the whole table, or whole partitions (INSERT OVERWRITE ... PARTITION), with the new rows "
+            "and those that are to stay.",
+        )
 
     def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
         # A dynamic overwrite arrives as an append: Spark has no such V1 write.

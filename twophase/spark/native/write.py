@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twophase.model import OverwriteScope, TableDefinition
@@ -15,6 +15,9 @@ from twophase.spark.native.definition import static_partition
 
 #: Receives the rows, and for an overwrite which rows they replace.
 Insert = Callable[[Any, OverwriteScope | None], None]
+#: Of conditions of Spark's: what receives the rows that are to replace those that fulfil them all. It refuses what
+#: it cannot do.
+Replacing = Callable[[Sequence[Any]], Insert]
 
 _METRICS = "org.apache.spark.sql.connector.metric."
 
@@ -29,12 +32,17 @@ class WriteBuilder(Proxy):
         Of the table that is written.
     insert : callable
         What to do with the rows in the end.
+    replacing : callable, optional
+        What to do with them where they replace those that fulfil conditions.
     """
 
-    def __init__(self, jvm: Jvm, definition: TableDefinition, insert: Insert) -> None:
+    def __init__(
+        self, jvm: Jvm, definition: TableDefinition, insert: Insert, replacing: Replacing | None = None
+    ) -> None:
         super().__init__(jvm)
         self._definition = definition
         self._insert = insert
+        self._replacing = replacing
         self._scope: OverwriteScope | None = None
 
     def truncate(self) -> Any:
@@ -43,15 +51,23 @@ class WriteBuilder(Proxy):
 
     def canOverwrite(self, predicates: Any) -> bool:
         with thrown_to_spark(self._jvm):
-            return self._static(predicates) is not None
+            conditions = list(predicates)
+            if self._static(conditions) is None and self._replacing:
+                self._replacing(conditions)  # Spark's own refusal would be an internal error.
+                return True
+            return self._static(conditions) is not None
 
     def overwrite(self, predicates: Any) -> Any:
         with thrown_to_spark(self._jvm):
-            self._scope = OverwriteScope(self._static(predicates) or {})
+            conditions = list(predicates)
+            static = self._static(conditions)
+            if static is None and self._replacing:
+                self._insert = self._replacing(conditions)
+            self._scope = OverwriteScope(static or {})
             return self
 
-    def _static(self, predicates: Any) -> dict[str, str | None] | None:
-        return static_partition(self._jvm, list(predicates), self._definition)
+    def _static(self, conditions: Sequence[Any]) -> dict[str, str | None] | None:
+        return static_partition(self._jvm, conditions, self._definition)
 
     def build(self) -> Any:
         return Write(self._jvm, self._insert, self._scope)
