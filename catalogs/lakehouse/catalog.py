@@ -6,6 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -440,6 +441,8 @@ class LakehouseCatalog(Catalog):
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         restored = LakehouseParticipant(self, document)
+        with suppress(CatalogError):  # One that does not answer is asked again, before anything is done.
+            restored.check_identity()
         restored.leave_tries()  # Of the process before nothing is known.
         return restored
 
@@ -473,6 +476,8 @@ class LakehouseCatalog(Catalog):
 
     def _publish(self, participants: list[TwoPhaseCatalogTable], also: Also | None = None) -> None:
         members = [member for member in participants if isinstance(member, LakehouseParticipant)]
+        for member in members:
+            member.check_identity()
         with publishing.publish_step():
             publishing.publish(self.store, self.files, members, also)
 

@@ -16,6 +16,7 @@ Its document holds::
     prior                                                manifests that an earlier statement of the transaction left
     base_kept, base_counts                               and what it has taken away
     carries                                              participants whose files become part of this one's snapshot
+    store                                                identity of the Iceberg catalog, from the staging on
     added, kept, counts, null_columns                    manifests and numbers, from the write on
 """
 
@@ -50,7 +51,13 @@ from twophase.catalogs.lakehouse.snapshots import (
 )
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move, Store
 from twophase.catalogs.lakehouse.traces import own_place
-from twophase.errors import CatalogError, TableAlreadyExistsError, TransactionAborted, WriteConflictError
+from twophase.errors import (
+    CatalogError,
+    ConfigurationError,
+    TableAlreadyExistsError,
+    TransactionAborted,
+    WriteConflictError,
+)
 from twophase.failpoints import declare, step
 from twophase.model import Outcome, OverwriteScope
 from twophase.reading import ReadSource
@@ -85,6 +92,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     _published: Loaded | None = None
     #: Whether an earlier try of it left files, as far as it knows.
     _left_tries = False
+    #: Whether this is the Iceberg catalog in which it was staged, as far as anybody has looked.
+    _is_at_home = False
     #: How it is published, as last worked out.
     _plan: Plan | None = None
 
@@ -200,7 +209,9 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
                 "key": self.place.key,
                 "last_sequence_number": self.document["last_sequence_number"],
             }
-            self.store.record_staged(self.name, self.path, facts, float(self.document["since"]))
+            since = float(self.document["since"])
+            self.document["store"] = self.store.record_staged(self.name, self.path, facts, since)
+            self._is_at_home = True
 
     def _is_known(self) -> bool:
         return self.store.staged(self.name) is not None
@@ -365,14 +376,41 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         self._left_tries, self._plan = True, None
 
     def outcome(self) -> Outcome:
+        # Where the record of a prepared one is gone, this may be an older copy of the catalog.
+        return self._told() or (Outcome.UNKNOWN if "prepared" in self.document else Outcome.NOT_PUBLISHED)
+
+    def _told(self) -> Outcome | None:
+        """What the Iceberg catalog says; None where it knows nothing of this participant."""
         try:
+            self.check_identity()
             with step("lakehouse.outcome"):
                 found = self.store.staged(self.name, settled=True)
             if found is not None:
                 return Outcome.PUBLISHED if found.state == PUBLISHED else Outcome.NOT_PUBLISHED
-            return Outcome.PUBLISHED if self._is_in_history() else Outcome.NOT_PUBLISHED
-        except (CatalogError, OSError, RuntimeError):
+            return Outcome.PUBLISHED if self._is_in_history() else None
+        except (CatalogError, ConfigurationError, OSError, RuntimeError):
             return Outcome.UNKNOWN
+
+    def check_identity(self) -> None:
+        """Refuse to work on what was staged in another Iceberg catalog than the one that is open here.
+
+        Raises
+        ------
+        ConfigurationError
+        """
+        theirs = self.document.get("store")
+        if theirs is None or self._is_at_home:
+            return
+        ours = self.store.identity()
+        if ours not in (None, theirs):
+            raise ConfigurationError(
+                f"Transaction {self.transaction_id} wrote {self.path} in another Iceberg catalog ({theirs}) than that "
+                f"of {self.store.settings.display_uri} ({ours}). Nothing was touched.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                hint=f"Run it with the uri, warehouse and catalog_name of {self.catalog.name} in the job.",
+            )
+        self._is_at_home = True
 
     def _is_in_history(self) -> bool:
         """Whether a snapshot of the table is this participant's; records end with their retention."""
@@ -380,7 +418,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         return current is not None and find_published(current.metadata, self.name) is not None
 
     def abort(self) -> None:
-        outcome = self.outcome()
+        outcome = self._told()  # Nothing: an earlier abort has removed it all.
         if outcome is Outcome.PUBLISHED:
             return
         if outcome is Outcome.UNKNOWN:
@@ -393,6 +431,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             )
         self.drop_plan()
         self.lakehouse.remove_staged(self.name)
+        self.document.pop("prepared", None)
 
     def finish(self) -> None:
         with step("lakehouse.tidy"):

@@ -277,8 +277,18 @@ class Store(ABC):
     # -- participants --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
-        """Record a participant before it stages anything. Idempotent."""
+    def identity(self) -> str | None:
+        """What tells this Iceberg catalog from others, whatever a session calls it; None before anything was staged."""
+
+    @abstractmethod
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> str:
+        """Record a participant before it stages anything. Idempotent.
+
+        Returns
+        -------
+        str
+            The catalog's identity.
+        """
 
     @abstractmethod
     def staged(self, participant: str, *, settled: bool = False) -> Staged | None:

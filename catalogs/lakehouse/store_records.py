@@ -49,8 +49,13 @@ class RecordingStore(Store):
 
     # -- participants --------------------------------------------------------------------------------------------
 
-    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+    def identity(self) -> str:
+        # There is no place for one that the server itself would keep.
+        return f"{self.settings.display_uri.rstrip('/')} {self.settings.catalog_name} {self.settings.warehouse}"
+
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> str:
         self._records.add(participant, target, document, since)
+        return self.identity()
 
     def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
         record = self._records.get(participant)

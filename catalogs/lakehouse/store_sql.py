@@ -5,7 +5,8 @@ PyIceberg's two tables stand two of ours:
 
 ====================== ===========================================================================================
 ``twophase_staged``    a row for each participant, from before anything is staged: ``staged``, then ``published``
-                       in the very transaction that moves the pointer, or ``aborted`` while its files go
+                       in the very transaction that moves the pointer, or ``aborted`` while its files go; and one
+                       for the database's identity
 ``twophase_dropped``   locations of tables that were dropped without PURGE
 ====================== ===========================================================================================
 
@@ -16,11 +17,12 @@ A timeline in the same database gets its row in the same transaction.
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
 _BUSY_SECONDS = 30
+#: The row that is no participant.
+_IDENTITY = "#identity"
 
 _TABLES = sa.MetaData()
 _STAGED = sa.Table(
@@ -270,7 +274,24 @@ class SqlStore(Store):
 
     # -- participants --------------------------------------------------------------------------------------------
 
-    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> None:
+    def identity(self) -> str | None:
+        with self._begin(read_only=True) as connection:
+            return self._identity(connection)
+
+    def _identity(self, connection: sa.Connection) -> str | None:
+        found = connection.scalar(sa.select(_STAGED.c.document).where(_STAGED.c.participant == _IDENTITY))
+        return None if found is None else f"{found} {self.settings.catalog_name}"
+
+    def _make_identity(self) -> str:
+        """A random one, which a server's new name and address leave as it is."""
+        row = {"participant": _IDENTITY, "catalog_name": "", "target": "[]", "state": _IDENTITY, "since": time.time()}
+        with suppress(sa.exc.IntegrityError), self.engine.begin() as connection:
+            connection.execute(sa.insert(_STAGED).values(document=secrets.token_hex(16), **row))
+        made = self.identity()
+        assert made is not None
+        return made
+
+    def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> str:
         row = {
             "participant": participant,
             "catalog_name": self.settings.catalog_name,
@@ -282,6 +303,8 @@ class SqlStore(Store):
         with self._begin(path=target) as connection:
             if self._staged(connection, participant) is None:
                 connection.execute(sa.insert(_STAGED).values(**row))
+            identity = self._identity(connection)
+        return identity or self._make_identity()
 
     def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
         with self._begin(read_only=not settled) as connection:
