@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -148,11 +149,10 @@ class JdbcCatalog(Catalog):
         if database.table_kind(connection, table) is None:
             return None
         home = self.store.home(path.database)
-        marked = database.table_kind(connection, self.store.published(home)) is not None
         return {
             "columns": [[column.name, column.type] for column in database.columns(connection, table)],
             "generation": database.generation(connection, table),
-            "version": self.store.version(connection, home, path) if marked else [0, None, None],
+            "version": self.store.version(connection, home, path),
         }
 
     def check_path(self, path: ObjectPath) -> None:
@@ -188,6 +188,9 @@ class JdbcCatalog(Catalog):
             raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
         with self.store.begin(path.database, path=path) as connection:
             self.store.database.drop(connection, Table(path.database, path.name))
+        home = self.store.home(path.database)
+        with self.store.begin(home, path=path) as connection:
+            self.store.forget_target(connection, home, path)
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         self.require(path)
@@ -239,7 +242,10 @@ class JdbcCatalog(Catalog):
         return JdbcParticipant(self, offer(self, path, definition, purpose, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
-        return JdbcParticipant(self, document)
+        participant = JdbcParticipant(self, document)
+        with suppress(CatalogError):  # One that does not answer is asked again, before anything is done.
+            participant.check_identity()
+        return participant
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         assert isinstance(participant, JdbcParticipant)

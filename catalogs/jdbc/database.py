@@ -296,6 +296,15 @@ class Database(ABC):
         body = ", ".join(f"{self.quote(name)} {kind}" for name, kind in columns)
         self.run(connection, f"CREATE TABLE {self.name(table)} ({body}){suffix}")
 
+    def create_index(self, connection: sa.Connection, table: Table, column: str) -> None:
+        """Create an index on a column of a table of ours."""
+        name = self.index_name(table, column)
+        self.run(connection, f"CREATE INDEX {name} ON {self.name(table)} ({self.quote(column)})")
+
+    def index_name(self, table: Table, column: str) -> str:
+        """How an index is named where it is made."""
+        return self.quote(f"{table.name}_{column}")
+
     @abstractmethod
     def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
         """Create an empty table with the types of some columns of another one, and nothing else of it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from twophase.catalogs.jdbc import housekeeping
 from twophase.errors import CatalogError
 
@@ -60,8 +58,8 @@ def _refuse_open(catalog: JdbcCatalog, database: str) -> None:
     with store.begin(database, path=database, read_only=True) as connection:
         if store.database.table_kind(connection, published) is None:
             return
-        keys = connection.scalars(sa.select(store.published_table(database).c.participant)).all()
-    for transaction_id in sorted({key.rpartition("/")[0] for key in keys}):
+        rows = store.published_before(connection, database, None)
+    for transaction_id in sorted({key.rpartition("/")[0] for key, _ in rows}):
         if catalog.environment.has_ended(transaction_id) is False:
             raise CatalogError(
                 f"Database {database} was not dropped: transaction {transaction_id}, which has not ended, has "

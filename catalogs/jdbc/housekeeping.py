@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import sqlalchemy as sa
-
 from twophase.catalog import Residue
 from twophase.catalogs.jdbc import publishing
 from twophase.catalogs.jdbc.database import Table
@@ -21,6 +19,8 @@ T = TypeVar("T")
 STAGING, METADATA = "staging", "metadata"
 #: Looks at what comes and goes, before its error is believed.
 _LOOKS = 3
+#: Rows that one publish removes.
+_AT_ONCE = 5
 #: Between a table of ours and the participant that a row in it is about.
 _ROW = "#"
 
@@ -92,16 +92,14 @@ def _if_there(read: Callable[[], T], there: Callable[[], bool]) -> T | None:
 
 
 def _old_rows(catalog: JdbcCatalog, home: str) -> list[Residue]:
-    store = catalog.store
-    table, published = store.published_table(home), store.published(home).name
+    store, published = catalog.store, catalog.store.published(home).name
     before = time.time() - catalog.environment.retention
-    old = sa.select(table.c.participant, table.c.since).where(table.c.since < before)
 
-    def read() -> Sequence[Any]:
+    def read() -> Sequence[tuple[str, float]]:
         if published not in _hidden(catalog, home):
             return []
         with store.begin(home, path=published, read_only=True) as connection:
-            return connection.execute(old).all()
+            return store.published_before(connection, home, before)
 
     found = _if_there(read, lambda: published in _hidden(catalog, home)) or ()
     return [Residue(METADATA, f"{home}.{published}{_ROW}{k}", -1, k.rpartition("/")[0], since) for k, since in found]
@@ -130,11 +128,27 @@ def remove(catalog: JdbcCatalog, residue: Residue) -> None:
 
 
 def _remove_row(catalog: JdbcCatalog, home: str, key: str, transaction_id: str) -> None:
-    table = catalog.store.published_table(home)
     if key.rpartition("/")[0] != transaction_id:
         raise CatalogError(f"{key} is not of transaction {transaction_id}: it was kept.")
     with catalog.store.begin(home, path=home) as connection:
-        connection.execute(sa.delete(table).where(table.c.participant == key))
+        catalog.store.forget_published(connection, home, key)
+
+
+def prune(catalog: JdbcCatalog, path: ObjectPath) -> None:
+    """Remove rows about what was published into a table before the retention, by transactions that have ended.
+
+    A few at each publish: so there are never many, whether or not ``twophase clean`` runs.
+    """
+    store, home = catalog.store, catalog.store.home(path.database)
+    before = time.time() - catalog.environment.retention
+    with store.begin(home, path=path, read_only=True) as connection:
+        old = store.published_before(connection, home, before, path, limit=_AT_ONCE)
+    ended = [key for key, _ in old if catalog.environment.has_ended(key.rpartition("/")[0])]
+    if not ended:
+        return
+    with store.begin(home, path=path) as connection:
+        for key in ended:
+            store.forget_published(connection, home, key)
 
 
 def problems(catalog: JdbcCatalog) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.jdbc import altering, keeping, publishing
+from twophase.catalogs.jdbc import altering, housekeeping, keeping, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
 from twophase.catalogs.jdbc.offers import APPEND, CREATE, OVERWRITE, REPLACE
@@ -113,7 +114,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
 
     def begin(self) -> None:
         with step("jdbc.stage"):
-            self.store.make_published(self.home)
+            self.document["store"] = self.store.make_published(self.home, self.path)
             with self._begun() as connection:
                 self._stage(connection)
 
@@ -206,6 +207,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         if self.effect == REPLACE and "lost" not in self.document:
             with step("jdbc.keep"):
                 keeping.prepare(self)
+        self.document["prepared"] = True
 
     def _take_over(self, connection: sa.Connection) -> None:
         """The rows that an earlier statement of the transaction staged for the same table."""
@@ -264,7 +266,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
                 transaction_id=self.transaction_id,
                 hint="Look at the table, and run the statement again.",
             )
-        if self.effect != APPEND and now != before:
+        if self.effect != APPEND and (_state(now) != _state(before, now)):
             raise self.conflict("another writer published it meanwhile")
 
     def conflict(self, why: str) -> WriteConflictError:
@@ -304,12 +306,16 @@ class JdbcParticipant(TwoPhaseCatalogTable):
     def outcome(self) -> Outcome:
         try:
             with step("jdbc.outcome"):
-                published = publishing.is_published(self)
+                published = publishing.traces(self)
         except (TwoPhaseError, OSError, RuntimeError):
+            return Outcome.UNKNOWN
+        if published is None and self.document.get("prepared"):
+            # Its rows were there when the decision was made: this may be another database, or an older copy of it.
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
 
     def abort(self) -> None:
+        self.document.pop("prepared", None)  # That it is to be rolled back is known: an earlier abort may be why.
         outcome = self.outcome()
         if outcome is Outcome.PUBLISHED:
             return
@@ -325,6 +331,34 @@ class JdbcParticipant(TwoPhaseCatalogTable):
     def finish(self) -> None:
         if self.outcome() is Outcome.PUBLISHED:
             publishing.tidy(self.store, self.place, self.key, self.path)
+            with suppress(TwoPhaseError):  # They are looked for again.
+                housekeeping.prune(self.home_catalog, self.path)
+
+    def check_identity(self, connection: sa.Connection | None = None) -> None:
+        """Refuse to work on what was staged in another database than the one that the catalog's url leads to.
+
+        Raises
+        ------
+        ConfigurationError
+        """
+        theirs = self.document.get("store")
+        if theirs is None:
+            return
+        if connection is None:
+            if not self.store.database_exists(self.home):
+                return
+            with self._begun(read_only=True) as connection:
+                ours = self.store.identity(connection, self.home)
+        else:
+            ours = self.store.identity(connection, self.home)
+        if ours not in (None, theirs):
+            raise ConfigurationError(
+                f"Transaction {self.transaction_id} wrote {self.path} in the database {theirs}; {self.home} of "
+                f"{self.store.settings.display_url} is the database {ours}. Nothing was touched.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                hint=f"Run it with the url that catalog {self.catalog.name} had in the job.",
+            )
 
     def left_behind(self) -> list[str]:
         with self._begun(read_only=True) as connection:
@@ -336,6 +370,12 @@ class JdbcParticipant(TwoPhaseCatalogTable):
 
     def read_source(self) -> ReadSource | None:
         return self.home_catalog.staged_source(self)
+
+
+def _state(seen: Mapping[str, Any], now: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """What a publish changes. An earlier release counted publishes in another way, as a list."""
+    old = now is not None and isinstance(seen["version"], list)
+    return seen["generation"], now["version"] if old and now else seen["version"]
 
 
 def _shown(table: Table) -> str:

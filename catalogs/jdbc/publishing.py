@@ -59,6 +59,7 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
     first = members[0]
     keys = [member.place.key for member in members]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
+        first.check_identity(connection)
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:
             member.check_staged(connection)
@@ -74,10 +75,12 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
             return
         for member in waiting:
             member.apply(connection)
-            store.record_published(connection, member.home, member.key, member.path)
             if store.database.ddl_in_transaction:
                 for table in (member.place.staging, member.place.ledger):
                     store.database.drop(connection, table)
+        # In one order, and last: others that publish into one of these tables wait for it from here on.
+        for member in sorted(waiting, key=lambda member: store.target_key(member.path)):
+            store.record_published(connection, member.home, member.key, member.path)
 
 
 def _rename(database: MySQL, connection: sa.Connection, members: Sequence[JdbcParticipant]) -> None:
@@ -90,15 +93,19 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[JdbcPa
     database.rename_all(connection, pairs)
 
 
-def is_published(member: JdbcParticipant) -> bool:
-    """Whether the publish happened, after one that may still be on its way."""
+def traces(member: JdbcParticipant) -> bool | None:
+    """Whether the publish happened, after one that may still be on its way; None where nothing tells of it at all."""
     store = member.store
     if not store.database_exists(member.home):
-        return False
+        return None
     with exclusive(
         store, member.home, [member.place.key], path=member.path, transaction_id=member.transaction_id
     ) as connection:
-        return _is_published(connection, member)
+        member.check_identity(connection)
+        if _is_published(connection, member):
+            return True
+        there = {member.place.staging.name, member.place.ledger.name}
+        return False if there & set(store.database.list_relations(connection, member.home)) else None
 
 
 def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:

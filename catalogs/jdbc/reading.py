@@ -92,9 +92,8 @@ def version(store: Store, connection: sa.Connection, table: Table) -> list[Any]:
 
     database = store.database
     home = store.home(table.database)
-    marked = database.table_kind(connection, store.published(home)) is not None
-    published = store.version(connection, home, ObjectPath.of(table.database, table.name)) if marked else []
-    return [database.generation(connection, table), *published]
+    published = store.version(connection, home, ObjectPath.of(table.database, table.name))
+    return [database.generation(connection, table), published]
 
 
 def _literal(sql: str) -> str:

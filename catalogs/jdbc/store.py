@@ -7,7 +7,8 @@ name, after the prefix      what it is
 ``l_<hash>``                its ledger: a row for each partition that is written, and its owner stamp
 ``d_<hash>``                the ledger after a publish by ``RENAME TABLE``: that it is there says that it happened
 ``o_<hash>``                the replaced table, until the statement is finished (MariaDB, MySQL)
-``published``               which participants were published
+``published``               which participants were published; a row for the database's identity, and one for each
+                            table's version
 ``comments``                comments of tables, in SQLite
 =========================== =====================================================================================
 """
@@ -16,20 +17,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from twophase.catalogs.jdbc import errors
 from twophase.catalogs.jdbc.database import Database, Table, open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.sqlite import SQLite
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
 #: The ledger's row that is no partition: the owner stamp.
@@ -38,6 +41,15 @@ STAMP = -1
 TAKEN_OVER = -2
 #: The ledger's row that says that the staging table may have taken its name, where that is a step of its own.
 PUBLISHING = -3
+
+
+_PUBLISHED = [
+    ("participant", "varchar(120) NOT NULL PRIMARY KEY"),
+    ("target", "varchar(64) NOT NULL"),
+    ("since", "double precision NOT NULL"),
+]
+#: Rows among the published participants that are none of them.
+_IDENTITY, _VERSION = "#database", "#version/"
 
 
 @dataclass(frozen=True)
@@ -186,32 +198,64 @@ class Store:
 
     # -- what was published --------------------------------------------------------------------------------------
 
-    def make_published(self, database: str) -> None:
-        """Create the table of published participants where it is missing; many may do so at once."""
-        table = self.published(database)
-        columns = [
-            ("participant", "varchar(120) NOT NULL PRIMARY KEY"),
-            ("target", "varchar(64) NOT NULL"),
-            ("since", "double precision NOT NULL"),
-        ]
+    def make_published(self, home: str, target: ObjectPath) -> str:
+        """Create the table of published participants where it is missing; many may do so at once.
+
+        Returns
+        -------
+        str
+            The identity of the database, which was made with it.
+        """
+        table = self.published(home)
         for attempt in (1, 2, 3):
-            with self.begin(database) as connection:
+            with self.begin(home) as connection:
                 if self.database.table_kind(connection, table) is not None:
-                    return
+                    break
             try:
-                with self.engine(database).begin() as connection:
-                    self.database.create(connection, table, columns)
+                with self.engine(home).begin() as connection:
+                    self.database.create(connection, table, _PUBLISHED)
+                    self.database.create_index(connection, table, "target")
             except DBAPIError as error:
                 if attempt == 3:
                     raise errors.failed(error, self.settings, path=f"{table.database}.{table.name}") from None
+        self._make_row(home, _VERSION + self.target_key(target), self.target_key(target))
+        return self._make_row(home, _IDENTITY, secrets.token_hex(16))
+
+    def _make_row(self, home: str, key: str, value: str) -> str:
+        """Make a row that there is once, and return what is in it, whoever made it."""
+        table = self.published_table(home)
+        for _ in range(3):
+            with self.begin(home) as connection:
+                found = connection.scalar(sa.select(table.c.target).where(table.c.participant == key))
+                if found is not None:
+                    return str(found)
+            row = {"participant": key, "target": value, "since": 0.0}
+            with suppress(IntegrityError), self.engine(home).begin() as connection:
+                connection.execute(sa.insert(table).values(**row))
+        raise CatalogError(f"{self.published(home).name} of {home} does not keep its row {key}.", path=home)
+
+    def identity(self, connection: sa.Connection, home: str) -> str | None:
+        """What tells this database from another one of the same name; None where nothing was ever staged in it."""
+        if self.database.table_kind(connection, self.published(home)) is None:
+            return None
+        table = self.published_table(home)
+        found: str | None = connection.scalar(sa.select(table.c.target).where(table.c.participant == _IDENTITY))
+        return found
 
     def published_table(self, home: str) -> sa.TableClause:
         return self.database.construct(self.published(home), "participant", "target", "since")
 
     def record_published(self, connection: sa.Connection, home: str, participant: str, target: ObjectPath) -> None:
-        """Say that a participant was published. Its key is unique: a second publish cannot be."""
-        row = {"participant": participant, "target": self.target_key(target), "since": time.time()}
-        connection.execute(sa.insert(self.published_table(home)).values(**row))
+        """Say that a participant was published. Its key is unique: a second publish cannot be.
+
+        The last thing in a transaction: others that publish into the same table wait from here on.
+        """
+        table, key, now = self.published_table(home), self.target_key(target), time.time()
+        connection.execute(sa.insert(table).values(participant=participant, target=key, since=now))
+        later = sa.case((table.c.since < now, now), else_=table.c.since + 0.001)
+        counted = sa.update(table).where(table.c.participant == _VERSION + key).values(since=later)
+        if connection.execute(counted).rowcount == 0:
+            connection.execute(sa.insert(table).values(participant=_VERSION + key, target=key, since=now))
 
     def was_published(self, connection: sa.Connection, home: str, participant: str) -> bool:
         """Whether a participant was published."""
@@ -219,12 +263,40 @@ class Store:
         found = sa.select(table.c.since).where(table.c.participant == participant)
         return connection.execute(found).first() is not None
 
-    def version(self, connection: sa.Connection, home: str, target: ObjectPath) -> list[Any]:
-        """What changes with each publish of a table through twophase."""
+    def published_before(
+        self,
+        connection: sa.Connection,
+        home: str,
+        moment: float | None,
+        target: ObjectPath | None = None,
+        limit: int = 0,
+    ) -> list[tuple[str, float]]:
+        """Participants that were published before a moment or ever, of one table or of all, and when."""
         table = self.published_table(home)
-        mine = table.c.target == self.target_key(target)
-        facts = sa.select(sa.func.count(), sa.func.max(table.c.participant), sa.func.max(table.c.since)).where(mine)
-        return list(connection.execute(facts).one())
+        old = sa.select(table.c.participant, table.c.since).where(sa.not_(table.c.participant.like("#%")))
+        if moment is not None:
+            old = old.where(table.c.since < moment)
+        if target is not None:
+            old = old.where(table.c.target == self.target_key(target)).limit(limit)
+        return [(str(key), float(since)) for key, since in connection.execute(old)]
+
+    def forget_published(self, connection: sa.Connection, home: str, participant: str) -> None:
+        """Remove the row of a participant that nobody will ask for. Idempotent."""
+        table = self.published_table(home)
+        connection.execute(sa.delete(table).where(table.c.participant == participant))
+
+    def forget_target(self, connection: sa.Connection, home: str, target: ObjectPath) -> None:
+        """Remove the version of a table that was dropped."""
+        if self.database.table_kind(connection, self.published(home)) is not None:
+            self.forget_published(connection, home, _VERSION + self.target_key(target))
+
+    def version(self, connection: sa.Connection, home: str, target: ObjectPath) -> float:
+        """What changes with each publish of a table through twophase; 0 where there was none."""
+        if self.database.table_kind(connection, self.published(home)) is None:
+            return 0.0
+        table = self.published_table(home)
+        mine = table.c.participant == _VERSION + self.target_key(target)
+        return float(connection.scalar(sa.select(table.c.since).where(mine)) or 0.0)
 
     def target_key(self, target: ObjectPath) -> str:
         """A name of bounded length for a table."""
