@@ -260,7 +260,11 @@ class Database(ABC):
 
     def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
         """``table``, ``view``, or None where nothing has this name."""
-        return self.list_relations(connection, table.database).get(table.name)
+        return self.kinds(connection, table.database, [table.name]).get(table.name)
+
+    def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
+        """Those of some names that tables and views have, with their kind; however many others there are."""
+        return {name: kind for name, kind in self.list_relations(connection, database).items() if name in names}
 
     @abstractmethod
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:

@@ -116,7 +116,7 @@ def remove(catalog: JdbcCatalog, residue: Residue) -> None:
     if not store.database_exists(home):
         return
     with store.begin(home, path=residue.location, read_only=True) as connection:
-        if rest not in store.database.list_relations(connection, home):
+        if store.database.table_kind(connection, table) is None:
             return
         stamp = store.stamp(connection, table)
     if stamp is None or stamp["transaction_id"] != residue.transaction_id:

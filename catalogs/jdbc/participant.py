@@ -119,8 +119,8 @@ class JdbcParticipant(TwoPhaseCatalogTable):
                 self._stage(connection)
 
     def _stage(self, connection: sa.Connection) -> None:
-        database, place = self.store.database, self.place
-        there = database.list_relations(connection, self.home)
+        place = self.place
+        there = self.store.there(connection, place)
         if place.staging.name in there or place.done.name in there:
             return
         if self.store.was_published(connection, self.home, self.key):
@@ -236,8 +236,8 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         TransactionAborted
             The staging table is gone.
         """
-        there = self.store.database.list_relations(connection, self.home)
-        if not {self.place.staging.name, self.place.ledger.name} <= set(there):
+        there = self.store.there(connection, self.place)
+        if not {self.place.staging.name, self.place.ledger.name} <= there:
             raise TransactionAborted(
                 f"What was staged for {self.path} is gone: the statement was rolled back meanwhile.",
                 path=self.path,
@@ -362,7 +362,7 @@ class JdbcParticipant(TwoPhaseCatalogTable):
 
     def left_behind(self) -> list[str]:
         with self._begun(read_only=True) as connection:
-            there = self.store.database.list_relations(connection, self.home)
+            there = self.store.there(connection, self.place)
         place = self.place
         return [_shown(t) for t in (place.staging, place.ledger, place.done, place.aside) if t.name in there]
 

@@ -127,6 +127,12 @@ class PostgreSQL(Database):
         rows = connection.execute(sa.text(_RELATIONS), {"schema": database})
         return {str(name): str(kind) for name, kind in rows}
 
+    def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
+        found = sa.text(f"{_RELATIONS} AND c.relname = ANY(:names)")
+        return {
+            str(name): str(kind) for name, kind in connection.execute(found, {"schema": database, "names": list(names)})
+        }
+
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"name": self.name(table)})
         return [

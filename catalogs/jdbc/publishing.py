@@ -105,7 +105,7 @@ def traces(member: JdbcParticipant) -> bool | None:
         if _is_published(connection, member):
             return True
         there = {member.place.staging.name, member.place.ledger.name}
-        return False if there & set(store.database.list_relations(connection, member.home)) else None
+        return False if there & store.there(connection, member.place) else None
 
 
 def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:
@@ -114,7 +114,7 @@ def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:
 
 def _known(store: Store, connection: sa.Connection, place: Place, key: str) -> bool:
     home = place.ledger.database
-    there = store.database.list_relations(connection, home)
+    there = store.there(connection, place)
     if place.done.name in there or stepwise.is_published(store, connection, place, there):
         return True
     return store.published(home).name in there and store.was_published(connection, home, key)
@@ -126,7 +126,7 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str) -> 
     if not store.database_exists(home):
         return
     with exclusive(store, home, [place.key], transaction_id=transaction_id) as connection:
-        there = database.list_relations(connection, home)
+        there = store.there(connection, place)
         if place.ledger.name not in there or _known(store, connection, place, key):
             return
         stamp = store.stamp(connection, place.ledger)
@@ -147,7 +147,7 @@ def tidy(store: Store, place: Place, key: str, path: ObjectPath) -> None:
     """After a publish: what is not needed any more goes, its name among the published ones first. Idempotent."""
     database, home = store.database, place.ledger.database
     with exclusive(store, home, [place.key], path=path) as connection:
-        there = database.list_relations(connection, home)
+        there = store.there(connection, place)
         if place.done.name in there:
             with step("jdbc.record"):
                 _record(store, connection, home, key, path)

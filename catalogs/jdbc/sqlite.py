@@ -176,6 +176,10 @@ class SQLite(Database):
         )
         return {str(name): str(kind) for name, kind in rows}
 
+    def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
+        found = {name: self.table_kind(connection, Table(database, name)) for name in names}
+        return {name: kind for name, kind in found.items() if kind is not None}
+
     def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
         found: str | None = connection.scalar(
             sa.text("SELECT type FROM sqlite_master WHERE type IN ('table', 'view') AND name = :name COLLATE NOCASE"),

@@ -52,7 +52,7 @@ def is_under_way(store: Store, connection: sa.Connection, place: Place) -> bool:
     """Whether a publish in steps has moved the old table aside."""
     if store.database.ddl_in_transaction or store.database.comments_in_ddl:
         return False
-    return place.aside.name in store.database.list_relations(connection, place.aside.database)
+    return place.aside.name in store.there(connection, place)
 
 
 def is_half_made(store: Store, connection: sa.Connection, place: Place) -> bool:
@@ -76,7 +76,7 @@ def undo(store: Store, place: Place, target: Table) -> None:
     with store.begin(home) as connection:
         if PUBLISHING not in store.written(connection, place):
             return
-        aside = place.aside.name in database.list_relations(connection, home)
+        aside = place.aside.name in store.there(connection, place)
         free = database.table_kind(connection, target) is None
     if aside and free:
         with step("jdbc.move_back"), store.begin(home) as connection:

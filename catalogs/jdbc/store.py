@@ -62,6 +62,11 @@ class Place:
     aside: Table
 
     @property
+    def names(self) -> list[str]:
+        """Of all of them."""
+        return [table.name for table in (self.staging, self.ledger, self.done, self.aside)]
+
+    @property
     def key(self) -> str:
         """What the names have in common."""
         return self.staging.name.rpartition("_")[2]
@@ -128,6 +133,11 @@ class Store:
             return database in self.database.files()
         with self.begin(database, path=database, read_only=True) as connection:
             return database in self.database.list_databases(connection)
+
+    def there(self, connection: sa.Connection, place: Place) -> set[str]:
+        """Which hidden tables of a participant are there; the one of what was published, too."""
+        home = place.ledger.database
+        return set(self.database.kinds(connection, home, [*place.names, self.published(home).name]))
 
     # -- names ---------------------------------------------------------------------------------------------------
 

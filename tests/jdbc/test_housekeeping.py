@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.jdbc.places import Place, ordered
-from tests.jdbc.statements import ROWS, stage
+from tests.jdbc.statements import ROWS, run, stage
+from twophase.catalog import Environment
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.database import Table
 from twophase.model import ObjectPath, Outcome, Purpose
@@ -93,4 +94,45 @@ def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
     living.commit()
     living.finish()
     assert ordered(place.rows(living.path)) == ROWS
+    others.close()
+
+
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
+def test_a_statement_asks_for_its_own_tables_and_never_for_all(
+    catalog: JdbcCatalog, path: ObjectPath, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a schema of ten thousand tables a list of them would be most of its time."""
+    run(catalog, path)
+
+    def never(*_: object) -> dict[str, str]:
+        raise AssertionError("All tables were listed.")
+
+    monkeypatch.setattr(catalog.store.database, "list_relations", never)
+    assert run(catalog, path, purpose).outcome() is Outcome.PUBLISHED
+    assert catalog.read_source(path).reader is not None
+
+
+class _Ended(Environment):
+    """A host that knows that all transactions have ended, and keeps nothing."""
+
+    retention = -3600.0
+
+    def has_ended(self, transaction_id: str) -> bool | None:
+        return True
+
+
+def test_rows_about_what_was_published_do_not_pile_up(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
+    run(catalog, path)
+    others = JdbcCatalog("shop", place.options(), _Ended())
+    for _ in range(4):
+        run(others, path, Purpose.INSERT_INTO)
+    published = place.name(ObjectPath.of(path.database, "__twophase_published"))
+    rows = place.execute(f"SELECT participant FROM {published} WHERE participant NOT LIKE '#%'", path.database)
+    assert rows == []
+    version = catalog.store.version
+    with catalog.store.begin(path.database) as connection:
+        before = version(connection, path.database, path)
+    run(others, path, Purpose.INSERT_INTO)
+    with catalog.store.begin(path.database) as connection:
+        assert version(connection, path.database, path) > before > 0
     others.close()
