@@ -315,18 +315,21 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
 
     def abort(self) -> None:
-        self.document.pop("prepared", None)  # That it is to be rolled back is known: an earlier abort may be why.
-        outcome = self.outcome()
-        if outcome is Outcome.PUBLISHED:
-            return
-        if outcome is Outcome.UNKNOWN:
+        try:
+            with step("jdbc.outcome"):
+                published = publishing.traces(self)
+        except ConfigurationError:
+            raise
+        except (TwoPhaseError, OSError, RuntimeError):
             raise CatalogError(
                 f"{self.store.settings.display_url} does not say if {self.path} was published: nothing was removed.",
                 path=self.path,
                 transaction_id=self.transaction_id,
                 left_behind=[_shown(self.place.staging)],
-            )
-        publishing.remove_staged(self.store, self.place, self.transaction_id, self.key)
+            ) from None
+        if not published:  # Where nothing is left an earlier abort may be why.
+            prepared = bool(self.document.get("prepared"))
+            publishing.remove_staged(self.store, self.place, self.transaction_id, self.key, prepared=prepared)
 
     def finish(self) -> None:
         if self.outcome() is Outcome.PUBLISHED:

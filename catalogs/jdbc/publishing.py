@@ -104,8 +104,11 @@ def traces(member: JdbcParticipant) -> bool | None:
         member.check_identity(connection)
         if _is_published(connection, member):
             return True
-        there = {member.place.staging.name, member.place.ledger.name}
-        return False if there & store.there(connection, member.place) else None
+        there = store.there(connection, member.place)
+        if {member.place.staging.name, member.place.ledger.name} & there:
+            return False
+        known = store.published(member.home).name in there
+        return False if known and store.was_aborted(connection, member.home, member.key) else None
 
 
 def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:
@@ -120,8 +123,11 @@ def _known(store: Store, connection: sa.Connection, place: Place, key: str) -> b
     return store.published(home).name in there and store.was_published(connection, home, key)
 
 
-def remove_staged(store: Store, place: Place, transaction_id: str, key: str) -> None:
-    """Remove the staging table and its ledger, where the ledger's stamp is this transaction's. Idempotent."""
+def remove_staged(store: Store, place: Place, transaction_id: str, key: str, *, prepared: bool = False) -> None:
+    """Remove the staging table and its ledger, where the ledger's stamp is this transaction's. Idempotent.
+
+    Of what was prepared a row tells that it is gone: whoever finds nothing at all would not know what that means.
+    """
     database, home = store.database, place.ledger.database
     if not store.database_exists(home):
         return
@@ -137,6 +143,8 @@ def remove_staged(store: Store, place: Place, transaction_id: str, key: str) -> 
         if not database.ddl_in_transaction and not database.comments_in_ddl:
             stepwise.undo(store, place, Table(*stamp["path"]))
         database.stop_writers(connection, place.label)
+        if prepared:
+            store.record_aborted(connection, home, key)
         with step("jdbc.drop_staging"):
             database.drop(connection, place.staging)
         with step("jdbc.drop_ledger"):

@@ -50,6 +50,8 @@ _PUBLISHED = [
 ]
 #: Rows among the published participants that are none of them.
 _IDENTITY, _VERSION = "#database", "#version/"
+#: The target of a participant of which nothing was published.
+_ABORTED = "aborted"
 
 
 @dataclass(frozen=True)
@@ -269,9 +271,22 @@ class Store:
 
     def was_published(self, connection: sa.Connection, home: str, participant: str) -> bool:
         """Whether a participant was published."""
+        return self._said(connection, home, participant) not in (None, _ABORTED)
+
+    def was_aborted(self, connection: sa.Connection, home: str, participant: str) -> bool:
+        """Whether what a participant had prepared was removed."""
+        return self._said(connection, home, participant) == _ABORTED
+
+    def _said(self, connection: sa.Connection, home: str, participant: str) -> str | None:
         table = self.published_table(home)
-        found = sa.select(table.c.since).where(table.c.participant == participant)
-        return connection.execute(found).first() is not None
+        found: str | None = connection.scalar(sa.select(table.c.target).where(table.c.participant == participant))
+        return found
+
+    def record_aborted(self, connection: sa.Connection, home: str, participant: str) -> None:
+        """Say that nothing of a participant is left, so that this is no sign of another database. Idempotent."""
+        if self._said(connection, home, participant) is None:
+            row = {"participant": participant, "target": _ABORTED, "since": time.time()}
+            connection.execute(sa.insert(self.published_table(home)).values(**row))
 
     def published_before(
         self,
