@@ -15,7 +15,7 @@ class CtasJobStatusHook(JobStatusHook):
     event                      effect
     ========================== =====================================================================
     ``on_created``             ``participant.begin()``
-    ``on_finished``            ``participant.prepare()``; with ``autocommit`` the transaction commits
+    ``on_finished``            with ``autocommit`` the transaction commits; else ``participant.prepare()``
     ``on_failed``/``canceled`` ``participant.abort()``; with ``autocommit`` the transaction aborts
     ========================== =====================================================================
 
@@ -57,7 +57,7 @@ class CtasJobStatusHook(JobStatusHook):
         self.transaction.begin_participant(self.participant)
 
     def on_finished(self, job: JobStatus) -> None:
-        """Prepare the participant; with ``autocommit`` commit the transaction.
+        """With ``autocommit`` commit the transaction; else prepare the participant, for what comes after it.
 
         Parameters
         ----------
@@ -71,9 +71,10 @@ class CtasJobStatusHook(JobStatusHook):
             It could not be learned whether it was published.
         """
 
-        self.transaction.prepare_participant(self.participant)
         if self.autocommit:
             self.transaction.commit()
+        else:
+            self.transaction.prepare_participant(self.participant)
 
     def on_failed(self, job: JobStatus, error: BaseException) -> None:
         """Remove what was staged; with ``autocommit`` end the transaction.

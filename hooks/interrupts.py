@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from twophase.reservations import interrupted_by
 from twophase.states import TransactionState
 from twophase.transactions import Transaction
 
@@ -27,7 +28,8 @@ def deferred_interrupts() -> Iterator[None]:
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda signum, _frame: held.add(signum))
-        yield
+        with interrupted_by(lambda: bool(held)):  # Nothing is begun while it waits for others.
+            yield
     finally:
         # Also when the block failed: a SIGTERM that is swallowed would leave the process running. It comes before a
         # Ctrl-C, which throws, and which has nothing to add where the SIGTERM has thrown.

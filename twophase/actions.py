@@ -108,6 +108,11 @@ def arrange(members: Iterable[Member]) -> Plan:
     )
 
 
+def reservation_order(members: Iterable[Member]) -> list[int]:
+    """The fixed order in which tables are reserved, the same for every transaction of one timeline."""
+    return [member.ordinal for member in sorted(members, key=lambda m: (m.catalog, m.path, m.ordinal))]
+
+
 def _unit(group: Sequence[Member]) -> Unit:
     return Unit(tuple(member.ordinal for member in group), all(member.can_undo for member in group))
 

@@ -466,6 +466,28 @@ class Catalog(ABC):
         """
         raise AtomicityNotSupportedError(f"Catalog {self.name} offers no reads through Spark.", path=path)
 
+    def table_version(self, path: ObjectPath) -> Any:
+        """What tells the state that a published table is in from every other one that it had or will have.
+
+        A transaction remembers it of what it reads, and refuses to overwrite a table that has another one since. So it
+        is asked often, and must be cheap. Where it is not certain whether rows changed, it says another one.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        Any
+            Plain JSON, compared for equality; None where the table does not exist, or where this store cannot tell.
+
+        Raises
+        ------
+        CatalogError
+            The store cannot be asked.
+        """
+        return None
+
     def read_source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
     ) -> ReadSource:

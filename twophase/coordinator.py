@@ -12,9 +12,10 @@ from twophase.errors import ConfigurationError, TransactionAborted
 from twophase.heartbeat import Heartbeat
 from twophase.identifiers import coordinator_name, new_transaction_id
 from twophase.liveness import Lease, this_process
-from twophase.records import ParticipantRecord
+from twophase.records import ParticipantRecord, TransactionRecord
 from twophase.recovery import Recovered, Recovery
 from twophase.redaction import logger
+from twophase.reservations import Holder, Patience
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
@@ -38,7 +39,7 @@ class Coordinator:
     lease_seconds : float
         After so many seconds of silence others may take a transaction over.
     wait_seconds : float
-        How long an INSERT INTO waits for another transaction that is publishing to the same table.
+        How long a write waits for another transaction that is publishing to the same table; 0: not at all.
     user, application : str, optional
         For the timeline: who ran it, and what.
     """
@@ -109,6 +110,19 @@ class Coordinator:
             raise ConfigurationError("Assuming an outcome needs the id of one transaction.")
         return self._recovery.all_dead(self.name if own_only else None)
 
+    def carry_on(self) -> list[Recovered]:
+        """Carry what dead processes of other coordinators had decided to its end, where this session's catalogs can.
+
+        Half of it may be published, and their own application may never come back. What they had not decided harms
+        nobody before somebody writes the same table.
+
+        Returns
+        -------
+        list of Recovered
+            What has ended by that.
+        """
+        return [recovered for recovered in self._recovery.decided_elsewhere(self.name) if recovered.is_resolved]
+
     def close(self) -> None:
         """Abort what is still live, stop the heartbeat and release the timeline. Idempotent."""
         for transaction in list(self._live.values()):
@@ -142,17 +156,33 @@ class Coordinator:
         self._heartbeat.remove(transaction_id)
         liveness.release(transaction_id)
 
-    def clear(self, holder: str) -> bool:
-        """End a dead transaction of ours that holds a reservation; True when it holds none any more."""
+    def patience(self) -> Patience:
+        """Waits for others that publish, and ends the dead among them."""
+        return Patience(self.clear, self.wait_seconds)
+
+    def clear(self, holder: str) -> Holder:
+        """End a dead transaction that holds a reservation, whosever it is, where this session's catalogs can.
+
+        One of another coordinator that is only silent is left alone: its owner may come back.
+        """
         record = self.timeline.transaction(holder)
         if record is None or not record.is_open:
-            return True
-        if record.coordinator != self.name or not self._recovery.is_dead(record):
-            return False
+            return Holder(ended=True)
+        if not self._may_end(record):
+            return Holder()
         recovered = self._recovery.one(holder)
         _log.info("Recovered transaction %s: %s", holder, recovered.state.name)
         after = self.timeline.transaction(holder)
-        return after is None or not after.is_open
+        if after is None or not after.is_open:
+            return Holder(ended=True)
+        if not self._may_end(after):
+            return Holder()  # Another process is just recovering it.
+        return Holder(stuck=recovered.note or f"it is {recovered.state.name}")
+
+    def _may_end(self, record: TransactionRecord) -> bool:
+        if record.coordinator == self.name:
+            return self._recovery.is_dead(record)
+        return record.is_certainly_dead(self.timeline.now())
 
 
 def _user() -> str:

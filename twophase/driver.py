@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any, TypeVar
@@ -12,12 +13,13 @@ from typing import Any, TypeVar
 from twophase import actions, protocol
 from twophase.actions import Plan, Reply, Unit, Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.errors import TimelineError, TransactionAborted, WriteConflictError
+from twophase.errors import TimelineError, TransactionAborted, TwoPhaseError
 from twophase.failpoints import declare, step
-from twophase.liveness import Lease, clock
-from twophase.model import Level, ObjectPath, Outcome, Purpose
+from twophase.liveness import Lease
+from twophase.model import Level, ObjectPath, Outcome
 from twophase.records import Account, ParticipantRecord
 from twophase.redaction import logger
+from twophase.reservations import Holder, Patience, Reservation
 from twophase.states import ParticipantState, TransactionState
 from twophase.timeline import Timeline
 
@@ -83,6 +85,11 @@ class Enlisted:
         """The table in its one spelling: what is reserved."""
         return self.catalog.canonical(self.participant.path)
 
+    def reservation(self) -> Reservation:
+        """What its publish needs of the table: also for the earlier statements that it has taken in."""
+        own = Reservation.of(self.participant)
+        return own if self.supersedes is None else own.joined(self.supersedes.reservation())
+
     def to_record(self) -> ParticipantRecord:
         """What the timeline keeps of it."""
         participant = self.participant
@@ -123,10 +130,8 @@ class Driver:
     timeline : Timeline
     lease : Lease
     enlisted : iterable of Enlisted
-    clear : callable, optional
-        Called with the id of a transaction that holds a reservation; True when it was found dead and ended.
-    wait_seconds : float
-        How long an INSERT INTO waits for the reservation of its table.
+    patience : Patience, optional
+        Waits for those that hold reservations; None: nobody is waited for.
     """
 
     def __init__(
@@ -135,14 +140,12 @@ class Driver:
         lease: Lease,
         enlisted: Iterable[Enlisted],
         *,
-        clear: Callable[[str], bool] = lambda _: False,
-        wait_seconds: float = 0.0,
+        patience: Patience | None = None,
     ) -> None:
         self._timeline = timeline
         self._lease = lease
         self._enlisted = {member.ordinal: member for member in enlisted}
-        self._clear = clear
-        self._wait_seconds = wait_seconds
+        self._patience = patience or Patience(lambda _: Holder(), 0.0)
         #: A KeyboardInterrupt or SystemExit that came while something was to be carried through first.
         self.interrupt: BaseException | None = None
 
@@ -225,21 +228,16 @@ class Driver:
 
     @perform.register
     def _(self, action: actions.Reserve) -> None:
-        member = self._enlisted[action.ordinal]
-        # Appends of several writers can all succeed, one after the other; of other writers only the first can.
-        patience = self._wait_seconds if member.participant.purpose is Purpose.INSERT_INTO else 0.0
-        deadline = clock() + patience
-        while holder := self._timeline.reserve(self._lease, member.catalog.name, member.target):
-            if self._clear(holder):
-                continue
-            if clock() >= deadline:
-                raise conflict(member.name, holder, self._lease.transaction_id)
-            time.sleep(0.05)
+        member, mine = self._enlisted[action.ordinal], self._lease.transaction_id
+        with concerning(member.participant.path, mine):
+            wanted = member.reservation()
+            while holder := self._timeline.reserve(self._lease, member.catalog.name, member.target, wanted):
+                self._patience.wait(member.name, holder, mine)
 
     @perform.register
     def _(self, action: actions.Prepare) -> None:
         member = self._enlisted[action.ordinal]
-        with step("core.prepare"):
+        with concerning(member.participant.path, self._lease.transaction_id), step("core.prepare"):
             member.participant.prepare()
         # A recovery goes by what is said here: its catalogs may have other options.
         member.participant.document.setdefault("can_undo", member.participant.can_undo)
@@ -361,14 +359,14 @@ class Driver:
         return Reply()
 
 
-def conflict(name: str, holder: str, transaction_id: str) -> WriteConflictError:
-    """The error for a table that another transaction holds."""
-    return WriteConflictError(
-        f"Table {name} is being written by transaction {holder}.",
-        path=name,
-        transaction_id=transaction_id,
-        hint=f"Run the statement again when that one has ended; see it with: twophase show {holder}",
-    )
+@contextmanager
+def concerning(path: ObjectPath, transaction_id: str | None = None) -> Iterator[None]:
+    """What fails in a store that knows no tables is told with the table all the same."""
+    try:
+        yield
+    except TwoPhaseError as error:
+        error.concerns(path, transaction_id)
+        raise
 
 
 def left_behind(member: Enlisted) -> tuple[str, ...]:

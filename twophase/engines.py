@@ -30,7 +30,8 @@ def create(url: str, *, create: bool = True) -> sa.Engine:
     """
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite":
-        return _engine(parsed, pool_pre_ping=True)
+        # Whoever has waited for a lock must see what was committed meanwhile, whatever the server's default is.
+        return _engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
     _check_file(parsed, create)
     engine = _engine(parsed, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
     sa.event.listen(engine, "connect", _configure_sqlite)

@@ -135,8 +135,11 @@ class TwoPhaseCatalogTable(ABC):
     def prepare(self) -> None:
         """Validate everything that can be validated before the decision: after this, ``commit`` is expected to work.
 
-        Called by the coordinator when the query has finished, once more where that was interrupted; idempotent. It sets
-        :attr:`level`.
+        Called by the coordinator when the table is reserved, at the end of the transaction. Inside a block of several
+        statements it is also called when the query has finished, with nothing reserved: what a later statement reads or
+        builds on is then made, and what cannot be published is told early. Idempotent, and not to be trusted a second
+        time: others may have published meanwhile. An append goes on top of what they did, everything else whose
+        target moved is refused. It sets :attr:`level`.
 
         Raises
         ------
@@ -216,6 +219,29 @@ class TwoPhaseCatalogTable(ABC):
             ``NOT_PUBLISHED``, the transaction is in doubt.
         """
         return False
+
+    # -- what is reserved ----------------------------------------------------------------------------------------
+
+    @property
+    def shares_appends(self) -> bool:
+        """Whether other appends may be published between the last ``prepare`` and ``commit``.
+
+        By default so for an INSERT INTO. A catalog whose publish of one goes wrong, or is refused, where another append
+        came in between says False: then nobody else publishes to the table meanwhile.
+        """
+        return self.purpose is Purpose.INSERT_INTO
+
+    def reservation_scope(self) -> frozenset[str] | None:
+        """Which partitions the publish changes: two writes whose scopes do not meet need not wait for each other.
+
+        Asked when all is written, before the ``prepare`` at the end of the transaction.
+
+        Returns
+        -------
+        frozenset of str or None
+            Any texts that tell the partitions of this table apart, the same in each process; None for the whole table.
+        """
+        return None
 
     @property
     def can_undo(self) -> bool:

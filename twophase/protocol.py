@@ -27,7 +27,7 @@ The rules
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from twophase.actions import (
     Compensate,
     Fence,
     MarkRefused,
+    Member,
     Plan,
     Prepare,
     Publish,
@@ -48,6 +49,7 @@ from twophase.actions import (
     Unit,
     Verdict,
     Wait,
+    reservation_order,
 )
 from twophase.errors import LeaseLostError, TimelineError, TransactionAborted
 from twophase.model import Outcome
@@ -63,10 +65,21 @@ Step = Generator[Action, Any, None]
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
-def prepare(ordinal: int) -> Step:
-    """Prepare one participant. Reserved first, so that what ``prepare()`` finds stays true until the publish."""
-    yield Reserve(ordinal)
+def look(ordinal: int) -> Step:
+    """Prepare one participant of a transaction that goes on. Nothing is reserved: it tells what is true now."""
     yield Prepare(ordinal)
+
+
+def prepare(members: Iterable[Member]) -> Step:
+    """Prepare all that will be published. Reserved first, so that what ``prepare()`` finds stays true until then.
+
+    All reserve in one order: nobody waits for one who waits for him, so that one of them always gets through.
+    """
+    going = list(members)
+    for ordinal in reservation_order(going):
+        yield Reserve(ordinal)
+    for member in going:
+        yield Prepare(member.ordinal)
 
 
 def commit(plan: Plan) -> Protocol:

@@ -118,6 +118,21 @@ class Recovery:
             self._timeline.shorten_lease(record)
         return record.is_dead(now)
 
+    def decided_elsewhere(self, coordinator: str) -> list[Recovered]:
+        """Carry on what dead processes of other coordinators had decided, where all that it takes is here."""
+        records = self._timeline.transactions(open_only=True)
+        now = self._timeline.now() if records else 0.0
+        dead = [r for r in reversed(records) if r.coordinator != coordinator and r.is_certainly_dead(now)]
+        return [self._attempt(r) for r in dead if not r.state.is_undecided and self._is_at_home(r)]
+
+    def _is_at_home(self, record: TransactionRecord) -> bool:
+        try:
+            self._restore(record)
+        except Exception as error:  # A catalog that is not here, or another one of that name.
+            _log.debug("Transaction %s cannot be recovered here: %s", record.id, error)
+            return False
+        return True
+
     def one(self, transaction_id: str, assumed: TransactionState | None = None) -> Recovered:
         """Recover one transaction, whosever it is; a finished one that left something behind is cleaned up again.
 

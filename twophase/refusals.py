@@ -44,6 +44,17 @@ def being_written(member: Enlisted, transaction_id: str) -> WriteConflictError:
     )
 
 
+def changed_since_read(name: str, transaction_id: str) -> WriteConflictError:
+    """To a statement that would replace what another writer has published since its transaction read the table."""
+    return WriteConflictError(
+        f"Table {name} was not written: transaction {transaction_id} has read it, and another writer has changed it "
+        "since.",
+        path=name,
+        transaction_id=transaction_id,
+        hint="Run the transaction again from its first read: it will see the new state.",
+    )
+
+
 def unwritten(member: Enlisted, transaction_id: str) -> TransactionAborted:
     """To a commit that would publish what is not written to its end."""
     if member.failure is not None:

@@ -12,6 +12,7 @@ from twophase import timeline_sql as sql
 from twophase.liveness import Owner
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.records import ParticipantRecord, TransactionRecord
+from twophase.reservations import Mode, Reservation
 from twophase.states import ParticipantState, TransactionState
 from twophase.tables import participants, transactions
 
@@ -22,9 +23,20 @@ def owner_columns(owner: Owner) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in columns}
 
 
-def holder_of(connection: sa.Connection, key: str) -> str | None:
-    """The open transaction that holds a reservation."""
-    return connection.scalar(sql.SELECT_HOLDER, {"of_target": key})
+def holders_of(connection: sa.Connection, key: str) -> dict[str, Reservation]:
+    """The open transactions that have reserved a target, and what of it."""
+    rows = connection.execute(sql.SELECT_HOLDERS, {"of_target": key})
+    return {row.transaction_id: _reservation(row.mode, row.scope) for row in rows}
+
+
+def _reservation(mode: str, scope: str | None) -> Reservation:
+    return Reservation(Mode(mode), None if scope is None else frozenset(json.loads(scope)))
+
+
+def reservation_columns(reservation: Reservation) -> dict[str, Any]:
+    """A reservation as it stands in a row."""
+    scope = None if reservation.scope is None else json.dumps(sorted(reservation.scope), ensure_ascii=False)
+    return {"mode": reservation.mode.value, "scope": scope}
 
 
 def load(

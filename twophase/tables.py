@@ -15,7 +15,7 @@ from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 
 #: Version of the tables below. A change of them gets a new number and an entry in :data:`UPGRADES`.
-VERSION = 2
+VERSION = 3
 
 _ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
 
@@ -93,9 +93,13 @@ reservations = sa.Table(
     metadata,
     # A hash of catalog and path: names may be longer than a store allows in a key.
     sa.Column("target", sa.String(64), primary_key=True),
+    sa.Column("transaction_id", sa.String(64), primary_key=True, index=True),
     sa.Column("catalog", sa.String(255), nullable=False),
     sa.Column("path", sa.Text, nullable=False),
-    sa.Column("transaction_id", sa.String(64), nullable=False, index=True),
+    # A twophase that knows no modes and is still at work reserves whole tables for writing.
+    sa.Column("mode", sa.String(8), nullable=False, server_default="write"),
+    # A JSON list of partition keys; NULL: the whole table.
+    sa.Column("scope", sa.Text),
 )
 
 
@@ -111,8 +115,23 @@ def _add_leases_and_indexes(connection: sa.Connection) -> None:
     ended.create(connection, checkfirst=True)
 
 
+def _share_reservations(connection: sa.Connection) -> None:
+    """Version 3: several transactions may hold one table. SQLite changes no primary key, so the table is made anew."""
+    for statement in (
+        "CREATE TABLE twophase_reservations_3 (target VARCHAR(64) NOT NULL, transaction_id VARCHAR(64) NOT NULL, "
+        "catalog VARCHAR(255) NOT NULL, path TEXT NOT NULL, mode VARCHAR(8) DEFAULT 'write' NOT NULL, scope TEXT, "
+        "PRIMARY KEY (target, transaction_id))",
+        "INSERT INTO twophase_reservations_3 (target, transaction_id, catalog, path) "
+        "SELECT target, transaction_id, catalog, path FROM twophase_reservations",
+        "DROP TABLE twophase_reservations",
+        "ALTER TABLE twophase_reservations_3 RENAME TO twophase_reservations",
+        "CREATE INDEX ix_twophase_reservations_transaction_id ON twophase_reservations (transaction_id)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 #: From a version to the next one; each runs inside the transaction that raises the version.
-UPGRADES: dict[int, Callable[[sa.Connection], None]] = {1: _add_leases_and_indexes}
+UPGRADES: dict[int, Callable[[sa.Connection], None]] = {1: _add_leases_and_indexes, 2: _share_reservations}
 
 
 def path_text(path: ObjectPath) -> str:
@@ -123,6 +142,15 @@ def path_text(path: ObjectPath) -> str:
 def target_key(catalog: str, path: ObjectPath) -> str:
     """The key of a reservation."""
     return hashlib.sha256(json.dumps([catalog, *path.to_document()]).encode()).hexdigest()
+
+
+def lock_target(connection: sa.Connection, target: str) -> None:
+    """Let one transaction of the database at a time look at the reservations of a target, and add to them."""
+    if connection.dialect.name == "postgresql":
+        key = int(target[:16], 16) - 2**63
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+    elif connection.dialect.name != "sqlite":  # which has one writer anyway
+        connection.execute(sa.select(schema_version.c.version).with_for_update())
 
 
 def ensure_tables(connection: sa.Connection, *, create: bool) -> None:

@@ -24,9 +24,10 @@ from twophase.failpoints import declare, step
 from twophase.liveness import Lease, Owner, clock, inherited
 from twophase.model import Level, ObjectPath
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
-from twophase.rows import holder_of, load, owner_columns
+from twophase.reservations import WHOLE_TABLE, Reservation
+from twophase.rows import holders_of, load, owner_columns, reservation_columns
 from twophase.states import ParticipantState, TransactionState
-from twophase.tables import ensure_tables, path_text, target_key, transactions
+from twophase.tables import ensure_tables, lock_target, path_text, target_key, transactions
 
 __all__ = ["Timeline"]
 
@@ -195,9 +196,6 @@ class Timeline:
             if restores is not None:
                 ordinal, state = restores
                 self._set_participant(connection, lease, ordinal, state=state.value)
-            else:
-                target = target_key(record.catalog, record.path)
-                connection.execute(sql.DELETE_RESERVATION, {"of_target": target, "of_id": lease.transaction_id})
 
         self._owned_write("core.save_participant", lease, update)
 
@@ -292,26 +290,26 @@ class Timeline:
 
         self._owned_write("core.record_finished", lease, update)
 
-    def reserve(self, lease: Lease, catalog: str, path: ObjectPath) -> str | None:
-        """Reserve a table for the transaction. Idempotent.
+    def reserve(self, lease: Lease, catalog: str, path: ObjectPath, wanted: Reservation = WHOLE_TABLE) -> str | None:
+        """Reserve a table for the transaction; what it had reserved of it before is exchanged. Idempotent.
 
         Returns
         -------
         str or None
-            None when it is reserved; else the id of the transaction that holds it.
+            None when it is reserved; else the id of a transaction that holds what excludes it.
         """
+        mine, key = lease.transaction_id, target_key(catalog, path)
 
         def insert(connection: sa.Connection) -> str | None:
             self._own(connection, lease)
-            key = target_key(catalog, path)
-            holder = holder_of(connection, key)
-            if holder is None:
-                # Of a finished one; the condition is asked again, as another may have reserved it just now.
-                connection.execute(sql.DELETE_STALE_RESERVATION, {"of_target": key})
-                row = {"target": key, "catalog": catalog, "path": path_text(path)}
-                connection.execute(sql.INSERT_RESERVATION, {**row, "transaction_id": lease.transaction_id})
-                return None
-            return None if holder == lease.transaction_id else holder
+            lock_target(connection, key)
+            for holder, held in holders_of(connection, key).items():
+                if holder != mine and held.excludes(wanted):
+                    return holder
+            connection.execute(sql.DELETE_RESERVATION, {"of_target": key, "of_id": mine})
+            row = {"target": key, "transaction_id": mine, "catalog": catalog, "path": path_text(path)}
+            connection.execute(sql.INSERT_RESERVATION, {**row, **reservation_columns(wanted)})
+            return None
 
         return self._owned_write("core.reserve", lease, insert)
 
@@ -405,9 +403,9 @@ class Timeline:
             condition &= transactions.c.coordinator == coordinator
         return self._read(lambda connection: load(connection, condition, limit))
 
-    def holder(self, catalog: str, path: ObjectPath) -> str | None:
-        """The transaction that holds the reservation of a table."""
-        return self._read(lambda connection: holder_of(connection, target_key(catalog, path)))
+    def holders(self, catalog: str, path: ObjectPath) -> dict[str, Reservation]:
+        """The transactions that have reserved a table, the oldest first, and what of it."""
+        return self._read(lambda connection: holders_of(connection, target_key(catalog, path)))
 
     # -- inside a database transaction --------------------------------------------------------------------------------
 

@@ -31,17 +31,14 @@ END_PARTICIPANTS = participants.update().where(
 #: All of a transaction.
 UPDATE_PARTICIPANTS = participants.update().where(_P.transaction_id == _TRANSACTION)
 
-#: The open transaction that holds a target.
-SELECT_HOLDER = (
-    sa.select(_R.transaction_id)
+#: The open transactions that hold a target, the first ones first.
+SELECT_HOLDERS = (
+    sa.select(_R.transaction_id, _R.mode, _R.scope)
     .select_from(reservations.join(transactions, _T.id == _R.transaction_id))
     .where(_R.target == _TARGET, _T.finished.is_(None))
+    .order_by(_T.created, _T.id)
 )
 INSERT_RESERVATION = reservations.insert()
-#: Of a transaction that has finished.
-DELETE_STALE_RESERVATION = reservations.delete().where(
-    _R.target == _TARGET, _R.transaction_id.not_in(sa.select(_T.id).where(_T.finished.is_(None)))
-)
 DELETE_RESERVATION = reservations.delete().where(_R.target == _TARGET, _R.transaction_id == _TRANSACTION)
 DELETE_RESERVATIONS = reservations.delete().where(_R.transaction_id == _TRANSACTION)
 

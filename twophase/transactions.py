@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twophase import actions, protocol, refusals
 from twophase.actions import Verdict
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.driver import Driver, Enlisted, conflict
+from twophase.driver import Driver, Enlisted, concerning
 from twophase.errors import CatalogError, LeaseLostError, TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import declare, step
 from twophase.liveness import Lease, inherited
@@ -31,22 +31,13 @@ _log = logger("twophase")
 declare("core.begin", "core.write")
 
 
-@contextmanager
-def _concerning(path: ObjectPath, transaction_id: str | None = None) -> Iterator[None]:
-    """What fails in a store that knows no tables is told with the table all the same."""
-    try:
-        yield
-    except TwoPhaseError as error:
-        error.concerns(path, transaction_id)
-        raise
-
-
 class Transaction:
     """One or more participants with one outcome. Made by :meth:`twophase.coordinator.Coordinator.begin`.
 
-    Each table is reserved on the timeline when its participant is prepared: the first writer that gets so far wins,
-    the others are refused before they have touched anything of it. A statement whose table is already reserved by
-    another transaction is refused at once, before its job starts; an INSERT INTO waits for a while instead.
+    Its tables are reserved on the timeline when it commits, all in one order, and no longer than it publishes: while
+    the job thinks, others may publish to them. Then an INSERT INTO goes on top of what they did, and everything else
+    is refused: the first that commits wins. A statement on a table that another transaction is just publishing waits
+    for that before its job starts, and so does the commit: for as long as the coordinator says, then it is refused.
 
     Parameters
     ----------
@@ -70,6 +61,7 @@ class Transaction:
         self._state = TransactionState.REQUESTED
         self._enlisted: dict[int, Enlisted] = {}
         self._definitions: dict[int, TableDefinition] = {}
+        self._reads: dict[tuple[str, ObjectPath], Any] = {}
         self._lease: Lease | None = None
         self._broken: BaseException | None = None
         self._left_behind: tuple[str, ...] = ()
@@ -192,6 +184,19 @@ class Transaction:
         """
         self._definitions[self._member(participant).ordinal] = definition
 
+    def note_read(self, catalog: Catalog, path: ObjectPath, version: Any) -> None:
+        """Tell in which state a table is that this transaction reads: it rests on the first one that is told.
+
+        Parameters
+        ----------
+        catalog : Catalog
+        path : ObjectPath
+        version : Any
+            Of :meth:`twophase.Catalog.table_version`, no newer than what is read; None tells nothing.
+        """
+        if version is not None:
+            self._reads.setdefault((catalog.name, catalog.canonical(path)), version)
+
     # -- one statement ------------------------------------------------------------------------------------------------
 
     def stage(
@@ -226,8 +231,8 @@ class Transaction:
         Raises
         ------
         WriteConflictError
-            Another transaction is about to publish this table, or another statement of this one still writes it;
-            this transaction goes on without the new statement.
+            Another transaction holds this table for too long, or has changed it since this one read it, or another
+            statement of this one still writes it; this transaction goes on without the new statement.
         CatalogError
             What the catalog refuses; nothing was recorded.
         TimelineError
@@ -243,7 +248,7 @@ class Transaction:
         with self._lock:
             self._require_open()
             earlier = self._to_build_on(catalog, path)
-            self._refuse_reserved(catalog, path, purpose)
+            self._await_publisher(catalog, path, purpose)
             context = WriteContext(
                 transaction_id=self._id,
                 ordinal=len(self._enlisted),
@@ -251,7 +256,7 @@ class Transaction:
                 base=earlier.participant.document if earlier else None,
                 autocommit=autocommit,
             )
-            with _concerning(path):
+            with concerning(path):
                 participant = catalog.two_phase_create_table(
                     path,
                     definition,
@@ -262,6 +267,7 @@ class Transaction:
                 )
             if participant is not None:
                 _require_participant(participant, catalog, path)
+                self._require_as_read(catalog, path, purpose)
                 self._enlist(catalog, participant, earlier)
             return participant
 
@@ -284,7 +290,7 @@ class Transaction:
         """
         with self._working(participant) as member:
             # Without the transaction: it ends with this error, and leaves nothing that could be asked for by its id.
-            with _concerning(participant.path), step("core.begin"):
+            with concerning(participant.path), step("core.begin"):
                 participant.begin()
             self._note(member)
 
@@ -310,7 +316,7 @@ class Transaction:
             Another thread has: what was written here is removed.
         """
         with self._working(participant) as member:
-            with _concerning(participant.path, self._id), step("core.write"):
+            with concerning(participant.path, self._id), step("core.write"):
                 participant.write(df)
             self._note(member, written=True)
 
@@ -331,7 +337,9 @@ class Transaction:
             self._note(member, written=True)
 
     def prepare_participant(self, participant: TwoPhaseCatalogTable) -> None:
-        """Reserve the table and prepare the participant; idempotent.
+        """Prepare a participant while the transaction goes on, so that others can build on it; idempotent.
+
+        Nothing is reserved: :meth:`commit` prepares it again.
 
         Parameters
         ----------
@@ -341,7 +349,7 @@ class Transaction:
         Raises
         ------
         WriteConflictError
-            Another transaction holds the table, or changed it.
+            Another transaction changed the table.
         CatalogError
             Anything else that would make the publish fail.
         LeaseLostError
@@ -355,8 +363,8 @@ class Transaction:
             if member.state is not ParticipantState.STAGED and self._state is not TransactionState.ROLLED_BACK:
                 return
             self._require_open()
-            with self._fenced(), _concerning(participant.path, self._id):
-                self._driver().run(protocol.prepare(member.ordinal))
+            with self._fenced():
+                self._driver().run(protocol.look(member.ordinal))
 
     def discard(self, participant: TwoPhaseCatalogTable) -> None:
         """Give one participant up while the transaction goes on: what one failed statement staged is removed.
@@ -469,8 +477,7 @@ class Transaction:
             coordinator.timeline,
             self._lease,
             self._enlisted.values(),
-            clear=coordinator.clear,
-            wait_seconds=coordinator.wait_seconds,
+            patience=coordinator.patience(),
         )
 
     @contextmanager
@@ -565,13 +572,30 @@ class Transaction:
                 return member
         raise ValueError(f"{participant!r} does not belong to transaction {self._id}")
 
-    def _refuse_reserved(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> None:
-        """Fail before the job starts, not after it; and let a dead transaction's table go first."""
+    def _await_publisher(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> None:
+        """Begin with what others are just publishing, not without it; what is held for ever is told before the job.
+
+        Not those who come meanwhile: they are seen at the end. Nor those who change a few partitions, perhaps others.
+        """
         if purpose is Purpose.INSERT_INTO:
             return
-        holder = self._coordinator.timeline.holder(catalog.name, catalog.canonical(path))
-        if holder not in (None, self._id) and not self._coordinator.clear(holder):
-            raise conflict(f"{catalog.name}.{path}", holder, self._id)
+        target, patience = catalog.canonical(path), self._coordinator.patience()
+        holders = self._coordinator.timeline.holders
+        for holder, held in holders(catalog.name, target).items():
+            while held.scope is None and holder in holders(catalog.name, target):
+                patience.wait(f"{catalog.name}.{path}", holder, self._id)
+
+    def _require_as_read(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> None:
+        """Refuse to replace rows that this transaction has not read, where it has read the table.
+
+        Asked after the offer: what that rests on lies between the read and this, and is all the same.
+        """
+        seen = self._reads.get((catalog.name, catalog.canonical(path)))
+        if seen is None or purpose is Purpose.INSERT_INTO:
+            return
+        with concerning(path, self._id):
+            if catalog.table_version(path) != seen:
+                raise refusals.changed_since_read(f"{catalog.name}.{path}", self._id)
 
     def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable, earlier: Enlisted | None) -> None:
         member = Enlisted(
@@ -614,8 +638,8 @@ class Transaction:
             for member in members:
                 if not member.written:
                     raise refusals.unwritten(member, self._id)
-            for member in members:
-                self.prepare_participant(member.participant)
+            with self._fenced():
+                self._driver().run(protocol.prepare(member.to_member() for member in members))
         except BaseException as error:
             self.abort(error)
             raise

@@ -190,6 +190,10 @@ class HiveParticipant(TwoPhaseCatalogTable):
         """Whether the publish gives the table a new definition, which has no statistics yet."""
         return self.effect != INSERT
 
+    @property
+    def shares_appends(self) -> bool:
+        return False  # Its publish points at a version that holds the old files, too: another append would be lost.
+
     def hidden(self, role: str) -> str:
         """Name of one of this participant's hidden tables."""
         return layout.hidden_name(role, self.transaction_id, int(self.document["ordinal"]))

@@ -64,7 +64,7 @@ class Bench:
 def write(
     tx: Transaction, catalog: ChaosCatalog, name: str, purpose: Purpose = Purpose.CREATE_TABLE_AS, rows: Any = ROWS
 ) -> TwoPhaseCatalogTable:
-    """One statement inside a transaction, up to *prepared*."""
+    """One statement inside a transaction, to its end."""
     participant = stage(tx, catalog, name, purpose)
     tx.begin_participant(participant)
     tx.write(participant, rows)
@@ -116,9 +116,9 @@ def _run(function: Callable[..., Any], arguments: tuple[Any, ...], failpoint: st
     function(*arguments)
 
 
-def run_shape_in(url: str, directory: Path, shape: str, lease_seconds: float = 60.0) -> None:
+def run_shape_in(url: str, directory: Path, shape: str, lease_seconds: float = 60.0, name: str = "app") -> None:
     """For a child: a whole transaction."""
-    run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds)
+    run_shape(Bench(url, directory), shape, lease_seconds=lease_seconds, name=name)
 
 
 def report_in(url: str, directory: Path, shape: str, lease_seconds: float, name: str = "told") -> None:

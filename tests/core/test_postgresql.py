@@ -11,10 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.core.bench import SHAPES, Bench, child, path, run_shape, run_shape_in, write
-from tests.core.test_timeline import begin, check_upgrade
+from tests.core.bench import SHAPES, Bench, child, run_shape, run_shape_in, write
+from tests.core.test_timeline import check_upgrade
 from tests.servers import Server
-from twophase.errors import WriteConflictError
 from twophase.failpoints import EXIT_CODE
 from twophase.states import TransactionState
 from twophase.timeline import Timeline
@@ -78,34 +77,6 @@ def test_many_make_its_tables_at_once(schema: str) -> None:
 def test_a_timeline_of_the_first_version_becomes_as_a_new_one(schema: str, postgresql: Server) -> None:
     with closing(Timeline(schema)) as fresh:
         check_upgrade(empty_schema(postgresql, "core_old"), fresh)
-
-
-def test_of_many_writers_of_one_name_one_gets_the_reservation(schema: str) -> None:
-    timelines = [Timeline(schema) for _ in range(6)]
-    leases = [begin(timeline, f"app-{number}") for number, timeline in enumerate(timelines)]
-    barrier, holders = threading.Barrier(6), []
-
-    def reserve(timeline: Timeline, lease: Any) -> None:
-        barrier.wait()
-        holders.append(timeline.reserve(lease, "hive", path("t")))
-
-    threads = [threading.Thread(target=reserve, args=pair) for pair in zip(timelines, leases, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for timeline in timelines:
-        timeline.close()
-    assert holders.count(None) == 1
-    assert len(set(holders)) == 2
-
-
-def test_a_second_writer_is_refused_and_names_the_first(shared: Bench) -> None:
-    first = shared.coordinator().begin()
-    write(first, shared.catalogs["one"], "t")
-    with pytest.raises(WriteConflictError, match=first.id):
-        write(shared.coordinator().begin(), shared.catalogs["one"], "t")
-    first.commit()
 
 
 def test_a_cut_connection_is_replaced(shared: Bench, postgresql: Server) -> None:

@@ -382,5 +382,11 @@ def test_the_last_statement_is_undone_first() -> None:
     assert [action.ordinal for action in done if isinstance(action, actions.Abort)] == [2, 1, 0]
 
 
-def test_a_table_is_reserved_before_it_is_validated() -> None:
-    assert list(protocol.prepare(4)) == [actions.Reserve(4), actions.Prepare(4)]
+def test_all_tables_are_reserved_in_one_order_before_any_is_validated() -> None:
+    members = [member(4, "b", "x"), member(5, "a", "z"), member(6, "a", "y")]
+    reserved = [actions.Reserve(number) for number in (6, 5, 4)]
+    assert list(protocol.prepare(members)) == [*reserved, *(actions.Prepare(number) for number in (4, 5, 6))]
+
+
+def test_nothing_is_reserved_while_a_transaction_goes_on() -> None:
+    assert list(protocol.look(4)) == [actions.Prepare(4)]

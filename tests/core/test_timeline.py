@@ -17,7 +17,9 @@ from twophase.errors import LeaseLostError, TimelineError
 from twophase.liveness import this_process
 from twophase.model import Level, Purpose
 from twophase.records import ParticipantRecord, describe_error
+from twophase.reservations import WHOLE_TABLE, Mode, Reservation
 from twophase.states import ParticipantState, TransactionState
+from twophase.tables import path_text, target_key
 from twophase.timeline import Timeline
 
 
@@ -93,19 +95,6 @@ def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None
     timeline.record(lease, TransactionState.COMPLETED)
     with pytest.raises(LeaseLostError):
         timeline.record(lease, TransactionState.ROLLED_BACK)
-
-
-def test_a_table_is_reserved_by_one_transaction_at_a_time(timeline: Timeline) -> None:
-    first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
-    assert timeline.reserve(first, "hive", path("t")) is None
-    assert timeline.reserve(first, "hive", path("t")) is None
-    assert timeline.reserve(second, "hive", path("t")) == "app-1"
-    assert timeline.reserve(second, "other", path("t")) is None
-    assert timeline.holder("hive", path("t")) == "app-1"
-    timeline.record(first, TransactionState.ROLLED_BACK)
-    timeline.finish(first)
-    assert timeline.holder("hive", path("t")) is None
-    assert timeline.reserve(second, "hive", path("t")) is None
 
 
 def test_the_names_of_reserved_tables_may_be_long_and_strange(timeline: Timeline) -> None:
@@ -355,6 +344,8 @@ def make_first_version(url: str) -> None:
     with engine.begin() as connection:
         for statement in _FIRST_VERSION.split(";"):
             connection.exec_driver_sql(statement)
+        held = (target_key("hive", path("t")), "hive", path_text(path("t")), "app-1")
+        connection.exec_driver_sql("INSERT INTO twophase_reservations VALUES ('{}', '{}', '{}', '{}')".format(*held))
     engine.dispose()
 
 
@@ -365,6 +356,7 @@ def shape_of(timeline: Timeline) -> Any:
         name: (
             {(column["name"], column["nullable"]) for column in inspector.get_columns(name)},
             {(index["name"], tuple(index["column_names"])) for index in inspector.get_indexes(name)},
+            set(inspector.get_pk_constraint(name)["constrained_columns"]),
         )
         for name in inspector.get_table_names()
     }
@@ -379,8 +371,36 @@ def check_upgrade(url: str, fresh: Timeline) -> None:
         assert record.is_dead(upgraded.now())
         lease = upgraded.take_over(record, this_process(), 60)
         assert lease is not None
+        assert upgraded.holders("hive", path("t")) == {"app-1": WHOLE_TABLE}
+        assert upgraded.reserve(begin(upgraded, "app-2"), "hive", path("t"), Reservation(Mode.APPEND)) == "app-1"
         upgraded.record(lease, TransactionState.ROLLED_BACK)
 
 
 def test_a_timeline_of_the_first_version_becomes_as_a_new_one(timeline: Timeline, tmp_path: Path) -> None:
     check_upgrade(f"sqlite:///{tmp_path / 'old.db'}", timeline)
+
+
+def open_in(url: str) -> None:
+    Timeline(url).close()
+
+
+def test_many_processes_upgrade_one_timeline_together(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    make_first_version(url)
+    processes = [child(open_in, url) for _ in range(4)]
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    with closing(Timeline(url, create=False)) as upgraded:
+        assert list(upgraded.holders("hive", path("t"))) == ["app-1"]
+
+
+def test_a_process_of_an_earlier_version_that_is_still_at_work_reserves_alone(file: Path, timeline: Timeline) -> None:
+    begin(timeline, "app-1")
+    held = (target_key("hive", path("t")), "hive", path_text(path("t")), "app-1")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(
+            "INSERT INTO twophase_reservations (target, catalog, path, transaction_id) VALUES (?, ?, ?, ?)", held
+        )
+        connection.commit()
+    assert timeline.holders("hive", path("t")) == {"app-1": WHOLE_TABLE}

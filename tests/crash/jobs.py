@@ -63,10 +63,9 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
     transaction = coordinator.begin()
     try:
         for statement in scenario.statements:
-            _execute(world, transaction, statement)
+            _execute(world, transaction, statement, alone=len(scenario.statements) == 1)
         if scenario.outsider:
-            with _calm():
-                world.interfere(scenario.outsider)
+            _let_in(transaction, lambda: world.interfere(str(scenario.outsider)))
         transaction.commit()
         told: Answer = {"told": "success"}
     except BaseException as error:
@@ -76,7 +75,19 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
     return {**told, "id": transaction.id}
 
 
-def _execute(world: World, transaction: Transaction, statement: Statement) -> None:
+def _let_in(transaction: Transaction, outsider: Callable[[], None]) -> None:
+    """Let an outsider come when everything is prepared for the last time."""
+    prepare_all = transaction._prepare_all
+
+    def then() -> None:
+        prepare_all()
+        with _calm():
+            outsider()
+
+    transaction._prepare_all = then  # type: ignore[method-assign]
+
+
+def _execute(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
     participant = transaction.stage(
         world.catalogs[statement.catalog],
         world.path(statement.table),
@@ -89,7 +100,7 @@ def _execute(world: World, transaction: Transaction, statement: Statement) -> No
     transaction.write(participant, world.frame(list(statement.rows), world.definition(statement).schema))
     if statement.fails:
         transaction.discard(participant)
-    else:
+    elif not alone:
         transaction.prepare_participant(participant)
 
 

@@ -30,6 +30,7 @@ KNOWN: Mapping[str, str] = {
     "atomicity": "required or preferred (default: required)",
     "retention": "how long replaced versions stay for readers in flight, such as 1d or 12h (default: 1d)",
     "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
+    "wait": "how long a write waits for others that publish its table, such as 30s or 5m; 0: not at all (default: 30s)",
     "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
 }
 
@@ -82,7 +83,7 @@ class Options:
         None: below the warehouse.
     policy : str
         ``required`` or ``preferred``.
-    retention, lease : float
+    retention, lease, wait : float
         Seconds.
     coordinator : str or None
     """
@@ -93,6 +94,7 @@ class Options:
     policy: str = "required"
     retention: float = 86_400.0
     lease: float = 60.0
+    wait: float = 30.0
     coordinator: str | None = None
 
 
@@ -130,6 +132,7 @@ def read(configuration: Mapping[str, str]) -> Options:
         policy=_one_of("atomicity", own.get("atomicity", "required"), ("required", "preferred")),
         retention=duration("retention", own.get("retention", "1d")),
         lease=_positive("lease", duration("lease", own.get("lease", "60"))),
+        wait=duration("wait", own.get("wait", "30s")),
         coordinator=own.get("coordinator") or None,
     )
 

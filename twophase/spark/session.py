@@ -315,6 +315,7 @@ class Handle:
             self.recorded_catalog,
             name=self._settings.coordinator or application,
             lease_seconds=self._settings.lease,
+            wait_seconds=self._settings.wait,
             application=application,
         )
 
@@ -323,10 +324,13 @@ class Handle:
         return None if record is None else not record.is_open
 
     def _recover_own(self) -> None:
-        """Recover what an earlier run of this application left; the default timeline is not made for that."""
+        """Recover what an earlier run of this application left, and what others decided and died of.
+
+        The default timeline is not made for that.
+        """
         if self._settings.timeline is None and not options.default_timeline(self.environment.warehouse).exists():
             return
-        for recovered in self.coordinator.recover(own_only=True):
+        for recovered in (*self.coordinator.recover(own_only=True), *self.coordinator.carry_on()):
             log.warning("At attach: %s", recovered)
 
 

@@ -223,6 +223,11 @@ class ChaosCatalog(Catalog):
     def load_table(self, path: ObjectPath) -> TableDefinition:
         return TableDefinition.from_document(self._table(self.store.read(), path)["definition"])
 
+    def table_version(self, path: ObjectPath) -> Any:
+        document = self.store.read()
+        found = self.tables_of(document, path).get(path.name) if self.database_exists(path.database) else None
+        return found and found["version"]
+
     def rows(self, path: ObjectPath) -> list[dict[str, Any]]:
         """The rows of a published table, for a test to look at.
 
