@@ -67,6 +67,27 @@ def test_all_purposes_through_sql_and_the_dataframe_writers(shop: Shop) -> None:
     assert shop.rows("t") == shop.rows("u") == shop.rows("v") == [(0,), (1,)]
 
 
+def test_the_format_of_icebergs_own_jobs_is_as_none(shop: Shop) -> None:
+    df, name = shop.spark.range(1), shop.name("t")
+    df.write.format("iceberg").saveAsTable(name)
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        df.write.format("iceberg").saveAsTable(name)
+    df.write.saveAsTable(name, format="Iceberg", mode="append")
+    df.write.format("iceberg").mode("ignore").saveAsTable(name)
+    df.write.format("iceberg").insertInto(name)
+    assert shop.rows("t") == [(0,), (0,), (0,)]
+    df.write.format("iceberg").insertInto(name, overwrite=True)
+    assert shop.rows("t") == [(0,)]
+    df.selectExpr("id", "2 AS n").write.format("iceberg").mode("overwrite").saveAsTable(name)
+    assert shop.rows("t") == [(0, 2)]
+    for mode in ("append", "overwrite", "ignore", "error"):
+        with pytest.raises(CatalogError, match=r"no.* format delta; nothing was started.*format\('iceberg'\)"):
+            df.write.format("delta").mode(mode).saveAsTable(name if mode != "ignore" else shop.name("u"))
+    with pytest.raises(CatalogError, match="format delta"):
+        df.write.format("delta").insertInto(name)
+    assert shop.rows("t") == [(0, 2)]
+
+
 def test_every_snapshot_names_its_transaction(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:

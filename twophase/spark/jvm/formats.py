@@ -37,6 +37,21 @@ def short_name(spark: Any, provider: str) -> str:
             return provider.lower()
 
 
+def has_source(spark: Any, provider: str) -> bool:
+    """Whether Spark finds a data source of this name."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    with private_name("DataSource.lookupDataSource", spark):
+        try:
+            spark._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+                provider, spark._jsparkSession.sessionState().conf()
+            )
+        except (Py4JJavaError, PySparkException):
+            return False
+        return True
+
+
 def hive_format(jvm: Jvm, word: str) -> dict[str, str]:
     """``serde``, ``input_format`` and ``output_format`` of a word of ``STORED AS``; empty for an unknown one."""
     fields: dict[str, str] = jvm.once(("HiveSerDe", word), lambda: _of_word(jvm, word))

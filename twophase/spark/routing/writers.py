@@ -8,12 +8,15 @@ left to Spark, which then refuses it in its own words.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.readwriter import DataFrameWriterV2
 
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark.jvm.formats import has_source
 from twophase.spark.jvm.writers import (
     StoredFacts,
     WriterFacts,
@@ -30,6 +33,10 @@ from twophase.spark.routing.targets import Target
 
 if TYPE_CHECKING:
     from twophase.spark.routing.router import Router
+
+#: The format of a writer that was told none, whatever the session's default; a catalog of ours makes no difference.
+_PLAIN = "parquet"
+_SPARKS_OWN = frozenset({_PLAIN, "orc", "csv", "json", "text", "avro", "jdbc"})
 
 Save = Callable[[str], None]
 
@@ -55,9 +62,43 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
         with quoted_partitions(router.spark, writer._jwrite):
             router.create(lambda: save(target.name), lambda: create_text.of_save(target.path, facts, writer._df.schema))
 
+    def save_elsewhere() -> None:
+        with _in_a_known_format(router, writer, target, facts):
+            save(target.name)
+
     appends = ruling.facts is not None and facts.mode == "Append"
-    run = (append if appends else create) if target.spliced else (lambda: save(target.name))
+    run = (append if appends else create) if target.spliced else save_elsewhere
     router.run(run, options={target.path: facts.options}, instead=_stock(target, lambda: save(name)))
+
+
+@contextmanager
+def _in_a_known_format(router: Router, writer: Any, target: Target, facts: WriterFacts) -> Iterator[None]:
+    """Leave a writer's format out where only the catalog knows it: Spark looks for its data source in any case.
+
+    Raises
+    ------
+    CatalogError
+        Neither Spark nor the catalog knows it.
+    """
+    name = facts.source.lower()
+    if name in _SPARKS_OWN:
+        yield
+        return
+    known = target.catalog.capabilities.providers
+    if name not in known:
+        if not has_source(router.spark, facts.source):
+            raise CatalogError(
+                f"{target.name} was not written: neither Spark nor catalog {target.catalog.name} has a format "
+                f"{facts.source}; nothing was started.",
+                path=target.path,
+                hint=f"Leave format(...) out{''.join(f', or write format({one!r})' for one in sorted(known))}.",
+            )
+        yield
+        return
+    try:
+        yield writer.format(_PLAIN)
+    finally:
+        writer.format(facts.source)
 
 
 def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> Ruling:
@@ -148,7 +189,8 @@ def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
         if scope:
             writer.mode("append")
         try:
-            router.insert_cast(lambda: insert(target.name), writer._df, target, overwritten, by_name=False)
+            with nullcontext() if target.spliced else _in_a_known_format(router, writer, target, facts):
+                router.insert_cast(lambda: insert(target.name), writer._df, target, overwritten, by_name=False)
         finally:
             writer.mode(facts.mode.lower())
 
