@@ -10,14 +10,16 @@ import json
 import os
 import posixpath
 import re
+import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyarrow import fs
 
+from twophase.catalogs.location_identity import Identities, are_same
 from twophase.errors import CatalogError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
@@ -79,13 +81,47 @@ def normal(location: str) -> str:
 
 
 def same(one: str | None, other: str | None) -> bool:
-    """Whether two locations are the same directory."""
-    return one is not None and other is not None and normal(one) == normal(other)
+    """Whether two locations are the same directory, however they are spelled."""
+    return one is not None and other is not None and are_same(normal(one), normal(other))
 
 
 def is_below(location: str, root: str) -> bool:
-    """Whether a location is the root or inside it."""
-    return same(location, root) or normal(location).startswith(normal(root) + "/")
+    """Whether a location is the root or inside it; :class:`Root` for many locations."""
+    return Root(root).holds(location)
+
+
+class Root:
+    """A directory, to ask of many locations whether they are in it.
+
+    Parameters
+    ----------
+    location : str
+    """
+
+    def __init__(self, location: str) -> None:
+        self._text = normal(location)
+        self._identities = Identities()
+
+    def holds(self, location: str) -> bool:
+        """Whether a location is this directory or inside it, however it is spelled."""
+        text = normal(location)
+        if text == self._text or text.startswith(self._text.rstrip("/") + "/"):
+            return True
+        # Asked of the directory: the files of one share the answer.
+        known = self._identities
+        return known.key(self._text) in known.chain(text)
+
+    def name_of(self, location: str) -> str | None:
+        """The path of a location relative to this directory; None where it is not inside."""
+        text, top = normal(location), self._text.rstrip("/") + "/"
+        if text.startswith(top):
+            return text.removeprefix(top)
+        key, names = self._identities.key(self._text), [base_name(text)]
+        while "/" in (text := parent(text)):
+            if self._identities.key(text) == key:
+                return "/".join(reversed(names))
+            names.append(base_name(text))
+        return None
 
 
 class Files:
@@ -133,9 +169,20 @@ class Files:
         filesystem, path = self.resolve(location)
         return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
 
-    def list(self, location: str, *, recursive: bool = True) -> list[Entry]:
-        """Everything below a location, sorted by name; empty where it does not exist."""
+    def list(self, location: str, *, recursive: bool = True, links: bool = True) -> list[Entry]:
+        """Everything below a location, sorted by name; empty where it does not exist.
+
+        Parameters
+        ----------
+        location : str
+        recursive : bool
+        links : bool
+            Whether symbolic links are followed. What is to be removed is listed without: a link may lead anywhere, and
+            stands in the list as a file.
+        """
         filesystem, path = self.resolve(location)
+        if not links and self.is_local(location):
+            return sorted(_without_links(path, recursive), key=lambda entry: entry.name)
         selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
         entries = [
             Entry(posixpath.relpath(info.path, path), info.type == fs.FileType.File, info.size or 0)
@@ -164,6 +211,16 @@ class Files:
             return os.stat(path).st_mtime_ns
         except FileNotFoundError:
             return -1
+
+    def owner(self, location: str) -> int | None:
+        """Number of the user whom a file or directory belongs to, not what a link leads to; None where unknown."""
+        _, path = self.resolve(location)
+        if not self.is_local(location):
+            return None
+        try:
+            return os.lstat(path).st_uid
+        except FileNotFoundError:
+            return None
 
     # -- documents -----------------------------------------------------------------------------------------------
 
@@ -267,11 +324,35 @@ class Files:
             if self.exists(location):
                 raise
 
+    def remove_files(self, location: str, names: Iterable[str]) -> None:
+        """Remove files of a directory by names that somebody wrote down: only those that are in this very directory.
+
+        A name that leads out of it, by ``..`` or by a symbolic link, names nothing. Idempotent.
+        """
+        wanted = set(names)
+        if not self.is_local(location):
+            there = {entry.name for entry in self.list(location) if entry.is_file}
+            for name in sorted(wanted & there):
+                self.remove_file(join(location, name))
+            return
+        _, top = self.resolve(location)
+        if os.path.islink(top):
+            return
+        for root, _, files, directory in os.fwalk(top):
+            below = posixpath.relpath(root, top)
+            for name in files:
+                if (name if below == "." else f"{below}/{name}") in wanted:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
+
     def remove_tree(self, location: str) -> None:
         """Remove a directory with all that is in it. Idempotent; the caller has checked the owner stamp."""
         filesystem, path = self.resolve(location)
         try:
-            filesystem.delete_dir(path)
+            if self.is_local(location):
+                _remove_local_tree(path)
+            else:
+                filesystem.delete_dir(path)
         except FileNotFoundError:
             pass
         except OSError:
@@ -293,6 +374,33 @@ class Files:
             return True
         self.remove_tree(location)
         return True
+
+
+def _remove_local_tree(path: str) -> None:
+    """Remove a directory by a library that follows no link, not even one that comes while it works."""
+    while True:
+        try:
+            shutil.rmtree(path)
+            return
+        except FileNotFoundError:  # Somebody else removes it, too, or a task that ends something in it.
+            if not os.path.lexists(path):
+                return
+
+
+def _without_links(top: str, recursive: bool) -> Iterator[Entry]:
+    """Everything below a local directory, a symbolic link as the file that it is."""
+    try:
+        found = os.scandir(top)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with found:
+        for entry in found:
+            is_directory = entry.is_dir(follow_symlinks=False)
+            size = 0 if is_directory else entry.stat(follow_symlinks=False).st_size
+            yield Entry(entry.name, not is_directory, size)
+            if is_directory and recursive:
+                for below in _without_links(entry.path, recursive):
+                    yield replace(below, name=f"{entry.name}/{below.name}")
 
 
 def data_entries(entries: list[Entry]) -> Iterator[Entry]:

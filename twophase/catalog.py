@@ -55,6 +55,9 @@ class Residue:
         Why it must be listed only, where the catalog knows a reason.
     holds_rows : bool
         Whether it may be what a committed transaction published; then it has its retention whatever refers to it now.
+    unmarked : bool
+        Whether nothing but its transaction says that it is unneeded: it is removed only if that was rolled back. What
+        a committed one published may be in use where no listing shows it.
     """
 
     kind: str
@@ -64,6 +67,7 @@ class Residue:
     since: float
     kept: str | None = None
     holds_rows: bool = False
+    unmarked: bool = False
 
 
 @dataclass(frozen=True)

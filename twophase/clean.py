@@ -17,6 +17,11 @@ __all__ = ["Cleaned", "clean"]
 
 _log = logger("twophase")
 
+#: Why what a committed transaction made is kept: a listing without its user is no evidence that it has none.
+UNMARKED = (
+    "its transaction was committed, and no mark says that it was replaced since: its table was dropped by a session "
+    "without twophase, or is not to be seen from here"
+)
 #: States of a dead transaction that may have been published.
 _DECIDED = (TransactionState.COMMITTING, TransactionState.COMPLETED, TransactionState.IN_DOUBT)
 
@@ -132,6 +137,8 @@ def _why_kept(timeline: Timeline, residue: Residue, retention: float, dry_run: b
         return f"its transaction is dead and {record.state.name}; run: twophase recover {record.id}"
     # What was published once may have readers, and may be in use where this session cannot look.
     committed = record.state is TransactionState.COMPLETED
+    if committed and residue.unmarked:
+        return UNMARKED
     if committed and residue.holds_rows and (record.finished or 0.0) + retention > timeline.now():
         return "its transaction was committed, and its retention has not ended"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
@@ -230,11 +230,13 @@ class HiveCatalog(Catalog):
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         path = self.canonical(path)
-        if self.find(path) is None:
+        table = self.find(path)
+        if table is None:
             if ignore_if_not_exists:
                 return
             raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
         self.metastore.drop_table(path.database, path.name)
+        self._housekeeping.leave_to_clean(table)
         self.table_dropped(path)
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
@@ -366,7 +368,12 @@ class HiveCatalog(Catalog):
         return self._housekeeping.residues(live_transactions)
 
     def remove_residue(self, residue: Residue) -> None:
-        self._housekeeping.remove(residue)
+        (error,) = self.remove_residues([residue])
+        if error is not None:
+            raise error
+
+    def remove_residues(self, residues: Sequence[Residue]) -> list[Exception | None]:
+        return list(self._housekeeping.remove(residues))
 
     def partitions_sought(self, path: ObjectPath) -> None:
         self._housekeeping.partitions_sought(self.canonical(path))

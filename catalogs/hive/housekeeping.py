@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twophase.catalog import Residue
-from twophase.catalogs.files import base_name, is_below, join, normal, parent
+from twophase.catalogs.files import Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable
+from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable, Located
+from twophase.catalogs.hive.references import References, distinct
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from twophase.catalogs.hive.catalog import HiveCatalog
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
+#: Why a version with live partitions is kept although no table is seen to refer to it.
+UNMARKED = "not all of it was replaced: its table was dropped, or is not to be seen from here"
 #: How often a database is looked at whose tables come and go meanwhile.
 LOOKS = 3
 
@@ -33,8 +36,15 @@ class Housekeeping:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def residues(self, live: frozenset[str]) -> list[Residue]:
-        """Residues of all databases, the hidden tables included."""
-        return list(self._in_each_database(lambda database: self._residues_of(database, live)))
+        """Residues of all databases, the hidden tables included; these come first, and then hold nothing any more."""
+        # Directories first: one that is published meanwhile is then seen as referred to.
+        directories = distinct(self._in_each_database(self._directories))
+        tables = list(self._in_each_database(self._tables))
+        hidden = self._hidden_tables(tables, live)
+        going = {residue.location for residue in hidden}
+        used = self._references(t for t in tables if f"{t.database}.{t.name}" not in going)
+        found = (self._judge(directory, used, live) for directory in directories)
+        return [*hidden, *(residue for residue in found if residue is not None)]
 
     def _in_each_database(self, look: Callable[[str], Iterable[_Found]]) -> Iterator[_Found]:
         """What a look at each database finds; one that somebody drops meanwhile holds nothing any more."""
@@ -52,21 +62,10 @@ class Housekeeping:
                         raise
             yield from found
 
-    def _residues_of(self, database: str, live: frozenset[str]) -> Iterator[Residue]:
-        # Directories first: one that is published meanwhile is then seen as referred to.
-        directories = list(self._directories(database))
-        tables = self._tables(database)
-        hidden = self._hidden_tables(tables, live)
-        # They go first, and then hold nothing any more.
-        going = {residue.location for residue in hidden}
-        used = self._references([t for t in tables if f"{t.database}.{t.name}" not in going])
-        yield from hidden
-        yield from (residue for d in directories if (residue := self._judge(d, used, live)) is not None)
-
     def strangers(self) -> list[str]:
         """A sentence for each other metastore that has tables in the directories of our databases."""
         found = {}
-        for directory in self._in_each_database(self._directories):
+        for directory in distinct(self._in_each_database(self._directories)):
             stamp = layout.read_stamp(self._catalog.files, directory)
             if stamp is not None and self._is_strange(stamp):
                 found[str(stamp[identity.STORE])] = directory
@@ -78,79 +77,89 @@ class Housekeeping:
         ours = stamp.get("catalog") == self._catalog.name
         return ours and identity.is_other(stamp.get(identity.STORE), self._catalog.metastore.identity)
 
-    def _tables(self, database: str) -> list[HiveTable]:
-        store = self._catalog.metastore
-        found = (store.get_table(database, name) for name in store.list_tables(database))
-        return [table for table in found if table is not None and table.kind != VIEW]
+    def _tables(self, database: str) -> list[Located]:
+        return [table for table in self._catalog.metastore.located_tables(database) if table.kind != VIEW]
 
     def _directories(self, database: str) -> Iterator[str]:
         """Version directories, and directories of tables (and of partitions) that were pointed away."""
         files = self._catalog.files
-        tables = self._tables(database)
         home = self._catalog.database_location(database)
-        beside = {parent(str(table.location)) for table in tables if table.location}
-        roots = {normal(join(place, layout.ROOT)) for place in (*beside, home)}
-        for root in sorted(roots):
-            for table in files.list(root, recursive=False):
-                if not table.is_file:
-                    yield from self._below(join(root, table.name))
-        for entry in files.list(home, recursive=False):
-            if not entry.is_file and entry.name != layout.ROOT:
-                yield from self._marked(join(home, entry.name))
+        beside = sorted({parent(str(table.location)) for table in self._tables(database) if table.location})
+        for root in distinct(join(place, layout.ROOT) for place in (home, *beside)):
+            for table in _subdirectories(files, root):
+                yield from self._below(table)
+        for table in _subdirectories(files, home):
+            if base_name(table) != layout.ROOT:
+                yield from self._marked(table)
 
     def _below(self, table_root: str) -> Iterator[str]:
-        for version in self._catalog.files.list(table_root, recursive=False):
-            if not version.is_file:
-                yield join(table_root, version.name)
-                yield from (d for d in self._marked(join(table_root, version.name)) if base_name(d) != version.name)
+        for version in _subdirectories(self._catalog.files, table_root):
+            yield version
+            yield from (directory for directory in self._marked(version) if directory != version)
 
     def _marked(self, directory: str) -> Iterator[str]:
         """Directories that carry a retired mark, from here down."""
-        for entry in self._catalog.files.list(directory):
+        for entry in self._catalog.files.list(directory, links=False):
             if entry.is_file and entry.base == layout.RETIRED_FILE:
                 yield join(directory, entry.name).rpartition("/")[0]
 
-    def _references(self, tables: list[HiveTable]) -> set[str]:
+    def _references(self, tables: Iterable[Located]) -> References:
         """Locations that tables and their partitions refer to."""
-        used = {normal(str(table.location)) for table in tables if table.location}
-        for table in tables:
-            if table.partitioned:
-                used |= {normal(part.location) for part in self._catalog.metastore.list_partitions(table)}
-        return used
+        return References(self._locations(tables))
 
-    def _judge(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
-        stamp = layout.read_stamp(self._catalog.files, directory)
+    def _locations(self, tables: Iterable[Located]) -> Iterator[str]:
+        for table in tables:
+            if table.location:
+                yield table.location
+            if table.partition_columns:
+                yield from self._catalog.metastore.partition_locations(table)
+
+    def _judge(self, directory: str, used: References, live: frozenset[str]) -> Residue | None:
+        """What a directory is that no table is seen to refer to, by the marks in it."""
+        files = self._catalog.files
+        stamp = layout.read_stamp(files, directory)
         if stamp is not None and self._is_strange(stamp):
             return self._strange(directory, stamp)
-        retired = layout.read_retired(self._catalog.files, directory)
-        if retired is not None:
-            return self._judge_retired(directory, retired, used)
-        if stamp is None:
-            return self._judge_late(directory, used, live)
-        if stamp["transaction_id"] in live:
+        if used.hold(directory):
             return None
-        if stamp.get("catalog") != self._catalog.name or _in_use(directory, used):
+        retired = layout.read_retired(files, directory)
+        if retired is not None:
+            return self._judge_retired(directory, retired)
+        if stamp is None:
+            return self._judge_late(directory, live)
+        if stamp["transaction_id"] in live or stamp.get("catalog") != self._catalog.name:
+            return None
+        published = layout.read_published(files, directory)
+        return self._judge_staged(directory, stamp) if published is None else self._judge_published(directory, stamp)
+
+    def _judge_staged(self, directory: str, stamp: dict[str, Any]) -> Residue | None:
+        withdrawn = layout.withdrawn_since(self._catalog.files, directory)
+        if withdrawn is not None and self._has_retention(self._last_part_unneeded(directory, withdrawn)):
+            return None
+        # Whether a create was published, only the metastore tells, and it may not tell this user of all its tables.
+        size, since = self._catalog.files.size(directory), float(stamp.get("created", 0))
+        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True, unmarked=True)
+
+    def _judge_published(self, directory: str, stamp: dict[str, Any]) -> Residue | None:
+        """A version whose partitions were replaced one by one, perhaps not all of them."""
+        published = layout.read_published(self._catalog.files, directory)
+        assert published is not None
+        unneeded = self._last_part_unneeded(directory, published.since)
+        if self._has_retention(unneeded):
+            return None
+        kept = None if layout.is_spent(self._catalog.files, directory) else UNMARKED
+        size = self._catalog.files.size(directory)
+        return Residue(VERSION, directory, size, published.transaction_id, unneeded, kept=kept)
+
+    def _has_retention(self, since: float) -> bool:
+        return since + self._catalog.environment.retention > time.time()
+
+    def _judge_late(self, directory: str, live: frozenset[str]) -> Residue | None:
+        transaction_id = layout.late_writer(self._catalog.files, directory)
+        if transaction_id is None or transaction_id in live:
             return None
         size = self._catalog.files.size(directory)
-        if (published := layout.read_published(self._catalog.files, directory)) is not None:
-            unneeded = self._last_part_unneeded(directory, published.since)
-            if unneeded + self._catalog.environment.retention > time.time():
-                return None
-            return Residue(VERSION, directory, size, published.transaction_id, unneeded)
-        withdrawn = layout.withdrawn_since(self._catalog.files, directory)
-        if withdrawn is not None:
-            unneeded = self._last_part_unneeded(directory, withdrawn)
-            if unneeded + self._catalog.environment.retention > time.time():
-                return None
-        # Whether a create was published, only the metastore tells.
-        since = float(stamp.get("created", 0))
-        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True)
-
-    def _judge_late(self, directory: str, used: set[str], live: frozenset[str]) -> Residue | None:
-        transaction_id = layout.late_writer(self._catalog.files, directory)
-        if transaction_id is None or transaction_id in live or _in_use(directory, used):
-            return None
-        return Residue(STAGING, directory, self._catalog.files.size(directory), transaction_id, 0.0)
+        return Residue(STAGING, directory, size, transaction_id, 0.0, unmarked=True)
 
     def _strange(self, directory: str, stamp: dict[str, Any]) -> Residue:
         """Listed, and kept: whether a table of the other metastore needs it cannot be seen from here."""
@@ -163,13 +172,14 @@ class Housekeeping:
         parts = (layout.read_retired(self._catalog.files, part) for part in self._marked(directory))
         return max([since, *(part.since for part in parts if part is not None)])
 
-    def _judge_retired(self, directory: str, retired: layout.Retired, used: set[str]) -> Residue | None:
-        if normal(directory) in used or retired.since + self._catalog.environment.retention > time.time():
+    def _judge_retired(self, directory: str, retired: layout.Retired) -> Residue | None:
+        if self._has_retention(retired.since):
             return None
-        size = self._catalog.files.size(directory)
-        return Residue(VERSION, directory, size, retired.transaction_id, retired.since)
+        files = self._catalog.files
+        kept = None if layout.is_trusted(files, directory, layout.RETIRED_FILE) else layout.UNTRUSTED
+        return Residue(VERSION, directory, files.size(directory), retired.transaction_id, retired.since, kept=kept)
 
-    def _hidden_tables(self, tables: list[HiveTable], live: frozenset[str]) -> list[Residue]:
+    def _hidden_tables(self, tables: list[Located], live: frozenset[str]) -> list[Residue]:
         # A table that was set aside is the user's old table, with the stamp of whoever published that: only the
         # transaction that set it aside knows whether it must come back.
         ours = (t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and not layout.is_aside(t.name))
@@ -178,21 +188,32 @@ class Housekeeping:
 
     # -- removing ------------------------------------------------------------------------------------------------
 
-    def remove(self, residue: Residue) -> None:
-        """Remove one residue, after looking once more whether it still is one."""
-        if residue.kind == METADATA:
-            self._remove_hidden(residue)
+    def remove(self, residues: Iterable[Residue]) -> Iterator[Exception | None]:
+        """Remove residues, after looking once more whether they still are that; why one was not, for each in turn."""
+        used: References | None = None
+        for residue in residues:
+            try:
+                if residue.kind == METADATA:
+                    self._remove_hidden(residue)
+                else:
+                    used = self._all_references() if used is None else used
+                    self._remove_directory(residue, used)
+            except Exception as error:
+                yield error
+            else:
+                yield None
+
+    def _remove_directory(self, residue: Residue, used: References) -> None:
+        files, directory = self._catalog.files, residue.location
+        if not files.exists(directory):
             return
-        files = self._catalog.files
-        if not files.exists(residue.location):
-            return
-        if _in_use(residue.location, self._all_references()):
-            raise CatalogError(f"{residue.location} is in use by a table: it was not removed.")
-        if layout.read_retired(files, residue.location) is not None:
-            layout.remove_retired(files, residue.location)
+        if used.hold(directory):
+            raise CatalogError(f"{directory} is in use by a table: it was not removed.")
+        if layout.read_retired(files, directory) is not None:
+            layout.remove_retired(files, directory)
         elif self._is_still(residue):
-            files.remove_tree(residue.location)
-        self._catalog.remove_if_unused(residue.location)
+            files.remove_tree(directory)
+        self._catalog.remove_if_unused(directory)
 
     def _is_still(self, residue: Residue) -> bool:
         """Whether a directory without a retired mark is what the residue says."""
@@ -201,10 +222,12 @@ class Housekeeping:
         if stamp is None:
             return layout.late_writer(files, directory) == residue.transaction_id
         published = layout.read_published(files, directory)
-        return residue.transaction_id in (stamp["transaction_id"], published.transaction_id if published else None)
+        if published is not None:
+            return published.transaction_id == residue.transaction_id and layout.is_spent(files, directory)
+        return bool(stamp["transaction_id"] == residue.transaction_id)
 
-    def _all_references(self) -> set[str]:
-        return set(self._in_each_database(lambda database: self._references(self._tables(database))))
+    def _all_references(self) -> References:
+        return self._references(self._in_each_database(self._tables))
 
     def _remove_hidden(self, residue: Residue) -> None:
         database, _, name = residue.location.partition(".")
@@ -217,22 +240,38 @@ class Housekeeping:
     # -- a dropped table -----------------------------------------------------------------------------------------
 
     def table_dropped(self, path: ObjectPath) -> None:
-        """Give the default location of a dropped table free, and remove its replaced versions."""
+        """Give the default location of a dropped table free. Its replaced versions are left to ``clean``.
+
+        Other tables are looked at only where rows are left that somebody may have made a table of.
+        """
         if self._catalog.find(path) is not None or not self._catalog.database_exists(path.database):
             return
-        files = self._catalog.files
-        home = self._catalog.default_location(path)
-        used = self._references(self._tables(path.database))
-        for directory in sorted(set(self._marked(home)), key=lambda d: -d.count("/")):
-            if not _in_use(directory, used):
+        files, home = self._catalog.files, self._catalog.default_location(path)
+        entries = files.list(home, links=False)
+        marked = sorted(set(self._marked(home)), key=lambda directory: -directory.count("/"))
+        used = self._all_references() if marked and any(data_entries(entries)) else None
+        for directory in marked:
+            if used is None or not used.hold(directory):
                 layout.remove_retired(files, directory)
-        if files.exists(home) and not _in_use(home, used):
+        if marked and (used is None or not used.hold(home)):
             self._remove_husk(home)
-        root = join(layout.tables_root(self._catalog.database_location(path.database)), path.name)
-        for directory in list(self._below(root)):
-            self._remove_dropped(directory, used)
+        root = join(layout.tables_root(parent(home)), path.name)
         if files.exists(root):
             files.remove_if_empty(root)
+
+    def leave_to_clean(self, table: HiveTable) -> None:
+        """Mark the version of a dropped table that its metastore has not removed: those of EXTERNAL ones it keeps.
+
+        By the version's own stamp: that of the table may be copied with its definition.
+        """
+        files, location = self._catalog.files, str(table.location)
+        if not layout.is_in_version(location):
+            return
+        stamp = layout.stamp_above(files, location)
+        if stamp is None or stamp.get("catalog") != self._catalog.name or self._is_strange(stamp):
+            return
+        if stamp.get("path") == ObjectPath.of(table.database, table.name).to_document():
+            layout.retire(files, location, str(stamp["transaction_id"]))
 
     # -- partitions by their directories -----------------------------------------------------------------------------
 
@@ -241,9 +280,9 @@ class Housekeeping:
         table = self._catalog.find(path)
         if table is None or table.kind != MANAGED or not table.partitioned:
             return
-        used = self._references([table])
+        used = self._references([Located.of(table)])
         for directory in list(self._marked(str(table.location))):
-            if not _in_use(directory, used):
+            if not used.hold(directory):
                 layout.remove_retired(self._catalog.files, directory)
 
     # -- a renamed table -----------------------------------------------------------------------------------------
@@ -277,16 +316,6 @@ class Housekeeping:
         # By its place, not by its stamp: a TRUNCATE or an overwrite of stock Spark's removes that with all other files.
         return lost if lost is not None and layout.is_version_place(lost) else None
 
-    def _remove_dropped(self, directory: str, used: set[str]) -> None:
-        """Remove a version of a dropped table that was published once; what somebody is staging now stays."""
-        files = self._catalog.files
-        if _in_use(directory, used):
-            return
-        if layout.read_retired(files, directory) is not None:
-            layout.remove_retired(files, directory)
-        elif layout.read_stamp(files, directory) is not None and layout.read_published(files, directory) is not None:
-            files.remove_tree(directory)
-
     def _remove_husk(self, home: str) -> None:
         """A directory of a pointed-away table that holds only marks of Spark's own jobs, if anything."""
         files = self._catalog.files
@@ -299,6 +328,7 @@ class Housekeeping:
             files.remove_if_empty(home)
 
 
-def _in_use(directory: str, used: set[str]) -> bool:
-    """Whether a table or partition refers to the directory or to something in it."""
-    return normal(directory) in used or any(is_below(location, directory) for location in used)
+def _subdirectories(files: Files, directory: str) -> list[str]:
+    """Directories in a directory; what a symbolic link leads to is none."""
+    entries = files.list(directory, recursive=False, links=False)
+    return [join(directory, entry.name) for entry in entries if not entry.is_file]

@@ -17,6 +17,7 @@ Names that begin with an underscore are no data to Spark, Hive and Trino.
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 import time
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from urllib.parse import unquote
 
 from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, normal, parent
 from twophase.catalogs.hive.metastore import NULL_PARTITION
+from twophase.errors import CatalogError
 
 ROOT = ".twophase"
 STAMP_FILE = "_twophase.json"
@@ -36,6 +38,8 @@ _ROOT_SUFFIX = ".root"
 #: Where Spark's and Hive's tasks write before their job commits.
 _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
 _MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE})
+#: Why a directory is kept that somebody else has marked.
+UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
 #: Tables with this prefix are staging: never listed, never a user's.
 HIDDEN_PREFIX = "__twophase_"
 #: Role of a hidden table that holds what is being replaced.
@@ -96,6 +100,16 @@ def is_version_place(location: str) -> bool:
 def is_in_version(location: str) -> bool:
     """Whether a directory is a version of ours or lies in one."""
     return f"/{ROOT}/" in normal(location)
+
+
+def tail_of(location: str) -> tuple[str, ...] | None:
+    """Table, version and what is below, of a directory that is a version or lies in one; None for any other.
+
+    A version's name holds its transaction: the same tail is the same version, by whatever way it was reached.
+    """
+    _, found, tail = normal(location).rpartition(f"/{ROOT}/")
+    parts = tuple(tail.split("/"))
+    return parts if found and len(parts) > 1 else None
 
 
 def root_of(version: str) -> str:
@@ -188,6 +202,39 @@ def read_published(files: Files, version: str) -> Published | None:
     return Published(str(mark["transaction_id"]), float(mark.get("since", 0)))
 
 
+def is_spent(files: Files, version: str) -> bool:
+    """Whether each row of a version that was published is in a directory of it that was replaced since."""
+    entries = files.list(version, links=False)
+    held = {join(part, name) for part in _retired_parts(entries) for name in _retired_files(files, version, part)}
+    rows = {f"/{entry.name}" for entry in data_entries(entries)}
+    return rows <= held and (bool(held) or not _is_a_tables(files, version))
+
+
+def _is_a_tables(files: Files, version: str) -> bool:
+    """Whether a version may be the directory of a table, which needs it without rows, too."""
+    stamp, published = read_stamp(files, version), read_published(files, version)
+    if stamp is None or published is None:
+        return True
+    left = published.transaction_id != stamp["transaction_id"]  # The table was given another one.
+    return not left and "insert" not in str(stamp.get("purpose"))
+
+
+def _retired_parts(entries: list[Entry]) -> list[str]:
+    return [f"/{entry.name}".rpartition("/")[0] for entry in entries if entry.base == RETIRED_FILE]
+
+
+def _retired_files(files: Files, version: str, part: str) -> tuple[str, ...]:
+    mark = read_retired(files, version + part)
+    return mark.files if mark is not None and is_trusted(files, version + part, RETIRED_FILE) else ()
+
+
+def stamp_above(files: Files, directory: str) -> dict[str, Any] | None:
+    """The owner stamp of the version that a directory is or lies in; None for a foreign one."""
+    head, found, tail = normal(directory).rpartition(f"/{ROOT}/")
+    parts = tail.split("/")
+    return read_stamp(files, join(head, ROOT, *parts[:2])) if found and len(parts) > 1 else None
+
+
 def withdraw(files: Files, version: str, transaction_id: str) -> None:
     """Mark a version that was rolled back and is kept for a while; the first mark stays."""
     mark = join(version, WITHDRAWN_FILE)
@@ -214,6 +261,15 @@ def read_retired(files: Files, directory: str) -> Retired | None:
     return Retired(mark["transaction_id"], float(mark["since"]), tuple(mark["files"]))
 
 
+def is_trusted(files: Files, directory: str, mark: str) -> bool:
+    """Whether a mark of a directory may say what of it is removed: its owner's, or one that this user wrote.
+
+    Others may write to a directory of many users, and what they write there is no word of ours.
+    """
+    owner = files.owner(join(directory, mark))
+    return owner is None or owner in (files.owner(directory), os.geteuid())
+
+
 def unretire(files: Files, directory: str, transaction_id: str) -> None:
     """Take back a retired mark of this transaction."""
     mark = read_retired(files, directory)
@@ -222,18 +278,23 @@ def unretire(files: Files, directory: str, transaction_id: str) -> None:
 
 
 def remove_retired(files: Files, directory: str) -> None:
-    """Remove what a retired directory held when it was marked; a file that came later is not ours to remove."""
+    """Remove what a retired directory held when it was marked; a file that came later is not ours to remove.
+
+    Raises
+    ------
+    CatalogError
+        Another user than the directory's owner marked it; nothing was removed.
+    """
     mark = read_retired(files, directory)
     if mark is None:
         return
-    for name in mark.files:
-        files.remove_file(join(directory, name))
+    if not is_trusted(files, directory, RETIRED_FILE):
+        raise CatalogError(f"{directory} was kept: {UNTRUSTED}.", hint="Run it as the owner of the directory.")
     # Our own marks may be younger than the list; the directory's own one goes last.
-    for entry in files.list(directory):
-        if entry.is_file and entry.base in _MARKS and entry.name != RETIRED_FILE:
-            files.remove_file(join(directory, entry.name))
-    files.remove_file(join(directory, RETIRED_FILE))
-    directories = [entry.name for entry in files.list(directory) if not entry.is_file]
+    marks = [e.name for e in files.list(directory, links=False) if e.is_file and e.base in _MARKS]
+    files.remove_files(directory, {*mark.files, *marks} - {RETIRED_FILE})
+    files.remove_files(directory, [RETIRED_FILE])
+    directories = [entry.name for entry in files.list(directory, links=False) if not entry.is_file]
     for name in sorted(directories, key=lambda name: -name.count("/")):
         files.remove_if_empty(join(directory, name))
     files.remove_if_empty(directory)

@@ -100,6 +100,37 @@ class HiveTable:
         return replace(self, properties={**self.properties, STAMP: transaction_id})
 
 
+@dataclass(frozen=True)
+class Located:
+    """Where a table lies, and no more of it than a look at many tables needs.
+
+    Parameters
+    ----------
+    database, name : str
+    kind : str
+        ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
+    location : str or None
+        Hadoop path string.
+    partition_columns : tuple of str
+        Those of partitions that the metastore tracks; empty where it tracks none.
+    stamp : str or None
+        As of :attr:`HiveTable.stamp`.
+    """
+
+    database: str
+    name: str
+    kind: str
+    location: str | None
+    partition_columns: tuple[str, ...] = ()
+    stamp: str | None = None
+
+    @classmethod
+    def of(cls, table: HiveTable) -> Located:
+        """What is needed of a table."""
+        columns = table.partition_columns if table.partitioned else ()
+        return cls(table.database, table.name, table.kind, table.location, columns, table.stamp)
+
+
 def unfenced(stored_stamp: str) -> str:
     """A stamp without its fence."""
     return stored_stamp.partition(_FENCE)[0]
@@ -250,6 +281,16 @@ class Metastore(ABC):
     @abstractmethod
     def get_table(self, database: str, name: str) -> HiveTable | None:
         """A table or view; None where it does not exist."""
+
+    def located_tables(self, database: str) -> list[Located]:
+        """Where all tables and views of a database lie; overridden where that takes less than reading each."""
+        found = (self.get_table(database, name) for name in self.list_tables(database))
+        return [Located.of(table) for table in found if table is not None]
+
+    def partition_locations(self, table: Located) -> list[str]:
+        """Where the partitions of a table lie; empty for a table that is gone."""
+        found = self.get_table(table.database, table.name) if table.partition_columns else None
+        return [] if found is None else [partition.location for partition in self.list_partitions(found)]
 
     @abstractmethod
     def create_table(self, table: HiveTable) -> None:

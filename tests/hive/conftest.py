@@ -51,4 +51,5 @@ def world(shared_world: World) -> Iterator[World]:
     left = (shared_world.hidden_tables(), shared_world.staged())
     tables = [row.tableName for row in shared_world.sql("SHOW TABLES").collect()]
     shared_world.drop(*tables)
+    shared_world.clean()
     assert left == ([], [])

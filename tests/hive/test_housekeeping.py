@@ -14,16 +14,8 @@ from twophase.model import ObjectPath, Purpose
 
 
 def clean(world: World, *, retention: float = 0.0, live: frozenset[str] = frozenset()) -> list[str]:
-    """Remove every residue, as ``twophase clean`` does; their kinds."""
-    before, world.environment.retention = world.environment.retention, retention
-    try:
-        found = world.catalog.residues(live_transactions=live)
-        for residue in found:
-            world.catalog.remove_residue(residue)
-            world.catalog.remove_residue(residue)
-        return sorted(residue.kind for residue in found)
-    finally:
-        world.environment.retention = before
+    """Run ``twophase clean``; the kinds of what it removed."""
+    return world.clean(retention=retention, live=live)
 
 
 @pytest.mark.parametrize("by", [[], ["k"]])

@@ -7,69 +7,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from tests.crash.file_metastore import FileMetastore
-from tests.crash.frames import ArrowFrame
-from twophase.catalog import Environment
-from twophase.catalogs.hive import HiveCatalog, identity
+from tests.hive.place import Named, Place
+from twophase.catalogs.hive import identity
 from twophase.clean import clean
-from twophase.coordinator import Coordinator
-from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.states import TransactionState
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
-
-ROWS = pa.table({"id": [1, 2]})
-PATH = ObjectPath.of("default", "t")
-
-
-class Named(FileMetastore):
-    """A metastore in a file that tells who it is; another file holds other tables over the same warehouse."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        super().__init__(directory, f"{name}.json")
-        self._name = name
-
-    @property
-    def identity(self) -> str:
-        return f"derby:/{self._name}"
-
-
-class Place:
-    """One warehouse, one timeline, and a metastore by name."""
-
-    def __init__(self, directory: Path, retention: float = 0.0) -> None:
-        self.directory = directory
-        self.timeline = Timeline(f"sqlite:///{directory / 'timeline.db'}")
-        self.retention = retention
-
-    def catalog(self, metastore: str) -> HiveCatalog:
-        environment = Environment()
-        environment.session_metastore = Named(self.directory, metastore)
-        environment.warehouse = str(self.directory / "warehouse")
-        environment.retention = self.retention
-        return HiveCatalog("hive", {}, environment)
-
-    def coordinator(self, metastore: str) -> Coordinator:
-        return Coordinator(self.timeline, {"hive": self.catalog(metastore)}.__getitem__, name="job", wait_seconds=0.0)
-
-    def write(self, metastore: str, *, prepare: bool = True) -> Transaction:
-        tx = self.coordinator(metastore).begin()
-        definition = TableDefinition(ROWS.schema, provider="parquet")
-        participant = tx.stage(self.catalog(metastore), PATH, definition, purpose=Purpose.CREATE_TABLE_AS)
-        assert participant is not None
-        tx.begin_participant(participant)
-        tx.write(participant, ArrowFrame(ROWS))
-        if prepare:
-            tx.prepare_participant(participant)
-        return tx
-
-    def rows(self, metastore: str) -> Any:
-        return Named(self.directory, metastore).rows("default", "t")
 
 
 @pytest.fixture
@@ -118,18 +62,16 @@ def test_what_was_staged_in_a_memory_that_is_gone_may_be_removed_by_anybody(plac
     tx.abort()
 
 
-def test_what_was_committed_has_its_retention_even_where_no_table_refers_to_it(tmp_path: Path) -> None:
+def test_what_was_committed_stays_even_where_no_table_is_seen_to_refer_to_it(tmp_path: Path) -> None:
     place = Place(tmp_path, retention=3600.0)
     place.write("job").commit()
     Named(tmp_path, "job").forget_table("default", "t")
 
-    (found,) = clean(place.coordinator("job"), [place.catalog("job")])
-
-    assert not found.removed
-    assert "retention" in str(found.reason)
-    place.retention = 0.0
-    (found,) = clean(place.coordinator("job"), [place.catalog("job")])
-    assert found.removed
+    for retention in (3600.0, 0.0):
+        place.retention = retention
+        (found,) = place.clean()
+        assert not found.removed
+        assert "no mark says that it was replaced" in str(found.reason)
 
 
 @pytest.mark.parametrize(

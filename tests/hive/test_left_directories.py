@@ -138,6 +138,7 @@ def test_the_table_is_replaced_dropped_and_cleaned_like_any_other(world: World) 
 
     world.sql("DROP TABLE t")
     world.catalog.table_dropped(ObjectPath.of("default", "t"))
+    world.clean()
     assert not [entry for entry in world.warehouse.rglob("*.parquet") if "/t/" in str(entry)]
     make(world, "twophase")
     assert world.rows("t") == [(1, "x"), (2, "y")]

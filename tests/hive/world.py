@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,11 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from twophase.catalog import Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.clean import clean
+from twophase.coordinator import Coordinator
+from twophase.liveness import this_process
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
+from twophase.records import ParticipantRecord, ParticipantState
 from twophase.spark import types
 from twophase.spark.jvm.bridge import Jvm
 from twophase.spark.metastore.session import SessionMetastore
 from twophase.spark.routing.table_writer import SessionTableWriter
+from twophase.states import TransactionState
+from twophase.timeline import Timeline
 
 Rows = list[tuple[Any, ...]]
 
@@ -43,11 +52,12 @@ class World:
         self.catalog = HiveCatalog("hive", options or {}, self.environment)
         self.is_hive = spark.conf.get("spark.sql.catalogImplementation") == "hive"
         self._numbers = count(1)
+        self._committed: set[str] = set()
 
     def with_options(self, **options: str) -> World:
         """The same session with another catalog."""
         other = World(self.spark, self.warehouse, options)
-        other._numbers = self._numbers
+        other._numbers, other._committed = self._numbers, self._committed
         return other
 
     # -- participants --------------------------------------------------------------------------------------------
@@ -111,6 +121,7 @@ class World:
         participant.prepare()
         assert participant.outcome() is Outcome.NOT_PUBLISHED
         participant.commit()
+        self._committed.add(participant.transaction_id)
         other = self.reborn(participant)
         assert other.outcome() is Outcome.PUBLISHED
         other.commit()
@@ -119,6 +130,51 @@ class World:
         assert other.outcome() is Outcome.PUBLISHED
         other.abort()
         return participant
+
+    def clean(self, *, retention: float = 0.0, live: frozenset[str] = frozenset()) -> list[str]:
+        """Run ``twophase clean``, over a timeline that knows how each transaction ended.
+
+        Parameters
+        ----------
+        retention : float
+        live : frozenset of str
+            Transactions that have not ended.
+
+        Returns
+        -------
+        list of str
+            Kinds of what was removed, sorted.
+        """
+        before, self.environment.retention = self.environment.retention, retention
+        try:
+            with TemporaryDirectory() as directory, closing(self._coordinator(directory)) as coordinator:
+                for transaction in {residue.transaction_id for residue in self.catalog.residues()}:
+                    self._record(coordinator.timeline, transaction, transaction in live)
+                found = clean(coordinator, [self.catalog])
+        finally:
+            self.environment.retention = before
+        assert not [entry for entry in found if entry.failed], found
+        return sorted(entry.residue.kind for entry in found if entry.removed)
+
+    def _coordinator(self, directory: str) -> Coordinator:
+        timeline = Timeline(f"sqlite:///{directory}/timeline.db")
+        return Coordinator(timeline, {self.catalog.name: self.catalog}.__getitem__, name="test")
+
+    def _record(self, timeline: Timeline, transaction: str, is_live: bool) -> None:
+        participant = ParticipantRecord(
+            0, self.catalog.name, ObjectPath.of("default", "t"), Purpose.INSERT_INTO, ParticipantState.STAGED
+        )
+        facts: dict[str, Any] = {
+            "coordinator": "test",
+            "owner": replace(this_process(), host="elsewhere"),
+            "user": "",
+            "application": "",
+        }
+        lease = timeline.begin(transaction, participant, seconds=3600.0, **facts)
+        if not is_live:
+            committed = transaction in self._committed
+            timeline.record(lease, TransactionState.COMPLETED if committed else TransactionState.ROLLED_BACK)
+            timeline.finish(lease)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
