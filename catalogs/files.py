@@ -19,6 +19,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from twophase.catalogs import fsync
 from twophase.catalogs.location_identity import Identities, are_same
 from twophase.errors import CatalogError
 
@@ -125,9 +126,16 @@ class Root:
 
 
 class Files:
-    """The filesystems behind locations; one instance a catalog."""
+    """The filesystems behind locations; one instance a catalog.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    durable : bool
+        Whether what is written to this machine's file systems shall survive a power cut.
+    """
+
+    def __init__(self, *, durable: bool = True) -> None:
+        self._durable = durable
         self._filesystems: dict[str, fs.FileSystem] = {"file": fs.LocalFileSystem()}
 
     def resolve(self, location: str) -> tuple[fs.FileSystem, str]:
@@ -248,7 +256,50 @@ class Files:
         part = f"{posixpath.dirname(path)}/.{uuid.uuid4().hex}.part"
         with filesystem.open_output_stream(part) as stream:
             stream.write(data)
+        if self._durable:
+            fsync.sync([part])  # Else a power cut may keep the name and lose the content.
         os.replace(part, path)
+
+    # -- durability ----------------------------------------------------------------------------------------------
+
+    def persist(self, *locations: str, below: str | None = None) -> None:
+        """Make files and directories survive a power cut, with all that is in them; on other machines nothing.
+
+        Parameters
+        ----------
+        locations : str
+            What does not exist is passed over.
+        below : str, optional
+            The nearest directory above them that was there before: those between are made durable, too. Without it,
+            the one that holds each of them.
+
+        Raises
+        ------
+        OSError
+            The disk did not take them.
+        """
+        local = self._local_paths(locations)
+        fsync.sync(name for path in local for name in (*_leading_to(path, self._above(below)), *fsync.tree(path)))
+
+    def persist_names(self, *locations: str, below: str | None = None) -> None:
+        """Make what was renamed, made or removed at these locations survive a power cut: their directories' entries.
+
+        Parameters
+        ----------
+        locations : str
+        below : str, optional
+            As in :meth:`persist`.
+        """
+        local = self._local_paths(locations)
+        fsync.sync(name for path in local for name in _leading_to(path, self._above(below)))
+
+    def _local_paths(self, locations: Iterable[str]) -> tuple[str, ...]:
+        if not self._durable:
+            return ()
+        return tuple(self.resolve(place)[1] for place in locations if self.is_local(place))
+
+    def _above(self, location: str | None) -> str | None:
+        return None if location is None or not self.is_local(location) else self.resolve(location)[1]
 
     # -- changing ------------------------------------------------------------------------------------------------
 
@@ -401,6 +452,16 @@ def _without_links(top: str, recursive: bool) -> Iterator[Entry]:
             if is_directory and recursive:
                 for below in _without_links(entry.path, recursive):
                     yield replace(below, name=f"{entry.name}/{below.name}")
+
+
+def _leading_to(path: str, above: str | None) -> list[str]:
+    """The directories whose entries lead to a path, up to one above it; that which holds it where there is none."""
+    found = [posixpath.dirname(path)]
+    if above is None or not path.startswith(above.rstrip("/") + "/"):
+        return found
+    while found[-1] != above.rstrip("/") and found[-1] != "/":
+        found.append(posixpath.dirname(found[-1]))
+    return found
 
 
 def data_entries(entries: list[Entry]) -> Iterator[Entry]:

@@ -172,6 +172,13 @@ class Prepare(Action):
 
 
 @dataclass(frozen=True)
+class Persist(Action):
+    """Make what these participants have staged survive a power cut; an error is one of the store."""
+
+    ordinals: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Fence(Action):
     """Make sure that the transaction is still ours."""
 

@@ -113,6 +113,8 @@ class Environment:
         Root directory of the default database, as a URI or an absolute path.
     retention : float
         Seconds that replaced versions stay for readers in flight.
+    fsync : bool
+        Whether what is staged and published on this machine's file systems must survive a power cut.
     conf : mapping of str to str
         The session's Spark SQL configuration, read only.
     """
@@ -123,6 +125,7 @@ class Environment:
     parquet_writer: Any = None
     warehouse: str = ""
     retention: float = 86_400.0
+    fsync: bool = True
     conf: Mapping[str, str] = {}
 
     def executor_problems(self, modules: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 
 declare(
     "core.prepare",
+    "core.persist",
     "core.publish",
     "core.outcome",
     "core.compensate",
@@ -246,6 +247,12 @@ class Driver:
         self._fence()
         # Recorded with the decision: until then a recovery undoes it as one whose preparing was cut off at its end.
         member.state = ParticipantState.PREPARED
+
+    @perform.register
+    def _(self, action: actions.Persist) -> None:
+        for ordinal in action.ordinals:
+            with step("core.persist"):
+                self._enlisted[ordinal].participant.persist()
 
     @perform.register
     def _(self, action: actions.Publish) -> Reply:

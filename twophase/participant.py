@@ -30,9 +30,9 @@ class TwoPhaseCatalogTable(ABC):
     after a death in the middle of it. Pickling keeps the document only; :meth:`bind` gives an unpickled
     participant its catalog back.
 
-    Order of calls: ``begin`` → ``write`` → ``prepare`` → ``commit`` → ``finish``, or ``abort`` at any moment
-    before something was published. Each method but ``write`` is idempotent: recovery may repeat it, may itself be
-    killed in the middle, and may run twice at once in two processes.
+    Order of calls: ``begin`` → ``write`` → ``prepare`` → ``persist`` → ``commit`` → ``finish``, or ``abort`` at any
+    moment before something was published. Each method but ``write`` is idempotent: recovery may repeat it, may itself
+    be killed in the middle, and may run twice at once in two processes.
 
     Parameters
     ----------
@@ -147,6 +147,19 @@ class TwoPhaseCatalogTable(ABC):
             The target is no longer what it was at ``begin``; ``TableAlreadyExistsError`` where it was free then.
         CatalogError
             Anything else that would make the publish fail. The transaction is rolled back.
+        """
+
+    def persist(self) -> None:
+        """Make what is staged survive a power cut: called once all is prepared, right before the decision is recorded.
+
+        Nothing by default: what a database has stored in a transaction needs nothing more. A store of files syncs them,
+        and the directories that lead to them, unless :attr:`Environment.fsync <twophase.catalog.Environment.fsync>`
+        is False. What :meth:`commit` makes has to be durable when it returns.
+
+        Raises
+        ------
+        Exception
+            The disk did not take it: the transaction is rolled back.
         """
 
     @abstractmethod

@@ -40,6 +40,7 @@ from twophase.actions import (
     Fence,
     MarkRefused,
     Member,
+    Persist,
     Plan,
     Prepare,
     Publish,
@@ -84,6 +85,10 @@ def prepare(members: Iterable[Member]) -> Step:
 
 def commit(plan: Plan) -> Protocol:
     """Decide and publish; every participant is prepared."""
+    try:
+        yield Persist(tuple(ordinal for unit in plan.units for ordinal in unit.ordinals))
+    except Exception as problem:
+        return (yield from rollback(plan, problem))
     try:
         yield Record(TransactionState.COMMITTING)
     except TimelineError as problem:

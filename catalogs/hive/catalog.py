@@ -66,7 +66,7 @@ class HiveCatalog(Catalog):
 
     def __init__(self, name: str, options: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options, environment)
-        self.files = Files()
+        self.files = Files(durable=environment.fsync)
         self.recipe = self._choice("recipe", RECIPES)
         self._metastore_kind = self._choice("metastore", METASTORES)
         self._metastore: Metastore | None = None

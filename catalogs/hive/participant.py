@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.files import Files, data_files, join, same
+from twophase.catalogs.files import Files, data_files, join, parent, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import (
     FILE_PROVIDERS,
@@ -414,6 +414,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if not layout.owned_by(self.files, self.version, self.transaction_id):
             return False
         return self.metastore.ends_with_driver or not layout.is_withdrawn(self.files, self.version)
+
+    def persist(self) -> None:
+        self.files.persist(self.version, self.empty, below=parent(self.home))
 
     # -- after the decision --------------------------------------------------------------------------------------
 

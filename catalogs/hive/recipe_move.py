@@ -194,10 +194,16 @@ class MoveInsert(HiveParticipant):
         for source, target in moves.into:
             with self.step("file_in"):
                 self._move(source, target)
+        self._persist_renames(moves, table)
         with self.step("add_partitions"):
             there = self._places(table) if moves.adds else {}
             missing = {key: location for key, location in moves.adds if key not in there}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
+
+    def _persist_renames(self, moves: Moves, table: HiveTable) -> None:
+        """Make the renames survive a power cut, as what is recorded of this transaction next does."""
+        renamed = (place for pair in [*moves.aside, *moves.into] for place in pair)
+        self.files.persist_names(*renamed, below=str(table.location))
 
     def _move(self, source: str, target: str) -> None:
         if self.files.exists(source):
@@ -236,6 +242,8 @@ class MoveInsert(HiveParticipant):
             for source, target in [*reversed(moves.into), *reversed(moves.aside)]:
                 if self.files.exists(target) and not self.files.exists(source):
                     self.files.move(target, source)
+            if table is not None:
+                self._persist_renames(moves, table)
             for _, location in moves.adds:
                 if self.files.exists(location):
                     self.files.remove_if_empty(location)

@@ -382,6 +382,7 @@ class PointerPartitions(PointerParticipant):
             return
         with self.step("root"), contextlib.suppress(StampChangedError):  # somebody has replaced the table: as good
             layout.write_stamp(self.files, self.root, self.stamp_facts())
+            self.files.persist(self.root)
             # Whether the version was published, its place in the metastore tells no longer.
             if layout.read_stamp(self.files, old) is not None:
                 layout.mark_published(self.files, old, self.transaction_id)

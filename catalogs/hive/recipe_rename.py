@@ -131,7 +131,12 @@ class RenameCreate(HiveParticipant):
                 return
             if self.files.exists(self.location):
                 self.files.remove_if_empty(self.location)
-            self.files.move(self.version, self.location)
+            self._move(self.version, self.location)
+
+    def _move(self, source: str, target: str) -> None:
+        """Rename a directory, and make that survive a power cut as what is recorded of it does."""
+        self.files.move(source, target)
+        self.files.persist_names(source, target, below=parent(self.home))
 
     def undo(self) -> None:
         super().undo()
@@ -144,7 +149,7 @@ class RenameCreate(HiveParticipant):
         with self.step("put_back"):
             if self.holds(self.location):
                 if keep:
-                    self.files.move(self.location, self.version)
+                    self._move(self.location, self.version)
                 else:
                     self.files.remove_tree(self.location)
             self.leave_as_it_was()
@@ -243,7 +248,7 @@ class RenameReplace(NameSwap, RenameCreate):
         with self.step("set_aside"):
             waits = self.in_place and not self.holds(self.location) and not self.files.exists(self.aside)
             if waits and self.files.exists(self.location):
-                self.files.move(self.location, self.aside)
+                self._move(self.location, self.aside)
 
     def undo(self) -> None:
         self.put_name_back()
@@ -255,7 +260,7 @@ class RenameReplace(NameSwap, RenameCreate):
 
     def leave_as_it_was(self) -> None:
         if self.files.exists(self.aside) and not self.files.exists(self.location):
-            self.files.move(self.aside, self.location)
+            self._move(self.aside, self.location)
         elif not self.in_place:
             super().leave_as_it_was()
 

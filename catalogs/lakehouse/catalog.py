@@ -72,7 +72,7 @@ class LakehouseCatalog(Catalog):
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)
         settings = options.read(name, options_, environment.warehouse)
-        self.files = Files()
+        self.files = Files(durable=environment.fsync)
         self.store = self._open(settings)
 
     def _open(self, settings: options.Settings) -> Store:
@@ -245,7 +245,7 @@ class LakehouseCatalog(Catalog):
     def _register(self, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
         location = place.metadata_file(0)
         with errors.writing(path, location):
-            self.store.stage_metadata(None, Loaded(location, metadata))
+            publishing.stage_metadata(self.store, self.files, None, Loaded(location, metadata))
         made = self.store.swap(path, None, Loaded(location, metadata))
         if not made:
             place.remove(self.files)

@@ -242,6 +242,15 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         with step("lakehouse.write_list"):
             self._plan_on(current)
 
+    def persist(self) -> None:
+        carried = [place_of(record) for name in self.document["carries"] if (record := self.store.staged(name))]
+        data = [place.data for place in (self.place, *carried)]
+        own = [m.manifest_path for m in self.added]
+        own += [m.manifest_path for m in self.kept if self.place.is_own(m.manifest_path)]
+        if self._plan is not None and self._plan.manifest_list is not None:
+            own.append(self._plan.manifest_list)
+        self.lakehouse.files.persist(*data, *own, below=self.store.settings.warehouse)
+
     def _expect_tries(self) -> None:
         """What another object of this participant prepared, in another process perhaps, is not known to this one."""
         if self._plan is None and "prepared" in self.document:

@@ -77,7 +77,7 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant], al
     """One try; what it wrote goes away again where it surely did not go through."""
     written: list[str] = []
     try:
-        moves = _stage_all(store, members, written)
+        moves = _stage_all(store, files, members, written)
         with step("lakehouse.swap"):
             store.publish(moves, also)
     except (LostRace, NotStaged, TransactionAborted) as error:
@@ -101,25 +101,45 @@ def _member(members: Sequence[LakehouseParticipant], name: str) -> LakehousePart
     return next(member for member in members if name in member.names)
 
 
-def _stage_all(store: Store, members: Sequence[LakehouseParticipant], written: list[str]) -> list[Move]:
+def _stage_all(store: Store, files: Files, members: Sequence[LakehouseParticipant], written: list[str]) -> list[Move]:
     """Stage each on what its table is at one moment, several side by side."""
     pointers = store.pointers([member.path for member in members])
     if len(members) == 1:
-        return [_stage(store, members[0], pointers.get(members[0].path), written)]
+        return [_stage(store, files, members[0], pointers.get(members[0].path), written)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        staged = [pool.submit(_stage, store, member, pointers.get(member.path), written) for member in members]
+        staged = [pool.submit(_stage, store, files, member, pointers.get(member.path), written) for member in members]
     return [done.result() for done in staged]
 
 
-def _stage(store: Store, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
+def _stage(store: Store, files: Files, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
     """Write the metadata that would follow on what the table is now."""
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
     written.append(location)
     with step("lakehouse.write_metadata"):
         after = Loaded(location, member.plan(current).metadata())
-        store.stage_metadata(current, after)
+        stage_metadata(store, files, current, after)
     return Move(member.path, member.names, current, after)
+
+
+def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loaded) -> None:
+    """Write what a pointer shall move to, so that it survives a power cut as the pointer does.
+
+    With it the manifest list that it refers to: a try after a lost race has a new one.
+
+    Parameters
+    ----------
+    store : Store
+    files : Files
+    before : Loaded or None
+        The table now; None where there is none.
+    after : Loaded
+        What it shall become.
+    """
+    store.stage_metadata(before, after)
+    snapshot = after.metadata.current_snapshot()
+    lists = [] if snapshot is None else [snapshot.manifest_list]
+    files.persist(after.location, *lists, below=store.settings.warehouse)
 
 
 def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
@@ -173,7 +193,7 @@ def change(
             return
         location, metadata = made
         after = Loaded(location, metadata)
-        store.stage_metadata(current, after)
+        stage_metadata(store, files, current, after)
         with step("lakehouse.alter"):
             moved = store.swap(path, current, after)
         if moved:

@@ -17,6 +17,7 @@ LIVE = [
     "core.write",
     "core.reserve",
     "core.prepare",
+    "core.persist",
     "core.save_participant",
     "core.record_committing",
     "core.publish",

@@ -111,7 +111,7 @@ def test_a_crash_before_the_decision_is_rolled_back(count: int) -> None:
 
 def test_a_single_publish_is_the_decision_so_a_killed_statement_can_run_again() -> None:
     world = World(1)
-    live(world, {0: "crash_after"})
+    live(world, {1: "crash_after"})  # right after the decision
     assert world.state is TransactionState.COMMITTING
     settle(world)
     assert world.state is ROLLED_BACK
@@ -120,22 +120,29 @@ def test_a_single_publish_is_the_decision_so_a_killed_statement_can_run_again() 
 
 def test_with_several_publishes_the_decision_binds() -> None:
     world = World(2)
-    live(world, {0: "crash_after"})
+    live(world, {1: "crash_after"})  # right after the decision
     settle(world)
     assert world.state is COMPLETED
     world.check_at_rest()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_the_disk_does_not_take_is_never_decided(count: int) -> None:
+    world = World(count)
+    assert live(world, {0: "error"}) is ROLLED_BACK
+    world.check_at_rest()
+
+
 def test_a_publish_whose_reply_was_lost_is_not_taken_for_failed() -> None:
     world = World(1)
-    publish = 2  # Record, Fence, Publish
+    publish = 3  # Persist, Record, Fence, Publish
     assert live(world, {publish: "error_after"}) is COMPLETED
     world.check_at_rest()
 
 
 def test_an_outcome_that_cannot_be_learned_touches_nothing_and_is_asked_again() -> None:
     world = World(1)
-    publish, asked = 2, range(3, 3 + 2 * protocol.ATTEMPTS - 1)  # a wait between two questions
+    publish, asked = 3, range(4, 4 + 2 * protocol.ATTEMPTS - 1)  # a wait between two questions
     told = live(world, {publish: "error_after", **dict.fromkeys(asked, "error")})
     assert told is IN_DOUBT
     assert world.staged == {0}

@@ -155,6 +155,9 @@ class Process:
     def _wait(self, _: actions.Wait) -> None:
         pass
 
+    def _persist(self, action: actions.Persist) -> None:
+        assert self.world.state is TransactionState.INFLIGHT, "decided before it was durable"
+
     # -- the stores ---------------------------------------------------------------------------------------------------
 
     def _publish(self, action: actions.Publish) -> Reply:

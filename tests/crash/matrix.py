@@ -41,7 +41,7 @@ def quick(step: str) -> tuple[str, ...]:
 COORDINATOR_ONLY = {
     f"core.{step}"
     for step in (
-        *("begin", "prepare", "reserve", "save_participant"),
+        *("begin", "prepare", "persist", "reserve", "save_participant"),
         *("record_inflight", "record_finished"),
     )
 }

@@ -72,6 +72,7 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.sql.catalog.Lake": CHAOS, "spark.sql.catalog.lake": CHAOS}, "Two catalogs have one name"),
         ({"spark.twophase.atomicty": "required"}, "Did you mean atomicity?"),
         ({"spark.twophase.atomicity": "prefered"}, "Did you mean preferred?"),
+        ({"spark.twophase.fsync": "off"}, "Known: false, true."),
         ({"spark.sql.catalog.x": "Twophase.Hive"}, "Did you mean twophase.hive"),
         ({"spark.sql.catalog.x": "two_phase.jdbc"}, "Did you mean twophase.jdbc"),
         ({"spark.sql.catalog.x": " twophase.jdbc"}, "Did you mean twophase.jdbc"),

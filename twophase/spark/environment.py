@@ -9,6 +9,7 @@ from typing import Any
 from twophase.catalog import Environment
 from twophase.spark.executors import executor_problems
 from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.options import Options
 from twophase.spark.parquet import SparkParquet
 from twophase.spark.partitions import SparkPartitions
 
@@ -42,17 +43,18 @@ class SessionEnvironment(Environment):
     Parameters
     ----------
     jvm : Jvm
-    retention : float
-        Seconds.
+    settings : Options
+        What the session's configuration says.
     has_ended : callable
         Answers :meth:`has_ended`.
     """
 
-    def __init__(self, jvm: Jvm, retention: float, has_ended: Callable[[str], bool | None]) -> None:
+    def __init__(self, jvm: Jvm, settings: Options, has_ended: Callable[[str], bool | None]) -> None:
         self._has_ended = has_ended
         self._spark = jvm.spark
         self._jvm = jvm
-        self.retention = retention
+        self.retention = settings.retention
+        self.fsync = settings.fsync
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm)
         self.partition_runner = SparkPartitions()

@@ -31,6 +31,7 @@ KNOWN: Mapping[str, str] = {
     "retention": "how long replaced versions stay for readers in flight, such as 1d or 12h (default: 1d)",
     "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
     "wait": "how long a write waits for others that publish its table, such as 30s or 5m; 0: not at all (default: 30s)",
+    "fsync": "true or false: whether what is acknowledged survives a power cut (default: true)",
     "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
 }
 
@@ -85,6 +86,8 @@ class Options:
         ``required`` or ``preferred``.
     retention, lease, wait : float
         Seconds.
+    fsync : bool
+        Whether what is published survives a power cut.
     coordinator : str or None
     """
 
@@ -95,6 +98,7 @@ class Options:
     retention: float = 86_400.0
     lease: float = 60.0
     wait: float = 30.0
+    fsync: bool = True
     coordinator: str | None = None
 
 
@@ -133,6 +137,7 @@ def read(configuration: Mapping[str, str]) -> Options:
         retention=duration("retention", own.get("retention", "1d")),
         lease=_positive("lease", duration("lease", own.get("lease", "60"))),
         wait=duration("wait", own.get("wait", "30s")),
+        fsync=_one_of("fsync", own.get("fsync", "true"), ("true", "false")) == "true",
         coordinator=own.get("coordinator") or None,
     )
 

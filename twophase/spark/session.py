@@ -114,7 +114,7 @@ class Handle:
         self._coordinator: Coordinator | None = None
         self._catalogs: dict[str, Catalog] = {}
         self._started = False
-        self.environment = SessionEnvironment(jvm, settings.retention, self._has_ended)
+        self.environment = SessionEnvironment(jvm, settings, self._has_ended)
         self._timeline_url = settings.timeline or self._default_timeline()
 
     def __repr__(self) -> str:

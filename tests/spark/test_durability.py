@@ -1,0 +1,145 @@
+"""Each file that a statement staged is synced before its transaction is decided; tests/crash cuts the power."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.conftest import Start, warehouse_of
+from twophase import failpoints
+from twophase.catalogs import fsync
+from twophase.errors import TransactionAborted
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    lake = tmp_path_factory.mktemp("iceberg")
+    session = start(
+        {"spark.sql.catalog.iceberg": "twophase.lakehouse", "spark.sql.catalog.iceberg.warehouse": str(lake)}
+    )
+    twophase.attach(session)
+    session.sql("CREATE DATABASE iceberg.d")
+    for statement in (
+        "CREATE TABLE t USING parquet AS SELECT id FROM range(2)",
+        "CREATE TABLE p USING parquet PARTITIONED BY (k) AS SELECT id, 1 AS k FROM range(2)",
+        f"CREATE TABLE e (id BIGINT) USING parquet LOCATION '{lake}/external'",
+        "CREATE TABLE iceberg.d.i AS SELECT id FROM range(2)",
+    ):
+        session.sql(statement)
+    return session
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Path]]:
+    """Whatever was synced, by its real path."""
+    found: set[Path] = set()
+    real = fsync.sync
+
+    def sync(paths: Iterable[str]) -> None:
+        every = list(paths)
+        real(every)
+        found.update(Path(path).resolve() for path in every)
+
+    monkeypatch.setattr(fsync, "sync", sync)
+    yield found
+    failpoints.disarm()
+
+
+def files(*roots: Path) -> set[Path]:
+    """All files of tables below some directories: neither the timeline nor the databases of catalogs."""
+    found = (file for root in roots for file in root.rglob("*") if file.is_file() and ".db" not in file.name)
+    return {file.resolve() for file in found}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["INSERT INTO t SELECT 2"], id="append"),
+        pytest.param(["CREATE OR REPLACE TABLE r AS SELECT 1 AS a"], id="replace"),
+        pytest.param(["INSERT OVERWRITE p SELECT id, id % 60 FROM range(60)"], id="partitions"),
+        pytest.param(["INSERT INTO e SELECT /*+ REPARTITION(3) */ id FROM range(30)"], id="renames"),
+        pytest.param(["INSERT INTO iceberg.d.i SELECT 7"], id="lake"),
+        pytest.param(
+            ["INSERT INTO t SELECT 3", "INSERT INTO t SELECT 4", *["INSERT INTO iceberg.d.i SELECT 8"] * 2], id="block"
+        ),
+    ],
+)
+def test_each_staged_file_and_its_directories_are_synced_before_the_decision(
+    spark: SparkSession, synced: set[Path], statements: list[str]
+) -> None:
+    roots = (warehouse_of(spark), Path(spark.conf.get("spark.sql.catalog.iceberg.warehouse")))
+    before = files(*roots)
+    missing: list[list[Path]] = []
+
+    def decided(_: str) -> None:
+        staged = files(*roots) - before
+        assert staged
+        if (
+            len(statements) > 1
+        ):  # What the first of two statements on one table has planned is not published, its rows are.
+            missing.append([row for row in staged if row.suffix == ".parquet" and not is_synced(row)])
+        else:
+            missing.append([path for path in {*staged, *(file.parent for file in staged)} if not is_synced(path)])
+
+    def is_synced(path: Path) -> bool:
+        return any(path.samefile(other) for other in synced if other.exists())
+
+    failpoints.arm("core.record_committing", decided)
+    with twophase.transaction(spark):
+        for statement in statements:
+            spark.sql(statement)
+    assert missing == [[]]
+
+
+@pytest.mark.parametrize(
+    ("table", "more"), [("t", "INSERT INTO t SELECT 5"), ("iceberg.d.i", "INSERT INTO iceberg.d.i SELECT 5")]
+)
+def test_what_the_disk_does_not_take_is_rolled_back(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, table: str, more: str
+) -> None:
+    rows = sorted(spark.table(table).collect())
+
+    def full(name: str) -> None:
+        monkeypatch.setattr(fsync.os, "fsync", broken)
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    failpoints.arm("core.persist", full)
+    try:
+        with pytest.raises(TransactionAborted, match="Input/output error"):
+            spark.sql(more)
+    finally:
+        failpoints.disarm()
+        monkeypatch.undo()
+    spark.catalog.refreshTable(table)
+    assert sorted(spark.table(table).collect()) == rows
+
+
+def test_a_metadata_pointer_never_moves_to_a_file_that_is_not_synced(spark: SparkSession, synced: set[Path]) -> None:
+    lake = Path(spark.conf.get("spark.sql.catalog.iceberg.warehouse"))
+    before = files(lake)
+    spark.sql("CREATE TABLE iceberg.d.new (a INT)")
+    spark.sql("ALTER TABLE iceberg.d.new ADD COLUMN b INT")
+    spark.sql("INSERT INTO iceberg.d.new VALUES (1, 2)")
+    new = {file for file in files(lake) - before if file.name.endswith((".json", ".avro"))}
+    assert len([file for file in new if file.name.endswith(".metadata.json")]) == 3
+    assert new <= synced
+
+
+def test_nothing_is_synced_where_the_option_says_so(spark: SparkSession, synced: set[Path]) -> None:
+    twophase.attach(spark).detach()
+    spark.conf.set("spark.twophase.fsync", "false")
+    try:
+        twophase.attach(spark)
+        spark.sql("INSERT INTO t SELECT 6")
+        spark.sql("INSERT INTO iceberg.d.i SELECT 6")
+    finally:
+        twophase.attach(spark).detach()
+        spark.conf.unset("spark.twophase.fsync")
+        twophase.attach(spark)
+    assert synced == set()
