@@ -243,7 +243,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             self._plan_on(current)
 
     def persist(self) -> None:
-        carried = [place_of(record) for name in self.document["carries"] if (record := self.store.staged(name))]
+        carried = [own_place(record) for name in self.document["carries"] if (record := self.store.staged(name))]
         data = [place.data for place in (self.place, *carried)]
         own = [m.manifest_path for m in self.added]
         own += [m.manifest_path for m in self.kept if self.place.is_own(m.manifest_path)]
