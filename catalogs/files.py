@@ -112,6 +112,13 @@ class Root:
         known = self._identities
         return known.key(self._text) in known.chain(text)
 
+    def really_holds(self, location: str) -> bool:
+        """The same, whatever symbolic links there are on the way: where they lead to must be inside, too."""
+        uri = normal(location)
+        if not uri.startswith("file:"):
+            return self.holds(uri)
+        return self.holds(join("file:" + os.path.realpath(parent(uri).removeprefix("file:")), base_name(uri)))
+
     def name_of(self, location: str) -> str | None:
         """The path of a location relative to this directory; None where it is not inside."""
         text, top = normal(location), self._text.rstrip("/") + "/"
@@ -209,6 +216,12 @@ class Files:
     def size(self, location: str) -> int:
         """Bytes of all files below."""
         return sum(entry.size for entry in self.list(location))
+
+    def file_size(self, location: str) -> int | None:
+        """Bytes of a file; None for anything else, and for what is not there."""
+        filesystem, path = self.resolve(location)
+        info = filesystem.get_file_info(path)
+        return int(info.size) if info.type == fs.FileType.File else None
 
     def change_mark(self, location: str) -> int | None:
         """A number that changes when a file is added to or removed from this very directory; None where unknown."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from twophase.catalogs.files import Files, data_entries, join
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import layout, linking, renames
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
 from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.participant import HiveParticipant
@@ -57,6 +57,11 @@ class Moves:
             return None
         keyed = {name: [(tuple(key), location) for key, location in found[name]] for name in ("adds", "removes")}
         return cls([(a, b) for a, b in found["aside"]], [(a, b) for a, b in found["into"]], **keyed)
+
+    def begun(self, files: Files) -> Moves:
+        """What of it was made, wholly or in part: what there is to take back."""
+        into, aside = ([pair for pair in pairs if files.exists(pair[1])] for pairs in (self.into, self.aside))
+        return Moves(aside, into, [(key, place) for key, place in self.adds if files.exists(place)], self.removes)
 
     @property
     def data_files(self) -> list[str]:
@@ -187,7 +192,34 @@ class MoveInsert(HiveParticipant):
         self.mark_published()
         self.tell()
 
+    def check_paths(self, moves: Moves, table: HiveTable | None) -> None:
+        """Refuse to move what a manifest names elsewhere than in its version and where the table's files are.
+
+        Raises
+        ------
+        CatalogError
+            It does, or there is no table any more to tell, and another user wrote the manifest.
+        """
+        if table is not None:
+            new = [location for _, location in moves.adds]
+            renames.check(self.files, self.version, self._roots(table), moves.into, moves.aside, new)
+        elif (moves.into or moves.aside) and not renames.is_own(self.files, self.version):
+            raise CatalogError(
+                f"{self.path} was dropped meanwhile: what another user's transaction has renamed into its directory "
+                "stays there.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                left_behind=[target for _, target in moves.into],
+            )
+
+    def _roots(self, table: HiveTable) -> Iterator[str]:
+        """Where the table's files are: its own directory first, which mostly holds all of them."""
+        yield str(table.location)
+        if table.partitioned:
+            yield from (part.location for part in self.metastore.list_partitions(table))
+
     def _rename_all(self, moves: Moves, table: HiveTable) -> None:
+        self.check_paths(moves, table)
         for source, target in moves.aside:
             with self.step("file_aside"):
                 self._move(source, target)
@@ -206,8 +238,7 @@ class MoveInsert(HiveParticipant):
         self.files.persist_names(*renamed, below=str(table.location))
 
     def _move(self, source: str, target: str) -> None:
-        if self.files.exists(source):
-            self.files.move(source, target)
+        renames.make(self.files, source, target)
 
     def outcome(self) -> Outcome:
         try:
@@ -234,14 +265,14 @@ class MoveInsert(HiveParticipant):
         moves, table = self.moves, self.current()
         if moves is None:
             return
+        self.check_paths(moves.begun(self.files), table)
         with self.step("put_back"):
             if table is not None and moves.adds:
                 places = self._places(table)
                 ours = {key: place for key, place in moves.adds if places.get(key) == place and self._only_ours(place)}
                 self.metastore.drop_partitions(table, self.hive.partitions_of(table, ours))
             for source, target in [*reversed(moves.into), *reversed(moves.aside)]:
-                if self.files.exists(target) and not self.files.exists(source):
-                    self.files.move(target, source)
+                renames.take_back(self.files, source, target)
             if table is not None:
                 self._persist_renames(moves, table)
             for _, location in moves.adds:

@@ -126,7 +126,7 @@ def test_a_late_call_is_refused_after_another_publish_was_taken_back(
         monkeypatch.setattr(owner, name, call)
         world.reborn(participant).abort()
         other = world.run("t", world.sql("SELECT 8L AS id, 8L AS k"), Purpose.INSERT_INTO)
-        assert other.compensate()
+        assert world.undone(other)
         return call(*arguments, **named)
 
     monkeypatch.setattr(owner, name, late)

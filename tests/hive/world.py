@@ -131,6 +131,11 @@ class World:
         other.abort()
         return participant
 
+    def undone(self, participant: HiveParticipant) -> bool:
+        """Compensate what was published; its transaction ends as rolled back."""
+        self._committed.discard(participant.transaction_id)
+        return participant.compensate()
+
     def clean(self, *, retention: float = 0.0, live: frozenset[str] = frozenset()) -> list[str]:
         """Run ``twophase clean``, over a timeline that knows how each transaction ended.
 

@@ -1,0 +1,216 @@
+"""Renames of an INSERT in place: taken back or carried on where a store copies; only where the table's files are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.crash.frames import ArrowFrame
+from tests.hive.place import PATH, Place
+from twophase.catalogs.files import Files
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.catalog import HiveCatalog
+from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.errors import CatalogError
+from twophase.model import Outcome, Purpose, TableDefinition, Transform, WriteContext
+
+OLD = pa.table({"id": [1, 2], "k": ["a", "b"]})
+NEW = pa.table({"id": [3, 4], "k": ["a", "c"]})
+BEFORE, AFTER = [(1, "a"), (2, "b")], [(3, "a"), (4, "c")]
+
+
+class Killed(BaseException):
+    """The process ends here: no handler of a catalog's own goes on."""
+
+
+class CopyingFiles(Files):
+    """The files of a store that renames by copying, and that can be stopped before it removes what it has copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: int | None = None
+
+    def is_local(self, location: str) -> bool:
+        return False
+
+    def move(self, source: str, target: str) -> None:
+        one, other = (self.resolve(place)[1] for place in (source, target))
+        if os.path.exists(other):
+            raise CatalogError(f"{target} exists already.")
+        os.makedirs(os.path.dirname(other), exist_ok=True)
+        shutil.copyfile(one, other)
+        if self.copies is not None:
+            self.copies -= 1
+            if self.copies == 0:
+                raise Killed
+        os.remove(one)
+
+
+class Insert:
+    """An INSERT into an EXTERNAL table that holds two rows, up to the decision."""
+
+    def __init__(self, directory: Path, purpose: Purpose, files: Files) -> None:
+        self.place = Place(directory)
+        self.home = directory / "e"
+        self.home.mkdir()
+        store = self.place.metastore()
+        store.create_database("default", {}, ignore_if_exists=True)
+        facts: dict[str, Any] = {"partition_columns": ("k",), "provider": "parquet", "location": f"file:{self.home}"}
+        store.create_table(HiveTable("default", "t", EXTERNAL, OLD.schema, **facts))
+        first = self._staged(self.place.catalog(), Purpose.INSERT_INTO, OLD, "first-1")
+        first.commit()
+        first.finish()
+        self.catalog = self.place.catalog()
+        self.catalog.files = files
+        self.participant = self._staged(self.catalog, purpose, NEW, "second-1")
+
+    def _staged(self, catalog: HiveCatalog, purpose: Purpose, rows: pa.Table, transaction: str) -> Any:
+        definition = TableDefinition(rows.schema, provider="parquet", partitioning=(Transform.identity("k"),))
+        context = WriteContext(transaction, 0)
+        found: Any = catalog.two_phase_create_table(PATH, definition, purpose=purpose, context=context)
+        found.begin()
+        found.write(ArrowFrame(rows))
+        found.prepare()
+        return found
+
+    def reborn(self) -> Any:
+        return self.catalog.restore(json.loads(json.dumps(self.participant.document)))
+
+    def rows(self) -> list[Any]:
+        return sorted(self.place.rows() or [])
+
+    @property
+    def version(self) -> Path:
+        return Path(self.participant.version.removeprefix("file:"))
+
+
+# -- stores that rename by copying ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["back", "forward"])
+@pytest.mark.parametrize(
+    ("purpose", "after", "cut"),
+    [
+        *((Purpose.INSERT_INTO, sorted([*BEFORE, *AFTER]), cut) for cut in (1, 2)),
+        *((Purpose.INSERT_OVERWRITE, AFTER, cut) for cut in (1, 3, 4)),
+    ],
+)
+def test_a_rename_that_was_stopped_between_copy_and_removal_is_taken_back_or_carried_on(
+    tmp_path: Path, purpose: Purpose, after: list[Any], cut: int, how: str
+) -> None:
+    files = CopyingFiles()
+    insert = Insert(tmp_path, purpose, files)
+    files.copies = cut
+    with pytest.raises(Killed):
+        insert.participant.commit()
+    files.copies = None
+    survivor = insert.reborn()
+    assert survivor.outcome() is Outcome.NOT_PUBLISHED
+    if how == "back":
+        survivor.abort()
+        assert (insert.rows(), insert.version.exists()) == (BEFORE, False)
+        return
+    survivor.commit()
+    survivor.finish()
+    assert insert.rows() == after
+
+
+def test_rolling_back_may_be_stopped_too(tmp_path: Path) -> None:
+    files = CopyingFiles()
+    insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, files)
+    files.copies = 3
+    with pytest.raises(Killed):
+        insert.participant.commit()
+    files.copies = 2
+    with pytest.raises(Killed):
+        insert.reborn().abort()
+    files.copies = None
+    insert.reborn().abort()
+    assert (insert.rows(), insert.version.exists()) == (BEFORE, False)
+
+
+@pytest.mark.parametrize("files", [Files(), CopyingFiles()], ids=["local", "copying"])
+def test_what_somebody_else_has_put_at_a_target_stays(tmp_path: Path, files: Files) -> None:
+    insert = Insert(tmp_path, Purpose.INSERT_INTO, files)
+    source, target = insert.participant.moves.into[0]
+    taken = Path(target.removeprefix("file:"))
+    if isinstance(files, CopyingFiles):  # of one size, and not what was staged
+        taken.write_bytes(b"x" * Path(source.removeprefix("file:")).stat().st_size)
+    else:
+        shutil.copyfile(source.removeprefix("file:"), taken)
+    with pytest.raises(CatalogError, match="exists already"):
+        insert.participant.commit()
+    insert.reborn().abort()
+    assert taken.exists()
+
+
+# -- a manifest is believed where the table is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["source", "target", "aside", "adds", "dots", "link", "back"])
+def test_a_manifest_that_leads_elsewhere_moves_nothing(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("mine")
+    insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, Files())
+    manifest = insert.version / layout.MANIFEST_FILE
+    facts = json.loads(manifest.read_text())
+    staged, home = f"file:{insert.version}", f"file:{insert.home}"
+    (insert.version / "inner").symlink_to(secret)
+    lists = {
+        "source": ("into", [f"file:{secret}/key", f"{home}/k=a/stolen"]),
+        "target": ("into", [f"{staged}/planted", f"file:{secret}/planted"]),
+        "aside": ("aside", [f"file:{secret}/key", f"{staged}/_aside/stolen"]),
+        "adds": ("adds", [["z"], f"file:{secret}"]),
+        "dots": ("into", [f"{staged}/../../../../secret/key", f"{home}/k=a/stolen"]),
+        "back": ("into", [f"{staged}/stolen", f"file:{secret}/key"]),
+        "link": ("into", [f"{staged}/inner/key", f"{home}/k=a/stolen"]),
+    }
+    name, entry = lists[what]
+    manifest.write_text(json.dumps({**facts, name: [*facts[name], entry]}))
+    if what == "link":  # One's own files may be links.
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(CatalogError, match="neither there nor where the table's files are"):
+        insert.reborn().commit()
+    refused = pytest.raises(CatalogError, match="neither there nor") if what in ("adds", "back") else nullcontext()
+    with refused:  # What was not begun need not be taken back.
+        insert.reborn().abort()
+    assert [entry.name for entry in secret.iterdir()] == ["key"]
+    assert insert.rows() == BEFORE
+
+
+def test_what_was_not_begun_is_rolled_back_wherever_the_table_is_now(tmp_path: Path) -> None:
+    insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, Files())
+    store = insert.place.metastore()
+    table = store.get_table("default", "t")
+    assert table is not None
+    store.alter_table(replace(table, location=f"file:{tmp_path}/elsewhere"))
+    insert.reborn().abort()
+    assert not insert.version.exists()
+
+
+def test_files_of_a_dropped_table_go_back_by_the_word_of_the_user_who_moved_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, Files())
+    insert.participant.commit()
+    (insert.version / layout.PUBLISHED_FILE).unlink()
+    insert.place.metastore().drop_table("default", "t")
+    held = sorted(str(path) for path in insert.home.rglob("*.parquet"))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(CatalogError, match="another user's transaction"):
+        insert.reborn().abort()
+    assert sorted(str(path) for path in insert.home.rglob("*.parquet")) == held
+    monkeypatch.undo()
+    insert.reborn().abort()
+    assert sorted(str(path) for path in insert.home.rglob("*.parquet")) != held
