@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from twophase.errors import AtomicityNotSupportedError
+from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import (
     Capabilities,
     ObjectPath,
@@ -521,6 +521,33 @@ class Catalog(ABC):
             It never had, or no longer has, such a state.
         """
         raise AtomicityNotSupportedError(f"Catalog {self.name} has no time travel.", path=path)
+
+    #: Options of a read that have no effect here, in lower case: they say how fast to read, and not what.
+    idle_read_options: ClassVar[frozenset[str]] = frozenset()
+
+    def read_source_with(self, path: ObjectPath, options: Mapping[str, str]) -> ReadSource:
+        """How Spark reads a table with the options of a read, which Spark itself does not apply here.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        options : mapping of str to str
+            Of ``spark.read.option(...).table(...)`` or ``SELECT ... FROM t WITH (...)``, without the idle ones; one
+            at least.
+
+        Returns
+        -------
+        ReadSource
+            With the schema of :meth:`read_source`.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            An option that this catalog does not know: none is passed over in silence.
+        """
+        raise CatalogError(f"There is no option {next(iter(options))} for a read of {path}.", path=path)
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
         """Whether a table takes rows with columns that it does not have; their columns are found by name then.

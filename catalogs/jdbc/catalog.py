@@ -42,6 +42,13 @@ class JdbcCatalog(Catalog):
     """
 
     known_options: ClassVar[Mapping[str, str]] = options.KNOWN
+    #: Of Spark's own reader of databases: into how many queries it cuts a read, and what it leaves to the database.
+    idle_read_options: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("fetchsize", "numpartitions", "partitioncolumn", "lowerbound", "upperbound", "pushdownpredicate"),
+            *("pushdownaggregate", "pushdownlimit", "pushdownoffset", "pushdowntablesample"),
+        }
+    )
 
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)

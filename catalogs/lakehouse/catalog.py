@@ -30,6 +30,7 @@ from twophase.catalogs.lakehouse import (
     manifests,
     options,
     publishing,
+    read_options,
     snapshots,
 )
 from twophase.catalogs.lakehouse.offers import check_writable, offer, state_version
@@ -68,6 +69,7 @@ class LakehouseCatalog(Catalog):
     """
 
     known_options: ClassVar[Mapping[str, str]] = options.KNOWN
+    idle_read_options = read_options.IDLE
 
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)
@@ -308,15 +310,31 @@ class LakehouseCatalog(Catalog):
             return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
         metadata = self.require(path).metadata
         current = metadata.current_snapshot()
-        return self._source(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+        return self.source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
 
     def read_source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
     ) -> ReadSource:
         metadata = self.require(path).metadata
         if version is not None:
-            return self._source(path, metadata, *self._version(path, metadata, version))
+            return self.source_of(path, metadata, *self._version(path, metadata, version))
         assert timestamp is not None
+        snapshot_id = self.snapshot_at(path, metadata, timestamp)
+        return self.source_of(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+
+    def read_source_with(self, path: ObjectPath, options: Mapping[str, str]) -> ReadSource:
+        if self._inspected(path) is not None:
+            return super().read_source_with(path, options)
+        return read_options.source(self, path, options)
+
+    def snapshot_at(self, path: ObjectPath, metadata: TableMetadata, timestamp: int) -> int:
+        """The snapshot that was the table's at a time, in microseconds since the epoch.
+
+        Raises
+        ------
+        CatalogError
+            There is none, or none any more.
+        """
         snapshot_id = next(
             (log.snapshot_id for log in reversed(metadata.snapshot_log) if log.timestamp_ms * 1000 <= timestamp), None
         )
@@ -324,7 +342,7 @@ class LakehouseCatalog(Catalog):
             raise CatalogError(
                 f"{path} has no state of that time: it is older than the table, or its retention has ended.", path=path
             )
-        return self._source(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+        return snapshot_id
 
     def _version(self, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
         """Snapshot and schema of what ``VERSION AS OF`` names: a snapshot's number, a branch or a tag."""
@@ -348,7 +366,10 @@ class LakehouseCatalog(Catalog):
         assert snapshot is not None
         return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
 
-    def _source(self, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int) -> ReadSource:
+    def source_of(
+        self, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int
+    ) -> ReadSource:
+        """How to read a snapshot of a table in one of its schemas."""
         if metadata.format_version > 2:
             raise CatalogError(
                 f"{path} is an Iceberg table of format version {metadata.format_version}, which cannot be read yet.",

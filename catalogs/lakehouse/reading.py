@@ -157,9 +157,16 @@ class State:
     highest_field_id: int
 
     @classmethod
-    def of(cls, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema: IcebergSchema) -> State:
-        """The state of a table in one of its snapshots."""
-        found = tuple(manifests.manifests_of(metadata, snapshot_id))
+    def of(
+        cls,
+        path: ObjectPath,
+        metadata: TableMetadata,
+        snapshot_id: int | None,
+        schema: IcebergSchema,
+        found: tuple[ManifestFile, ...] | None = None,
+    ) -> State:
+        """The state of a table in one of its snapshots; with some manifests in place of all that the snapshot has."""
+        found = tuple(manifests.manifests_of(metadata, snapshot_id)) if found is None else found
         version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
         return cls(
             path,

@@ -232,6 +232,10 @@ def test_every_type_comes_back_as_it_was(shop: Shop) -> None:
         "t = 'a\\u0000b' OR i = 8",
     ):
         assert shop.read(f"SELECT i FROM @kinds WHERE {condition}") == [(8,)], condition
+    reader = shop.spark.read.option("fetchSize", 7)
+    assert reader.table(shop.name("kinds")).count() == 2
+    with pytest.raises(CatalogError, match="no option query"):
+        reader.option("query", "SELECT 1").table(shop.name("kinds")).count()
 
 
 def test_values_that_are_no_numbers_are_kept_or_refused_by_column(shop: Shop) -> None:

@@ -344,6 +344,54 @@ def test_time_travel_by_snapshot_tag_and_time(shop: Shop) -> None:
             shop.read(f"SELECT * FROM @t {clause}")
 
 
+def test_the_options_of_icebergs_own_reads_are_followed_or_refused(shop: Shop) -> None:
+    def read(**options: Any) -> list[Any]:
+        renamed = {name.replace("_", "-"): str(value) for name, value in options.items()}
+        return sorted(tuple(row) for row in shop.spark.read.options(**renamed).table(shop.name("t")).collect())
+
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
+    for number in (2, 3):
+        shop.sql(f"INSERT INTO @t VALUES ({number})")
+    shop.sql("ALTER TABLE @t ADD COLUMN name STRING")
+    shop.sql("INSERT OVERWRITE @t VALUES (9, 'x')")
+    with shop.lake.iceberg() as other:
+        table = other.load_table((DATABASE, "t"))
+        one, two, three, four = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
+        table.manage_snapshots().create_tag(two, "before").create_branch(one, "side").commit()
+    shop.sql("REFRESH TABLE @t")
+    shop.spark.table(shop.name("t")).cache()
+    at = shop.iceberg("t").metadata.snapshots[1].timestamp_ms
+    assert read() == read(split_size=1, versionAsOf=four) == [(9, "x")]
+    assert read(snapshot_id=two) == read(tag="before") == read(as_of_timestamp=at) == [(1, None), (2, None)]
+    assert read(branch="side") == [(1, None)]
+    assert read(branch="main") == [(9, "x")]
+    assert read(start_snapshot_id=one) == read(start_snapshot_id=one, end_snapshot_id=three) == [(2, None), (3, None)]
+    assert read(start_snapshot_id=two, end_snapshot_id=three) == [(3, None)]
+    assert shop.read(f"SELECT id FROM @t WITH ('snapshot-id' = '{one}')") == [(1,)]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"branch": "nope"}, "no branch 'nope'"),
+        ({"branch": "before"}, "no branch 'before'"),
+        ({"tag": "side"}, "no tag 'side'"),
+        ({"as_of_timestamp": 1}, "no state of that time"),
+        ({"snapshot_id": 7}, "no snapshot 7"),
+        ({"snapshot_id": "x"}, "a number"),
+        ({"end_snapshot_id": two}, "a start and an end"),
+        ({"snapshot_id": one, "tag": "before"}, "one state"),
+        ({"start_snapshot_id": three, "end_snapshot_id": one}, "no ancestor"),
+        ({"snapshot_idd": one}, "Did you mean snapshot-id"),
+        ({"versionAsOf": one, "snapshot_id": two}, "already"),
+    ]
+    for options, words in wrong:
+        with pytest.raises(CatalogError, match=words):
+            read(**options)
+    with pytest.raises(CatalogError, match="no option snapshot-id"):
+        shop.spark.read.option("snapshot-id", one).table(f"{shop.name('t')}.files").collect()
+    with twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @t VALUES (10, 'y')")
+        with pytest.raises(CatalogError, match="its transaction has written it"):
+            read(snapshot_id=one)
+
+
 def test_metadata_is_read_as_tables(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
     shop.sql("INSERT INTO @t SELECT 2L")

@@ -139,7 +139,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
         except AtomicityNotSupportedError:
             # It can still be described, replaced and dropped.
             return TableProxy(self._handle, self._catalog, path, self._catalog.load_table(path))
-        return self._read_table(path, source, None)
+        table = self._read_table(path, source, None)
+        if isinstance(table, TableProxy):
+            table.reopen = lambda options: self._read_table(path, self._catalog.read_source_with(path, options), None)
+        return table
 
     def _read_table(self, path: ObjectPath, source: ReadSource, definition: TableDefinition | None) -> Any:
         if source.kind == "session_table":

@@ -41,7 +41,11 @@ class ParquetTable(TableProxy):
         # A query that was cached of another state is another query.
         return (*super()._identity(), self._files.version)
 
-    def newScanBuilder(self, _: Any) -> Any:
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self.as_asked(options).scan_builder()
+
+    def scan_builder(self) -> Proxy:
         return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
 
     class Java:

@@ -48,7 +48,11 @@ class BatchesTable(TableProxy):
         super().__init__(handle, catalog, path, definition)
         self._reader = reader
 
-    def newScanBuilder(self, _: Any) -> Any:
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self.as_asked(options).scan_builder()
+
+    def scan_builder(self) -> Proxy:
         return BatchesScanBuilder(self._jvm, self.name(), self._definition.schema, self._reader)
 
     class Java:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.errors import AtomicityNotSupportedError, TableAlreadyExistsError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TransactionAborted
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import live, types
@@ -34,11 +34,18 @@ TABLE_ANSWERS: Lasting = dict.fromkeys(
 )
 
 
+def _is_sparks_own(option: str) -> bool:
+    """Whether Spark has done what an option of a read says."""
+    return option.lower() in ("versionasof", "timestampasof") or option.startswith("__")
+
+
 class TableProxy(Proxy):
     """A table's description; as it is it can be described but neither read nor written."""
 
     #: Names of Spark's ``TableCapability``.
     offers: tuple[str, ...] = ()
+    #: Opens the table once more, with options of a read; None where it is no state that options can choose.
+    reopen: Callable[[Mapping[str, str]], TableProxy] | None = None
 
     def __init__(self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition) -> None:
         super().__init__(handle.jvm)
@@ -72,6 +79,34 @@ class TableProxy(Proxy):
 
     def columns(self) -> Any:
         return self._jvm.columns(self.schema())
+
+    def as_asked(self, options: Any) -> TableProxy:
+        """The table as the options of a read ask for it.
+
+        Raises
+        ------
+        CatalogError
+            An option that the catalog does not know, or that has no sense here.
+        """
+        told = {} if options.isEmpty() else self._jvm.entries(options.asCaseSensitiveMap())
+        idle = self._catalog.idle_read_options
+        told = {k: v for k, v in told.items() if not _is_sparks_own(k) and k.lower() not in idle}
+        if not told:
+            return self
+        if self.reopen is None:
+            raise CatalogError(
+                f"{self.name()} cannot be read with the option {', '.join(told)}: the statement names a state of it "
+                "already, or its transaction has written it.",
+                path=self._path,
+            )
+        found = self.reopen(told)
+        if found._schema_json != self._schema_json:
+            raise CatalogError(f"{self.name()} was altered meanwhile.", path=self._path, hint="Run the query again.")
+        return found
+
+    def scan_builder(self) -> Proxy:
+        """What learns the columns and conditions of a read."""
+        raise NotImplementedError
 
     def partitioning(self) -> Any:
         return self._jvm.transforms(table_transforms(self._definition))
