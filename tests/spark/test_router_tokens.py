@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from twophase.spark.routing.ddl import changes, dropped_tables
@@ -80,6 +82,34 @@ def test_the_first_words_stand_past_comments_and_brackets(text: str, words: tupl
 )
 def test_a_statement_that_writes_no_table_costs_no_parse(text: str) -> None:
     assert not concerns_us(text)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["'{}'", '"{}"', "r'{}'", "`{}`", "/* {} */", "-- {}\n", "$${}$$"],
+    ids=["single", "double", "raw", "name", "bracketed", "comment", "dollar"],
+)
+@pytest.mark.parametrize("inside", ["x", "\\'", "''", "DROP TABLE partition "], ids=["plain", "escaped", "doubled", "ddl"])
+def test_what_is_long_costs_no_memory_beside_itself(unit: str, inside: str) -> None:
+    text = f"SELECT {unit.format(inside * (1_000_000 // len(inside)))} AS a"
+    tracemalloc.start()
+    try:
+        for _ in tokens(text):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("quote", ["'", '"', "`", "$$"])
+def test_the_first_words_are_told_without_a_look_at_a_long_literal(quote: str) -> None:
+    text = f"SELECT {quote}{'x' * 1_000_000}{quote}"
+    tracemalloc.start()
+    try:
+        assert leading_words(text, 4) == ("SELECT",)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_spans_are_replaced_from_the_end() -> None:

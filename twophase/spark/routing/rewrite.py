@@ -32,6 +32,8 @@ Edit = tuple[int, int, str]
 
 _INSERT = re.compile(r"\binsert\b", re.IGNORECASE)
 _EXECUTE = re.compile(r"\bexecute\b", re.IGNORECASE)
+_IDENTIFIER = re.compile(r"\bidentifier\b", re.IGNORECASE)
+_BEGIN = re.compile(r"\bbegin\b", re.IGNORECASE)
 _VERBS = {"create": ("create",), "replace": ("create", "replace"), "empty": ("create", "replace")}
 
 #: Any partitioned table, to ask how the session overwrites one.
@@ -174,7 +176,7 @@ class Rewriter:
         if plan is None:
             return None  # Spark's own parse error is better than ours
         nodes, stream = self._writes(plan, text), list(tokens(text))
-        if "begin" in text.lower() and self._reader.is_script(plan):
+        if _BEGIN.search(text) and self._reader.is_script(plan):
             script = self._script(text, stream, nodes, args)
         draft = _Draft(self, text, args, stream, script)
         for node, place in _paired(nodes, places(stream)):
@@ -210,6 +212,8 @@ class Rewriter:
 
     def _name_identifiers(self, text: str, args: Args) -> tuple[str, Args] | None:
         """Put plain names in the place of each ``IDENTIFIER(...)`` that is a target."""
+        if not _IDENTIFIER.search(text):
+            return text, args
         try:
             return self._named(text, args, leading_words(text, 1) == ("BEGIN",))
         except Untellable:

@@ -55,6 +55,8 @@ _ANSI = f"Set {_LEGACY_SETTING}=ANSI, or write the casts"
 #: A partition, bucket or sort column that is there twice, or not at all, as Spark tells it of other catalogs' tables.
 _LAYOUTS = ("_LEGACY_ERROR_TEMP_3058", "_LEGACY_ERROR_TEMP_3060")
 _NAMESPACES = ("DATABASE", "SCHEMA", "NAMESPACE")
+#: How a statement begins that may find partitions below a directory, and a script in which one may.
+_FINDS_PARTITIONS = (("ALTER",), ("MSCK",), ("REPAIR",), ("BEGIN",))
 _OUTSIDE = {
     "empty": "CREATE TABLE",
     "insert": "INSERT into a table that twophase does not write,",
@@ -102,12 +104,12 @@ class Router:
         words = leading_words(said, 2)
         if words[:1] == ("USE",) or (words[:1] == ("CREATE",) and words[1:] and words[1] in _NAMESPACES):
             self._refuse_hidden_database(said)
-        if "partition" in said.lower() or words[:1] in (("MSCK",), ("REPAIR",)):
+        is_script = words[:1] == ("BEGIN",)
+        if words[:1] in _FINDS_PARTITIONS and (words[0] != "ALTER" or _says(said, "partition")):
             self.ddl.partitions_sought(sought_partitions(said))
         run: Callable[[], Any] = lambda: self._sql(original, text, args)  # noqa: E731
-        is_script, lower = words[:1] == ("BEGIN",), said.lower()
-        renames = "rename" in lower and (is_script or words == ("ALTER", "TABLE"))
-        if words == ("DROP", "TABLE") or (is_script and "drop" in lower):
+        renames = (is_script or words == ("ALTER", "TABLE")) and _says(said, "rename")
+        if words == ("DROP", "TABLE") or (is_script and _says(said, "drop")):
             drop = run
             run = lambda: self.ddl.dropping_said(drop, said)  # noqa: E731
         return self.ddl.renaming(run, said) if renames else run()
@@ -567,6 +569,11 @@ class Router:
                 f"The statement cannot be made atomic, and nothing was started: {problem}.",
                 hint=f"{hint or 'Name its table in plain words'}, or {PREFER}.",
             )
+
+
+def _says(text: str, word: str) -> bool:
+    """Whether a word may be in a text: a look at all of it, for statements that are short or rare."""
+    return word in text.lower()
 
 
 def _has_begun(error: Exception) -> bool:

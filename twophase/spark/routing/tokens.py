@@ -13,16 +13,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_COMMENT = r"--(?:\\\r?\n|[^\r\n])*|/\*(?!\+)"
+# What may be of any length is read in runs and never given back (``++``): the engine keeps a record of each step that it
+# could take back, and for each character that would be a hundred bytes.
+_COMMENT = r"--[^\\\r\n]*+(?:\\(?:\r?\n)?[^\\\r\n]*+)*+|/\*(?!\+)"
+_STRING = "|".join(rf"{quote}[^{quote}\\]*+(?:(?:\\.|{quote * 2})[^{quote}\\]*+)*+{quote}" for quote in "'\"")
+#: One whose last quote is doubled and so ends nothing: it ends before that.
+_ENDS_EARLY = _STRING.replace("*+", "*")
 _TOKEN = re.compile(
     rf"""
-      (?P<space>\s+)
+      (?P<space>\s++)
     | (?P<comment>{_COMMENT})
-    | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
-    | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    | (?P<raw>[rR](?:'[^']*+'|"[^"]*+"))
+    | (?P<string>{_STRING}|{_ENDS_EARLY})
     | (?P<dollar>\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
-    | (?P<quoted>`(?:[^`]|``)*`)
-    | (?P<word>[^\W\d_]+://[\w/.?=&\#%-]+|\w+)
+    | (?P<quoted>`[^`]*+(?:``[^`]*+)*+`|`[^`]*(?:``[^`]*)*`)
+    | (?P<word>[^\W\d_]++://[\w/.?=&\#%-]++|\w++)
     | (?P<symbol>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -31,6 +36,7 @@ _BRACKETS = re.compile(r"/\*|\*/")
 
 #: Tokens that carry no meaning.
 _SKIPPED = frozenset({"space", "comment"})
+_QUOTES = frozenset("'\"`$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +58,17 @@ class Token:
         return self.text[1:-1].replace("``", "`") if self.kind == "quoted" else self.text
 
 
-def tokens(text: str) -> Iterator[Token]:
-    """The tokens of a text, without spaces and comments. It never fails: what is no token is a symbol."""
+def tokens(text: str, *, quoted: bool = True) -> Iterator[Token]:
+    """The tokens of a text, without spaces and comments. It never fails: what is no token is a symbol.
+
+    Parameters
+    ----------
+    text : str
+    quoted : bool
+        Whether to go on where something in quotes begins: it may be long.
+    """
     position = 0
-    while match := _TOKEN.match(text, position):
+    while (quoted or text[position : position + 1] not in _QUOTES) and (match := _TOKEN.match(text, position)):
         kind, stop = str(match.lastgroup), match.end()
         if kind == "comment" and match.group() == "/*":
             stop = _end_of_comment(text, stop)
@@ -81,12 +94,14 @@ def leading_words(text: str, count: int = 3) -> tuple[str, ...]:
     It stops at the first token that is neither, and looks at no more of the text than it needs.
     """
     words: list[str] = []
-    for token in tokens(text):
+    for token in tokens(text, quoted=False):
         if token.text == "(" and not words:
             continue
-        if token.kind != "word" or len(words) == count:
+        if token.kind != "word":
             break
         words.append(token.text.upper())
+        if len(words) == count:
+            break
     return tuple(words)
 
 
