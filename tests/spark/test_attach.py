@@ -555,6 +555,76 @@ def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path
     assert done.stdout == "the user's own\nFalse\n", done.stderr
 
 
+#: What a local user gets who speaks Py4J's protocol, and what the user's own callbacks do beside ours.
+CALLING = """
+import socket, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import twophase
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
+    .config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+)
+spark.range(3).write.parquet(sys.argv[1] + "/rows")
+gateway = spark.sparkContext._gateway
+
+def stream(name):
+    counts = []
+    rows = spark.readStream.schema("id BIGINT").parquet(sys.argv[1] + "/rows").writeStream
+    query = rows.foreachBatch(lambda df, _: counts.append(df.count())).trigger(availableNow=True)
+    query.option("checkpointLocation", sys.argv[1] + "/" + name).start().awaitTermination()
+    print(name, counts)
+
+def call(name, token=None, *arguments):
+    with socket.create_connection(("127.0.0.1", gateway._callback_server.get_listening_port()), 10) as raw:
+        stream = raw.makefile("rwb")
+        try:
+            if token is not None:
+                stream.write(f"A\\n{token}\\ne\\n".encode())
+                stream.flush()
+                stream.readline()
+            lines = ["c", target, name, *arguments, "e", ""]
+            stream.write("\\n".join(lines).encode())
+            stream.flush()
+            return stream.readline().decode().strip()[:40]
+        except OSError:
+            return ""
+
+before = gateway.python_parameters.propagate_java_exceptions
+if sys.argv[2] == "before":
+    stream("before")
+handle = twophase.attach(spark)
+found = [key for key, value in gateway.gateway_property.pool.dict.items() if hasattr(value, "stageCreate")]
+(target,) = found
+token = gateway.python_parameters.auth_token
+print([call("name"), call("name", "a guess"), call("name", token)])
+print([call(name, token)[:2] for name in ("_handle", "__class__", "__dict__")])
+print(call("__setattr__", token, "s_catalog", "sbroken")[:2])
+spark.sql("CREATE TABLE t AS SELECT 1 AS id")
+stream("after")
+handle.detach()
+print(gateway.python_parameters.propagate_java_exceptions == before)
+stream("detached")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["before", "attach"])
+def test_the_port_for_callbacks_answers_the_jvm_alone_and_only_what_java_may_call(tmp_path: Path, first: str) -> None:
+    command = [sys.executable, "-c", CALLING, str(tmp_path), first]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.stdout.splitlines() == [
+        *(["before [3]"] if first == "before" else []),
+        str(["", "", "!yshive"]),
+        str(["!x"] * 3),
+        "!x",
+        "after [3]",
+        "True",
+        "detached [3]",
+    ], done.stderr
+
+
 def test_importing_twophase_imports_no_pyspark() -> None:
     code = "import sys, twophase, twophase.errors; twophase.Catalog; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from tests.spark.conftest import Start
 from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.remembering import ALWAYS, NEVER_ASKED, remembering
 
 pytestmark = pytest.mark.spark40
@@ -137,3 +139,22 @@ def test_the_objects_that_it_answers_with_remember_too(jvm: Jvm, asked: Asked) -
     assert [answer.apply("a"), answer.apply("a"), java.get().apply("a")] == ["answer 1"] * 3
     assert [answer.get().apply("a"), answer.get().apply("a")] == ["answer 1"] * 2  # two objects, asked once each
     assert asked.questions == ["get"]
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _kinds(below)
+
+
+def test_what_java_may_call_of_our_objects_are_methods_of_its_interfaces(jvm: Jvm) -> None:
+    of_name = jvm.static("java.lang.Class", "forName")
+    kinds = [kind for kind in _kinds(JavaCallable) if hasattr(kind, "Java")]
+    assert len(kinds) > 10
+    for kind in kinds:
+        names = {name for name in dir(kind) if not name.startswith("_") and name != "Java"}
+        callable_names = {name for name in names if callable(getattr(kind, name))}
+        known = {"equals", "hashCode", "toString"}
+        for interface in kind.Java.implements:  # type: ignore[attr-defined]
+            known |= {str(method.getName()) for method in of_name(interface).getMethods()}
+        assert callable_names - known <= {"listTableSummaries", "createTableLike"}, kind  # of later versions of Spark

@@ -19,6 +19,7 @@ from twophase.hooks.statement import Statement
 from twophase.redaction import logger
 from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.remembering import NEVER_ASKED, remembering
 
 log = logger("twophase.spark")
@@ -40,7 +41,7 @@ _TASKS_TIMEOUT = 3.0
 _TASKS_POLL = 0.01
 
 
-class _Listener:
+class _Listener(JavaCallable):
     """The Python side of a ``SparkListenerInterface``."""
 
     class Java:

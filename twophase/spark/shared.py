@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twophase.redaction import logger
 from twophase.spark import errors
 from twophase.spark.cancellation import Terminator
+from twophase.spark.jvm import callbacks
 from twophase.spark.listener import JobTracker
 
 if TYPE_CHECKING:
@@ -60,3 +61,4 @@ def release(handle: Handle) -> None:
             application.close()
     if not _applications:
         errors.uninstall()
+        callbacks.restore_exceptions()

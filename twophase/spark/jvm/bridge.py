@@ -19,6 +19,7 @@ from py4j.protocol import Py4JNetworkError
 
 from twophase.errors import ConfigurationError
 from twophase.model import quote
+from twophase.spark.jvm import callbacks
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
@@ -110,13 +111,10 @@ class Jvm:
     # -- callbacks -----------------------------------------------------------------------------------------------
 
     def start_callbacks(self) -> None:
-        """Let the JVM call Python objects, with PySpark's own callback server (shared with others, never shut down)."""
-        from pyspark.java_gateway import ensure_callback_server_started
-
+        """Let the JVM call Python objects, and Java exceptions that these raise reach Spark as they are."""
         with private_name("Py4J callback server", self.spark):
-            ensure_callback_server_started(self.gateway)
-            # Java exceptions raised by a callback then reach Spark as they are.
-            self.gateway.python_parameters.propagate_java_exceptions = True
+            callbacks.start(self.gateway)
+            callbacks.propagate_exceptions(self.gateway)
 
     # -- the session ---------------------------------------------------------------------------------------------
 

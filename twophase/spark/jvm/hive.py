@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
 from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.metastore import external_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
@@ -274,7 +275,7 @@ class HiveTables:
         return _context(self._jvm, store, facts)
 
     def _run(self, call: Callable[[Any], None]) -> None:
-        _Locked(lambda: call(self._connection())).run(self.client)
+        _Locked(lambda: call(self._connection()))._run(self.client)
 
     def _connection(self) -> Any:
         """The metastore's client, as Spark's has it now; it connects anew and tries again by itself after an error."""
@@ -347,14 +348,14 @@ def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
     return table
 
 
-class _Locked:
+class _Locked(JavaCallable):
     """A call under the lock of Spark's Hive client, and in the thread that Java calls back from."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._error: BaseException | None = None
 
-    def run(self, client: Any) -> None:
+    def _run(self, client: Any) -> None:
         client.withHiveState(self)
         if self._error is not None:
             raise self._error

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.callbacks import JavaCallable
 
 # Method names in this package's proxies are Java's.
 # ruff: noqa: N802
 
 
-class Proxy:
+class Proxy(JavaCallable):
     """Base of the Python side of a Java interface."""
 
     def __init__(self, jvm: Jvm) -> None:

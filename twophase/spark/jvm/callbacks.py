@@ -1,0 +1,82 @@
+"""Py4J's callback server, by which the JVM calls Python objects: a part of :mod:`twophase.spark.jvm.bridge`.
+
+It is PySpark's own, shared with ``foreachBatch`` and listeners of the user, and never shut down. PySpark opens its port
+to whoever reaches it; here each connection has to know a secret first, which the JVM is told through its own gateway.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import Any
+
+_lock = threading.Lock()
+#: What the gateway did with Java's exceptions before us.
+_propagated: list[tuple[Any, bool]] = []
+
+
+class JavaCallable:
+    """Base of the Python objects that the JVM calls: it gets at their public methods, and at nothing else."""
+
+
+class _Guard:
+    """What the pool of Py4J holds in the place of such an object: Py4J looks up whatever name it is sent."""
+
+    def __init__(self, target: JavaCallable) -> None:
+        object.__setattr__(self, "_target", target)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = None if name.startswith("_") else getattr(object.__getattribute__(self, "_target"), name)
+        if not callable(found):
+            raise AttributeError(name)
+        return found
+
+
+def start(gateway: Any) -> None:
+    """Let the JVM of a gateway call Python objects. Idempotent."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    with _lock:
+        parameters = gateway.python_parameters
+        token, parameters.auth_token = parameters.auth_token, parameters.auth_token or secrets.token_hex(32)
+        ensure_callback_server_started(gateway)
+        if token is None:  # of a server that ran already, the connections that are there stay
+            _tell(gateway, parameters.auth_token)
+        _guard(gateway.gateway_property.pool)
+
+
+def propagate_exceptions(gateway: Any) -> None:
+    """Let Java exceptions that a callback raises reach Spark as they are. Idempotent."""
+    with _lock:
+        if not any(known is gateway for known, _ in _propagated):
+            _propagated.append((gateway, gateway.python_parameters.propagate_java_exceptions))
+        gateway.python_parameters.propagate_java_exceptions = True
+
+
+def restore_exceptions() -> None:
+    """Let each gateway do again with them what it did before. Idempotent."""
+    with _lock:
+        while _propagated:
+            gateway, before = _propagated.pop()
+            gateway.python_parameters.propagate_java_exceptions = before
+
+
+def _tell(gateway: Any, token: str) -> None:
+    """Give the JVM's client the token: PySpark has just made a new one, which has none."""
+    from py4j.java_gateway import JavaObject
+
+    client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    field.setAccessible(True)
+    field.set(client, token)
+
+
+def _guard(pool: Any) -> None:
+    if "put" in vars(pool):
+        return
+    put = pool.put
+
+    def guarded(found: Any, *more: Any, **named: Any) -> Any:
+        return put(_Guard(found) if isinstance(found, JavaCallable) else found, *more, **named)
+
+    pool.put = guarded
