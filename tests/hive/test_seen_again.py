@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 from pyspark import StorageLevel
@@ -107,6 +108,23 @@ def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str)
     assert (spark.catalog.isCached("t"), spark.table("t").count()) == (True, 2)
     spark.catalog.uncacheTable("t")
     assert not spark.catalog.isCached("t")
+
+
+@pytest.mark.parametrize("in_a_block", [False, True])
+def test_a_table_that_is_replaced_stays_cached_where_its_columns_do(spark: SparkSession, in_a_block: bool) -> None:
+    def overwritten(frame: DataFrame) -> tuple[bool, int]:
+        with twophase.transaction(spark) if in_a_block else nullcontext():
+            frame.write.mode("overwrite").saveAsTable("t")
+        return spark.catalog.isCached("t"), spark.table("t").count()
+
+    spark.range(3).write.saveAsTable("t")
+    spark.catalog.cacheTable("t", StorageLevel.DISK_ONLY)
+    assert spark.table("t").count() == 3
+
+    assert overwritten(spark.range(5)) == (True, 5)
+    assert spark.table("t").storageLevel == StorageLevel.DISK_ONLY
+    assert overwritten(spark.range(2)) == (True, 2)
+    assert overwritten(spark.range(6).selectExpr("id", "id AS more")) == (False, 6)  # as in stock Spark
 
 
 @pytest.mark.parametrize("drop", ["DROP TABLE hive.d.t", "DROP DATABASE hive.d CASCADE"])

@@ -89,7 +89,9 @@ def test_a_statement_that_writes_no_table_costs_no_parse(text: str) -> None:
     ["'{}'", '"{}"', "r'{}'", "`{}`", "/* {} */", "-- {}\n", "$${}$$"],
     ids=["single", "double", "raw", "name", "bracketed", "comment", "dollar"],
 )
-@pytest.mark.parametrize("inside", ["x", "\\'", "''", "DROP TABLE partition "], ids=["plain", "escaped", "doubled", "ddl"])
+@pytest.mark.parametrize(
+    "inside", ["x", "\\'", "''", "DROP TABLE partition "], ids=["plain", "escaped", "doubled", "ddl"]
+)
 def test_what_is_long_costs_no_memory_beside_itself(unit: str, inside: str) -> None:
     text = f"SELECT {unit.format(inside * (1_000_000 // len(inside)))} AS a"
     tracemalloc.start()

@@ -254,6 +254,22 @@ def test_a_temporary_view_of_the_name_is_no_obstacle(spark: SparkSession) -> Non
     spark.catalog.dropTempView("t")
 
 
+@pytest.mark.parametrize("in_a_block", [False, True])
+def test_a_view_of_the_name_is_refused_as_spark_refuses_it(spark: SparkSession, in_a_block: bool) -> None:
+    spark.sql("CREATE VIEW v AS SELECT 1L AS id")
+    refused = {"errorifexists": "TABLE_OR_VIEW_ALREADY_EXISTS", "append": "_LEGACY_ERROR_TEMP_1158"}
+    try:
+        with twophase.transaction(spark) if in_a_block else nullcontext():
+            for mode, condition in refused.items():
+                with pytest.raises(AnalysisException) as caught:
+                    spark.range(1).write.mode(mode).saveAsTable("v")
+                assert caught.value.getCondition() == condition
+            spark.range(1).write.mode("ignore").saveAsTable("v")
+        assert rows(spark, "SELECT * FROM v") == [(1,)]
+    finally:
+        spark.sql("DROP VIEW v")
+
+
 def test_a_path_makes_an_external_table_there(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "table"
     spark.range(3).write.option("path", str(place)).saveAsTable("t")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 from pyspark.errors import SparkRuntimeException
@@ -205,6 +208,166 @@ def test_blocks_of_two_threads_are_two_transactions(spark: SparkSession, lake: C
 
     assert [type(p) for p in problems] == [KeyError]
     assert lake.list_tables("db") == ["kept"]
+
+
+Turn = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]
+
+
+async def _in_turns(one: Turn, other: Turn) -> list[BaseException | None]:
+    """Run two tasks on one thread; each has an event of its own, and that of the other to wait for."""
+    mine, theirs = asyncio.Event(), asyncio.Event()
+
+    async def ending(turn: Turn, own: asyncio.Event, others: asyncio.Event) -> None:
+        try:
+            await turn(own, others)
+        finally:
+            own.set()
+
+    return await asyncio.gather(ending(one, mine, theirs), ending(other, theirs, mine), return_exceptions=True)
+
+
+def ids(spark: SparkSession, table: str) -> list[int]:
+    return sorted(row.id for row in spark.table(f"lake.db.{table}").collect())
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_task_that_is_not_in_the_block_is_not_in_the_transaction(
+    spark: SparkSession, lake: ChaosCatalog, ends_well: bool
+) -> None:
+    for name in ("x", "y"):
+        spark.sql(f"CREATE TABLE lake.db.{name} (id INT)")
+    seen: list[list[int]] = []
+
+    async def inside(mine: asyncio.Event, other: asyncio.Event) -> None:
+        with twophase.transaction(spark):
+            spark.sql("INSERT INTO lake.db.x VALUES (1)")
+            mine.set()
+            await other.wait()
+            seen.append(ids(spark, "x"))
+            spark.sql("INSERT INTO lake.db.x VALUES (2)")
+            if not ends_well:
+                raise KeyError
+
+    async def outside(mine: asyncio.Event, other: asyncio.Event) -> None:
+        await other.wait()
+        spark.sql("INSERT INTO lake.db.y VALUES (3)")
+        spark.range(4, 5).selectExpr("INT(id) AS id").writeTo("lake.db.y").append()
+        twophase.create_table_as(spark.range(1), "lake", "db.z")
+        seen.append(ids(spark, "x"))
+        # No door of ours sees this name.
+        seen.append([row.n for row in spark.range(1).selectExpr("(SELECT count(*) FROM lake.db.x) AS n").collect()])
+        spark.sql("DROP TABLE lake.db.z")  # refused inside of a block
+        mine.set()
+
+    problems = asyncio.run(_in_turns(inside, outside))
+
+    assert [type(problem) for problem in problems if problem] == ([] if ends_well else [KeyError])
+    assert seen == [[], [0], [1]]
+    assert ids(spark, "x") == ([1, 2] if ends_well else [])
+    assert ids(spark, "y") == [3, 4]
+
+
+def test_blocks_of_two_tasks_on_one_thread_are_two_transactions(spark: SparkSession, lake: ChaosCatalog) -> None:
+    async def write(name: str, mine: asyncio.Event, other: asyncio.Event) -> None:
+        with twophase.transaction(spark):
+            spark.sql(f"CREATE TABLE lake.db.{name} AS SELECT 1 AS id")
+            mine.set()
+            await other.wait()
+            assert not spark.catalog.tableExists(f"lake.db.{'lost' if name == 'kept' else 'kept'}")
+            spark.sql(f"INSERT INTO lake.db.{name} VALUES (2)")
+            if name == "lost":
+                raise KeyError(name)
+
+    problems = asyncio.run(_in_turns(lambda *events: write("kept", *events), lambda *events: write("lost", *events)))
+
+    assert [type(problem) for problem in problems if problem] == [KeyError]
+    assert lake.list_tables("db") == ["kept"]
+    assert ids(spark, "kept") == [1, 2]
+
+
+def test_what_a_block_starts_belongs_to_it_where_it_takes_the_context_along(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
+    from pyspark import InheritableThread, inheritable_thread_target
+
+    refused: list[BaseException] = []
+
+    def insert(value: int) -> None:
+        spark.sql(f"INSERT INTO lake.db.{'t' if value < 5 else 'aside'} VALUES ({value})")
+
+    async def inserting(value: int) -> None:
+        insert(value)
+
+    def unsure() -> None:
+        try:
+            insert(8)
+        except BaseException as error:
+            refused.append(error)
+
+    def run(thread: threading.Thread) -> None:
+        thread.start()
+        thread.join()
+
+    async def block(mine: asyncio.Event, other: asyncio.Event) -> None:
+        with twophase.transaction(spark):
+            await asyncio.to_thread(insert, 1)
+            await asyncio.create_task(inserting(2))
+            contextvars.copy_context().run(insert, 3)
+            run(InheritableThread(target=insert, args=(4,)))
+            run(threading.Thread(target=insert, args=(5,)))
+            run(threading.Thread(target=inheritable_thread_target(spark)(unsure)))
+            mine.set()
+            await other.wait()
+            raise KeyError
+
+    async def beside(mine: asyncio.Event, other: asyncio.Event) -> None:
+        await other.wait()
+        run(InheritableThread(target=insert, args=(6,)))
+        await asyncio.to_thread(insert, 7)
+        mine.set()
+
+    for name in ("t", "aside"):
+        spark.sql(f"CREATE TABLE lake.db.{name} (id INT)")
+    problems = asyncio.run(_in_turns(block, beside))
+
+    assert [type(problem) for problem in problems if problem] == [KeyError]
+    assert ids(spark, "aside") == [5, 6, 7]
+    assert ids(spark, "t") == []
+    # It may as well have been made by another task.
+    assert [type(error) for error in refused] == [TwoPhaseError]
+    assert "InheritableThread" in str(refused[0])
+
+
+def test_a_block_that_a_generator_holds_open_ends_with_it(spark: SparkSession, lake: ChaosCatalog) -> None:
+    def block() -> Iterator[str]:
+        with twophase.transaction(spark) as tx:
+            spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+            yield tx.id
+
+    held = block()
+    next(held)
+    spark.sql("INSERT INTO lake.db.a VALUES (2)")  # of the same context, as in a context manager of one's own
+    held.close()
+    assert lake.list_tables("db") == []
+    spark.sql("CREATE TABLE lake.db.b AS SELECT 1 AS id")
+    assert lake.list_tables("db") == ["b"]
+
+
+def test_a_task_that_outlives_the_block_is_told_so(spark: SparkSession, lake: ChaosCatalog) -> None:
+    async def late(gate: asyncio.Event) -> None:
+        await gate.wait()
+        spark.sql("CREATE TABLE lake.db.late AS SELECT 1 AS id")
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        with twophase.transaction(spark):
+            task = asyncio.create_task(late(gate))
+        gate.set()
+        with pytest.raises(TwoPhaseError, match="nothing of this one was started"):
+            await task
+
+    asyncio.run(main())
+    assert lake.list_tables("db") == []
 
 
 def test_a_thread_that_outlives_the_block_is_told_so(spark: SparkSession, lake: ChaosCatalog) -> None:

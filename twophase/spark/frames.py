@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+@live.carried()
 def create_table_as(
     df: DataFrame,
     catalog: Catalog | str,

@@ -1,14 +1,17 @@
 """The transactions of this process that Spark statements can join, and the statements that native writes run.
 
-A callback runs on another Python thread than the user's call, but on the same JVM thread. So the id of the surrounding
-transaction travels in a local property of Spark, and this registry finds the transaction by it.
+A block belongs to the context that it was opened in (:mod:`contextvars`), as tasks of asyncio share one thread. A
+callback runs on another Python thread than the user's call, but on the same JVM thread. So for each call the id of the
+surrounding transaction travels in a local property of Spark, and this registry finds the transaction by it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,16 @@ from twophase.spark.jvm.bridge import TRANSACTION_PROPERTY
 from twophase.transactions import Transaction, TransactionState
 
 if TYPE_CHECKING:
+    from twophase.spark.refresh import Kept
     from twophase.spark.session import Handle
+
+
+def _running_task() -> tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return loop, asyncio.current_task(loop)
 
 
 @dataclass
@@ -44,17 +56,26 @@ class LiveTransaction:
     handle: Handle
     transaction: Transaction
     hooks: tuple[JobStatusHook, ...] = ()
-    #: What was cached of each table before a statement wrote it: Spark's own names, with the storage levels.
-    _cached: dict[tuple[Catalog, ObjectPath], dict[str, Any]] = field(default_factory=dict)
+    #: The one on which it was opened: there the local property tells nothing of the code that runs.
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    #: The loop and the task of asyncio that opened it, if any: other tasks run on its thread, too.
+    task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = field(default_factory=_running_task)
+    #: What was cached of each table before a statement wrote it: Spark's own names, and how.
+    _cached: dict[tuple[Catalog, ObjectPath], dict[str, Kept]] = field(default_factory=dict)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is another task that runs on the block's thread now; asked from any thread."""
+        return self.task is not None and asyncio.current_task(self.task[0]) is not self.task[1]
 
     def set_caches_aside(self, catalog: Catalog, path: ObjectPath) -> None:
         """Before a statement: Spark would fill what is cached of its table with the new rows, for everyone to see."""
         found = self._cached.setdefault((catalog, path), {})
-        for name, level in self.handle.set_caches_aside(catalog, path):
-            found.setdefault(name, level)
+        for name, kept in self.handle.set_caches_aside(catalog, path):
+            found.setdefault(name, kept)
 
-    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
-        """What is to be cached again of a table that statements inserted into."""
+    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
+        """What is to be cached again of a table that statements wrote."""
         now = dict(self.handle.cached(catalog, path))
         return list({**self._cached.get((catalog, path), {}), **now}.items())
 
@@ -63,6 +84,11 @@ class LiveTransaction:
         for (catalog, path), cached in list(self._cached.items()):
             self.handle.refresh(catalog, path, cached=cached.items())
 
+
+#: The transaction of the block that the running code stands in.
+_context: ContextVar[str | None] = ContextVar("twophase.transaction", default=None)
+#: Behind the id in the local property of a thread that tasks may share, so that it is not known whose it was.
+_SHARED = "?"
 
 _live: dict[str, LiveTransaction] = {}
 #: The session of each block that has not ended: also while it is published, when no statement can join it any more.
@@ -116,13 +142,14 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
 
     What it raises is told at :func:`twophase.transaction`.
     """
-    _refuse_nested(handle.spark.sparkContext.getLocalProperty(TRANSACTION_PROPERTY))
+    _refuse_nested(_surrounding(handle))
     told = checked(hooks)
     tx = handle.coordinator.begin()
     live = LiveTransaction(handle, tx, told)
+    before = _context.get(), handle.jvm.local_property(TRANSACTION_PROPERTY)
     with _block(handle, tx.id):
         try:
-            with afterwards(lambda: _close(handle, tx)):
+            with afterwards(lambda: _close(live, *before)):
                 _open(live)
                 yield tx
             _commit(live)
@@ -133,21 +160,92 @@ def transaction(handle: Handle, hooks: Iterable[JobStatusHook] = ()) -> Iterator
             with carried_through(tx):
                 tx.abort(error)  # nothing once it has ended; what goes wrong in there is attached to the error
                 with suppress(Exception):  # Spark may have ended
-                    _close(handle, tx)
+                    _close(live, *before)
                     live.put_caches_back()
             raise
 
 
 def _open(live: LiveTransaction) -> None:
     register(live)
-    live.handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, live.transaction.id)
+    _context.set(live.transaction.id)
+    carried = live.transaction.id + (_SHARED if live.task else "")
+    live.handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, carried)
 
 
-def _close(handle: Handle, tx: Transaction) -> None:
-    if tx.is_inherited:
+def _close(live: LiveTransaction, context: str | None, carried: str | None) -> None:
+    """Nobody can join it any more, and where it still stands it is taken away. Idempotent."""
+    transaction_id = live.transaction.id
+    if live.transaction.is_inherited:
         return
-    unregister(tx.id)
-    handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, None)
+    unregister(transaction_id)
+    if _context.get() == transaction_id:
+        _context.set(context)
+    if _plain(live.handle.jvm.local_property(TRANSACTION_PROPERTY)) == transaction_id:
+        is_open = carried is not None and find(_plain(carried)) is not None
+        live.handle.spark.sparkContext.setLocalProperty(TRANSACTION_PROPERTY, carried if is_open else None)
+
+
+def _plain(carried: str | None) -> str:
+    return (carried or "").removesuffix(_SHARED)
+
+
+@contextmanager
+def carried() -> Iterator[None]:
+    """Around a call of the user: Spark's thread carries the transaction of the caller's context, and no other.
+
+    Raises
+    ------
+    TwoPhaseError
+        The thread was started by one of several tasks, and which one cannot be told.
+    """
+    context = _spark_context() if _live or _context.get() is not None else None
+    if context is None:  # nothing is asked of the JVM
+        yield
+        return
+    before = context.getLocalProperty(TRANSACTION_PROPERTY)
+    wanted = _of_caller(before)
+    if _context.get() is None and before and before.endswith(_SHARED) and _is_inherited(before):
+        raise _unsure(_plain(before))
+    if wanted == before:
+        yield
+        return
+    with afterwards(lambda: context.setLocalProperty(TRANSACTION_PROPERTY, before)):
+        context.setLocalProperty(TRANSACTION_PROPERTY, wanted)
+        yield
+
+
+def _spark_context() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+def _surrounding(handle: Handle) -> str | None:
+    return _context.get() or _of_caller(handle.jvm.local_property(TRANSACTION_PROPERTY))
+
+
+def _of_caller(carried: str | None) -> str | None:
+    """The transaction of the running code by its context; in a callback, or a thread of the block, what it carries."""
+    if (own := _context.get()) is not None or not carried:
+        return own
+    live = find(_plain(carried))
+    is_own_thread = live is not None and live.thread is threading.current_thread()
+    is_of_another_task = live is not None and carried.endswith(_SHARED) and live.is_elsewhere
+    return None if is_own_thread or is_of_another_task else _plain(carried)
+
+
+def _is_inherited(carried: str) -> bool:
+    live = find(_plain(carried))
+    return live is not None and live.thread is not threading.current_thread()
+
+
+def _unsure(transaction_id: str) -> TwoPhaseError:
+    return TwoPhaseError(
+        f"Whether this thread belongs to transaction {transaction_id} cannot be told: it was started where other tasks "
+        "may have run meanwhile. Nothing of the statement was started.",
+        transaction_id=transaction_id,
+        hint="Start it by asyncio.to_thread or as a pyspark.InheritableThread: these belong to their caller's block.",
+    )
 
 
 def _refuse_nested(transaction_id: str | None) -> None:
@@ -164,17 +262,16 @@ def _commit(live: LiveTransaction) -> None:
     tx.require_own()
     # Ctrl-C waits, for Py4J would make an error of the store of it; and Spark would keep the rows from before.
     with carried_through(tx):
-        written = [(p.catalog, p.path, live.cached(p.catalog, p.path)) for p in tx.participants if p.purpose.inserts]
-        made = [(p.catalog, p.path) for p in tx.participants if not p.purpose.inserts]
-        with _if_published(tx, lambda: _refresh(handle, made, written)):
+        written = [(p, live.cached(p.catalog, p.path)) for p in tx.participants]
+        with _if_published(tx, lambda: _refresh(handle, written)):
             tx.commit()
 
 
-def _refresh(handle: Handle, made: list[Any], written: list[Any]) -> None:
-    for catalog, path in made:
-        handle.refresh(catalog, path)
-    for catalog, path, cached in written:
-        handle.refresh(catalog, path, cached=cached)
+def _refresh(handle: Handle, written: Iterable[tuple[TwoPhaseCatalogTable, list[tuple[str, Kept]]]]) -> None:
+    # What was made first: a cache that is filled again may read it.
+    for participant, cached in sorted(written, key=lambda found: found[0].purpose.inserts):
+        replaced = not participant.purpose.inserts
+        handle.refresh(participant.catalog, participant.path, cached=cached, replaced=replaced)
 
 
 @contextmanager
@@ -197,7 +294,7 @@ def current(handle: Handle) -> LiveTransaction | None:
     TransactionAborted
         It belongs to another session.
     """
-    transaction_id = handle.jvm.local_property(TRANSACTION_PROPERTY)
+    transaction_id = _surrounding(handle)
     if not transaction_id:
         return None
     live = find(transaction_id)
@@ -205,7 +302,7 @@ def current(handle: Handle) -> LiveTransaction | None:
         raise TwoPhaseError(
             f"Transaction {transaction_id} has ended: no more statements can join it; nothing of this one was started.",
             transaction_id=transaction_id,
-            hint="A thread started inside the block outlived it; wait for it before the block ends.",
+            hint="A thread or task started inside the block outlived it; wait for it before the block ends.",
         )
     if live.handle is not handle:
         raise TransactionAborted(
@@ -321,9 +418,8 @@ def finish_statement(handle: Handle | None, statement: Statement, definition: Ta
         Of the table after it.
     """
     if statement.autocommit and handle is not None:
-        catalog, path = statement.participant.catalog, statement.participant.path
-        cached = handle.cached(catalog, path) if statement.participant.purpose.inserts else []
-        with _if_published(statement.transaction, lambda: handle.refresh(catalog, path, cached=cached)):
+        written = [(participant := statement.participant, handle.cached(participant.catalog, participant.path))]
+        with _if_published(statement.transaction, lambda: _refresh(handle, written)):
             statement.finish()
         return
     try:

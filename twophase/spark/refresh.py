@@ -7,6 +7,7 @@ found by its plan. Where nothing is cached this costs one call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
@@ -23,6 +24,21 @@ log = logger("twophase.spark")
 _SESSION = "spark_catalog"
 
 
+@dataclass(frozen=True)
+class Kept:
+    """How a table is cached.
+
+    Attributes
+    ----------
+    level : pyspark.StorageLevel
+    columns : str
+        What is cached of it.
+    """
+
+    level: Any
+    columns: str
+
+
 class Refresher:
     """Invalidates caches for one attached session, and in its sisters.
 
@@ -35,19 +51,19 @@ class Refresher:
         self._handle = handle
         self._jvm = handle.jvm
 
-    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
-        """Names under which a table is cached, and the storage levels."""
+    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
+        """Names under which a table is cached, and how."""
         if self._jvm.nothing_cached():
             return []
         found = []
         for parts in self._names(catalog, path):
             name = ".".join(quote(part) for part in parts)
-            level = self._level(name)
-            if level is not None:
-                found.append((name, level))
+            kept = self._kept(name)
+            if kept is not None:
+                found.append((name, kept))
         return found
 
-    def set_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
+    def set_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
         """Forget what is cached under the table's name in its own catalog, and tell all that was cached of it.
 
         What is cached under a name of Spark's own catalog stays: it never has a staged row.
@@ -57,20 +73,27 @@ class Refresher:
             self._jvm.uncache(self._own_name(catalog, path))
         return found
 
-    def _level(self, name: str) -> Any:
+    def _kept(self, name: str) -> Kept | None:
         try:
-            level = self._handle.spark.table(name).storageLevel
+            frame = self._handle.spark.table(name)
+            level = frame.storageLevel
         except Exception:  # a table that cannot be read is not cached
             return None
-        return level if level.useMemory or level.useDisk or level.useOffHeap else None
+        return Kept(level, _columns(frame)) if level.useMemory or level.useDisk or level.useOffHeap else None
 
-    def refresh(self, catalog: Catalog, path: ObjectPath, cached: Iterable[tuple[str, Any]]) -> None:
-        """Forget, then cache again what was cached. A publish never fails because of this."""
+    def refresh(
+        self, catalog: Catalog, path: ObjectPath, cached: Iterable[tuple[str, Kept]], *, replaced: bool
+    ) -> None:
+        """Forget, then cache again what was cached. A publish never fails because of this.
+
+        A table that was replaced by one of other columns is not the one that was cached: as Spark has it.
+        """
         try:
             if self._follows(catalog, path):
                 return
-            for name, level in cached:
-                self._handle.spark.catalog.cacheTable(name, level)
+            for name, kept in cached:
+                if not replaced or _columns(self._handle.spark.table(name)) == kept.columns:
+                    self._handle.spark.catalog.cacheTable(name, kept.level)
         except Exception:
             log.warning("Spark's caches of %s.%s could not be refreshed.", catalog.name, path, exc_info=True)
 
@@ -110,3 +133,7 @@ class Refresher:
             return catalog.read_source(path).kind == "session_table"
         except TwoPhaseError:
             return False
+
+
+def _columns(frame: Any) -> str:
+    return str(frame.schema.simpleString())

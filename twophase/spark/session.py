@@ -23,7 +23,7 @@ from twophase.spark.listener import JobTracker
 from twophase.spark.native.catalog import CATALOG_ANSWERS, NativeCatalog
 from twophase.spark.native.table import TABLE_ANSWERS
 from twophase.spark.options import Options
-from twophase.spark.refresh import Refresher
+from twophase.spark.refresh import Kept, Refresher
 from twophase.spark.routing import doors
 from twophase.timeline import Timeline
 from twophase.transactions import Transaction
@@ -202,17 +202,19 @@ class Handle:
             hint=f"Run it before or after the transaction, or {options.PREFER}.",
         )
 
-    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
-        """Under which names a table is cached, with the storage level of each."""
+    def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
+        """Under which names a table is cached, and how."""
         return self._refresher.cached(catalog, path)
 
-    def set_caches_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Any]]:
-        """Forget what is cached of a table that a transaction writes; the names, each with its storage level."""
+    def set_caches_aside(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
+        """Forget what is cached of a table that a transaction writes; the names, and how each is cached."""
         return self._refresher.set_aside(catalog, path)
 
-    def refresh(self, catalog: Catalog, path: ObjectPath, *, cached: Iterable[tuple[str, Any]] = ()) -> None:
+    def refresh(
+        self, catalog: Catalog, path: ObjectPath, *, cached: Iterable[tuple[str, Kept]] = (), replaced: bool = False
+    ) -> None:
         """Make Spark forget what it kept of a table, in every attached session, and cache again what was cached."""
-        self._refresher.refresh(catalog, path, cached)
+        self._refresher.refresh(catalog, path, cached, replaced=replaced)
 
     # -- coming and going ----------------------------------------------------------------------------------------
 

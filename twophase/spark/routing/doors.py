@@ -3,7 +3,7 @@
 The few doors through which a job writes tables are wrapped once for the process: ``SparkSession.sql``,
 ``DataFrameWriter.saveAsTable`` and ``insertInto``, ``DataFrame.writeTo`` and ``mergeInto``,
 ``DataStreamWriter.toTable``; for reads inside a transaction ``SparkSession.table`` and ``DataFrameReader.table``; for
-streaming ones ``DataStreamReader.table``; and those of ``spark.catalog``
+streaming ones ``DataStreamReader.table``; ``InheritableThread.start``; and those of ``spark.catalog``
 (:mod:`twophase.spark.routing.catalog_api`). A session that is not attached goes straight through. What becomes of a
 statement of an attached one is decided in :mod:`twophase.spark.routing.router`.
 """
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from twophase.spark import live
 from twophase.spark.routing import catalog_api, writers
 from twophase.spark.routing.ddl import Change
 from twophase.spark.routing.router import Original, Router
@@ -83,7 +84,8 @@ def _wrap(owner: Any, name: str, door: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def routed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return door(original, self, *args, **kwargs)
+        with live.carried():
+            return door(original, self, *args, **kwargs)
 
     _wrapped[(owner, name)] = (original, routed)
     setattr(owner, name, routed)
@@ -173,7 +175,12 @@ def _read_stream(original: Original, reader: Any, tableName: Any, *args: Any, **
     return original(reader, tableName, *args, **kwargs)
 
 
+def _start_thread(original: Original, thread: Any) -> None:
+    original(thread)  # It takes along what Spark's thread carries.
+
+
 def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
+    from pyspark import InheritableThread
     from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.readwriter import DataFrameReader, DataFrameWriter
     from pyspark.sql.session import SparkSession
@@ -189,5 +196,6 @@ def _doors() -> dict[tuple[Any, str], Callable[..., Any]]:
         (DataFrame, "mergeInto"): _merge_into,
         (DataStreamWriter, "toTable"): _to_table,
         (DataStreamReader, "table"): _read_stream,
+        (InheritableThread, "start"): _start_thread,
         **catalog_api.doors(router_of),
     }

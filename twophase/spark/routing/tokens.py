@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# What may be of any length is read in runs and never given back (``++``): the engine keeps a record of each step that it
-# could take back, and for each character that would be a hundred bytes.
+# What may be of any length is read in runs and never given back (``++``): the engine keeps a record of each step that
+# it could take back, and for each character that would be a hundred bytes.
 _COMMENT = r"--[^\\\r\n]*+(?:\\(?:\r?\n)?[^\\\r\n]*+)*+|/\*(?!\+)"
 _STRING = "|".join(rf"{quote}[^{quote}\\]*+(?:(?:\\.|{quote * 2})[^{quote}\\]*+)*+{quote}" for quote in "'\"")
 #: One whose last quote is doubled and so ends nothing: it ends before that.

@@ -16,6 +16,7 @@ from pyspark.sql.readwriter import DataFrameWriterV2
 
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose
+from twophase.spark import live
 from twophase.spark.jvm.formats import has_source
 from twophase.spark.jvm.writers import (
     StoredFacts,
@@ -47,7 +48,8 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     ruling = _ruling_of_save(router, facts, name, writer._df)
     target = ruling.ours
     if target is None:
-        router.stays_outside(name)
+        if ruling.owner is not Owner.NOBODY:
+            router.stays_outside(name)
         save(name)
         return
     if ruling.facts is not None and facts.mode == "Ignore":
@@ -117,8 +119,8 @@ def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> R
             problem = f"its format, columns or layout are not those of {target.path} as this transaction has left it"
             router.unprotected(problem, hint="Append what fits that")
         return Ruling(Owner.SPARK, target, existing)
-    if existing is not None and existing.provider is None and facts.mode == "Overwrite":
-        return Ruling(Owner.SPARK, target, existing)  # a view, which Spark drops
+    if existing is not None and existing.provider is None:  # a view, which Spark drops or refuses
+        return Ruling(Owner.SPARK if facts.mode == "Overwrite" else Owner.NOBODY, target, existing)
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
     made = router.ownership.of_new(parts, facts.source)
     return made if made.ours and router.offers(target, purpose) else Ruling(Owner.SPARK, target)
@@ -275,12 +277,14 @@ class RoutedWriter(DataFrameWriterV2):
     def overwritePartitions(self) -> None:  # noqa: N802
         self._write("overwritePartitions", Purpose.INSERT_OVERWRITE)
 
+    @live.carried()
     def _make(self, method: str, purpose: Purpose) -> None:
         router = self._router
         parts = router.parts(self._table)
         target = router.ownership.of_new(parts, self._provider).ours if parts else None
         self._run(method, target if target and self._offers(target, purpose) else None)
 
+    @live.carried()
     def _write(self, method: str, purpose: Purpose, *args: Any) -> None:
         router = self._router
         parts = router.parts(self._table)
