@@ -21,11 +21,15 @@ from pyarrow import fs
 
 from twophase.catalogs import fsync
 from twophase.catalogs.location_identity import Identities, are_same
-from twophase.errors import CatalogError
+from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.redaction import redact
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 #: Hadoop's schemes by the name that Arrow knows.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gs": "gs", "hdfs": "hdfs", "viewfs": "viewfs"}
+
+#: The option that lets tables on other file systems be written.
+UNTRIED = "spark.twophase.storage.untested"
 
 _UMASK = "spark.hadoop.fs.permissions.umask-mode"
 #: The option of a write by Spark after which Hadoop leaves no ``_SUCCESS``.
@@ -89,6 +93,34 @@ def same(one: str | None, other: str | None) -> bool:
 def is_below(location: str, root: str) -> bool:
     """Whether a location is the root or inside it; :class:`Root` for many locations."""
     return Root(root).holds(location)
+
+
+def refuse_untried(path: object, *locations: str | None, allowed: bool) -> None:
+    """Refuse to write a table that is stored where no file system was tried; asks no file system.
+
+    Parameters
+    ----------
+    path : ObjectPath
+        The table.
+    *locations : str or None
+        Where rows of it are or will be.
+    allowed : bool
+        Whether the user wants it all the same.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+    """
+    if allowed:
+        return
+    for location in locations:
+        if location and not normal(location).startswith("file:"):
+            raise AtomicityNotSupportedError(
+                f"{path} was not written: it is stored at {redact(location)}, and twophase was tried on local file "
+                "systems only. Nothing was started.",
+                path=str(path),
+                hint=f"Call detach(), set {UNTRIED}=allow, and attach again, to have it written there all the same.",
+            )
 
 
 class Root:

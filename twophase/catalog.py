@@ -117,6 +117,8 @@ class Environment:
         Whether what is staged and published on this machine's file systems must survive a power cut.
     conf : mapping of str to str
         The session's Spark SQL configuration, read only.
+    allows_untested_storage : bool
+        Whether tables are written on file systems that were not tried, which are all but local ones.
     """
 
     session_metastore: Any = None
@@ -127,6 +129,7 @@ class Environment:
     retention: float = 86_400.0
     fsync: bool = True
     conf: Mapping[str, str] = {}
+    allows_untested_storage: bool = False
 
     def executor_problems(self, modules: Sequence[str]) -> list[str]:
         """Which of these modules the executors cannot import, in words with what to do; for :meth:`Catalog.check`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalogs.files import normal
+from twophase.catalogs.files import normal, refuse_untried
 from twophase.catalogs.hive import identity, layout, linking, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
@@ -137,6 +137,7 @@ class _Offer:
         self.places = catalog.places(path)
 
     def make(self) -> HiveParticipant:
+        self._refuse_untried(None if self.found is None else self.found.location, self._fixed_location())
         kind = self._class()
         document = {
             "class": kind.__name__,
@@ -159,7 +160,11 @@ class _Offer:
         }
         if kind.recipe == RENAME:
             document |= self._places(kind)
+        self._refuse_untried(str(document["version"]), str(document.get("target") or ""))
         return kind(self.catalog, document, self.wanted)
+
+    def _refuse_untried(self, *locations: str | None) -> None:
+        refuse_untried(self.path, *locations, allowed=self.catalog.environment.allows_untested_storage)
 
     # -- the document --------------------------------------------------------------------------------------------
 
@@ -297,6 +302,8 @@ class _Offer:
         for part in self.catalog.metastore.list_partitions(self.found):
             key = layout.partition_key(dict(part.values), columns)
             in_scope = scope is None or linking.in_scope(scope, key, columns, replaced=True)
+            if in_scope:
+                self._refuse_untried(part.location)
             if in_scope and not self.places.is_partitions(part.location, key, columns, root):
                 return True
         return False

@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.lakehouse import definitions, evolving, layout, sorting, writing
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
 from twophase.catalogs.lakehouse.store import Loaded
@@ -60,6 +61,7 @@ def offer(
     else:
         facts = _new_table(catalog, path, definition, loaded if effect == REPLACE else None, key)
     writing.target_size(path, facts["properties"])
+    refuse_untried(path, facts["location"], allowed=catalog.environment.allows_untested_storage)
     scope = _scope(context, facts) if purpose is Purpose.INSERT_OVERWRITE else None
     return {
         "path": path.to_document(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -623,6 +625,43 @@ def test_the_port_for_callbacks_answers_the_jvm_alone_and_only_what_java_may_cal
         "True",
         "detached [3]",
     ], done.stderr
+
+
+#: A job of a newcomer, whose environment is not activated: the first ``python3`` of the PATH lacks everything.
+NEW = """
+import sys
+from pyspark.sql import SparkSession
+import twophase
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
+    .config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
+    .config("spark.sql.catalog.lite", "twophase.jdbc")
+    .config("spark.sql.catalog.lite.url", f"sqlite:///{sys.argv[1]}/shop.db").getOrCreate()
+)
+handle = twophase.attach(spark)
+try:
+    spark.sql("CREATE TABLE lite.main.t AS SELECT 1 AS id")
+    print(spark.table("lite.main.t").count(), spark.sparkContext.pythonExec)
+except twophase.errors.ConfigurationError as error:
+    print("No row was written" in str(error), "PYSPARK_PYTHON" in str(error))
+    print(handle.catalog("lite").list_tables("main"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_named", [False, True])
+def test_tasks_run_in_the_drivers_python_where_none_is_named(tmp_path: Path, is_named: bool) -> None:
+    venv.create(tmp_path / "bare")
+    python = tmp_path / "bare" / "bin" / "python3"
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYSPARK_PYTHON", None)
+    if is_named:
+        environment["PYSPARK_PYTHON"] = str(python)
+    command = [sys.executable, "-c", NEW, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+
+    # What the user's own functions run in stays what Spark chose.
+    assert done.stdout.strip() == ("True True\n[]" if is_named else "1 python3"), done.stderr
 
 
 def test_importing_twophase_imports_no_pyspark() -> None:

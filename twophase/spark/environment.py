@@ -55,6 +55,7 @@ class SessionEnvironment(Environment):
         self._jvm = jvm
         self.retention = settings.retention
         self.fsync = settings.fsync
+        self.allows_untested_storage = settings.untested_storage
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm)
         self.partition_runner = SparkPartitions()

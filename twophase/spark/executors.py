@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from twophase.errors import ConfigurationError
+from twophase.spark.jvm.interpreter import is_local, is_own, own_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,6 +17,27 @@ _CURE = (
     "Spark takes the first python3 of the PATH there unless PYSPARK_PYTHON (or spark.pyspark.python) names another: "
     "let it name a Python that has twophase, on every machine of the cluster."
 )
+
+
+#: What :func:`require_python` has asked of already.
+_able: WeakSet[Any] = WeakSet()
+
+
+def require_python(spark: Any) -> None:
+    """Refuse to write by tasks in Python where these cannot run; asked once for each application, by a job of one task.
+
+    Raises
+    ------
+    ConfigurationError
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or is_own(context) or context in _able:
+        return
+    if is_local(context) and context.pythonExec == sys.executable:
+        return
+    if problems := executor_problems(spark, [__name__.partition(".")[0]]):
+        raise ConfigurationError(f"{problems[0].partition('. ')[0]}. No row was written.", hint=_CURE)
+    _able.add(context)
 
 
 def executor_problems(spark: SparkSession, modules: Sequence[str]) -> list[str]:
@@ -29,7 +55,10 @@ def executor_problems(spark: SparkSession, modules: Sequence[str]) -> list[str]:
         At most one sentence, with what to do.
     """
     try:
-        missing = spark.sparkContext.parallelize([list(modules)], 1).map(_importer()).collect()[0]
+        asked = spark.sparkContext.parallelize([list(modules)], 1).map(_importer())
+        with own_python(spark):
+            asked._jrdd  # noqa: B018 (it is made, and kept)
+        missing = asked.collect()[0]
     except Exception as error:  # whatever it is, the doctor tells it
         return [f"The executors cannot run Python: {_reason(error)}. {_CURE}"]
     return [f"The executors' Python lacks {', '.join(missing)}. {_CURE}"] if missing else []

@@ -32,6 +32,7 @@ KNOWN: Mapping[str, str] = {
     "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
     "wait": "how long a write waits for others that publish its table, such as 30s or 5m; 0: not at all (default: 30s)",
     "fsync": "true or false: whether what is acknowledged survives a power cut (default: true)",
+    "storage.untested": "refuse or allow writes to tables on file systems that are not local (default: refuse)",
     "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
 }
 
@@ -89,6 +90,8 @@ class Options:
     fsync : bool
         Whether what is published survives a power cut.
     coordinator : str or None
+    untested_storage : bool
+        Whether tables on file systems are written that were not tried.
     """
 
     catalogs: tuple[CatalogOptions, ...]
@@ -100,6 +103,7 @@ class Options:
     wait: float = 30.0
     fsync: bool = True
     coordinator: str | None = None
+    untested_storage: bool = False
 
 
 def read(configuration: Mapping[str, str]) -> Options:
@@ -139,6 +143,8 @@ def read(configuration: Mapping[str, str]) -> Options:
         wait=duration("wait", own.get("wait", "30s")),
         fsync=_one_of("fsync", own.get("fsync", "true"), ("true", "false")) == "true",
         coordinator=own.get("coordinator") or None,
+        untested_storage=_one_of("storage.untested", own.get("storage.untested", "refuse"), ("refuse", "allow"))
+        == "allow",
     )
 
 

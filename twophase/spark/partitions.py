@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twophase.spark.executors import require_python
+from twophase.spark.jvm.interpreter import own_python
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -39,7 +42,7 @@ class SparkPartitions:
         PySparkException
             The user's own error, or that of ``work``.
         """
-        answers = df.mapInArrow(_Answering(work), "answer BINARY").collect()
+        answers = _mapped(df, _Answering(work), "answer BINARY").collect()
         return [pickle.loads(bytes(row[0])) for row in answers]
 
     def map(self, df: DataFrame, items: Sequence[str], work: Callable[[Sequence[str]], list[Any]]) -> list[Any]:
@@ -88,8 +91,14 @@ class SparkPartitions:
         # PySpark looks each column up by its bare name, and so finds none with such a character in it.
         if any("." in name or "`" in name for name in names):
             df, work = df.toDF(*(f"_{number}" for number in range(len(names)))), _Renamed(work, names)
-        answers = df.mapInArrow(_Task(work), "rows BIGINT").collect()
+        answers = _mapped(df, _Task(work), "rows BIGINT").collect()
         return sum(row[0] for row in answers)
+
+
+def _mapped(df: DataFrame, work: _Answering | _Task, answer: str) -> DataFrame:
+    require_python(df.sparkSession)
+    with own_python(df.sparkSession):
+        return df.mapInArrow(work, answer)
 
 
 class _Renamed:

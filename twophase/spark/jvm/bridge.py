@@ -20,6 +20,7 @@ from py4j.protocol import Py4JNetworkError
 from twophase.errors import ConfigurationError
 from twophase.model import quote
 from twophase.spark.jvm import callbacks
+from twophase.spark.jvm.interpreter import own_python
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
@@ -392,9 +393,9 @@ class Jvm:
         with private_name("PythonPartitionReaderFactory", self.spark):
             returned = _parse_datatype_json_string(str(struct.json()))
             pickled = bytearray(CloudPickleSerializer().dumps((function, returned)))
-            source = self.kind(_PYTHON_SOURCE + "UserDefinedPythonDataSource")(
-                _wrap_function(self.spark.sparkContext, function)
-            )
+            with own_python(self.spark):
+                wrapped = _wrap_function(self.spark.sparkContext, function)
+            source = self.kind(_PYTHON_SOURCE + "UserDefinedPythonDataSource")(wrapped)
             none = self.kind("scala.Option").empty()
             factory = self.kind(_PYTHON_SOURCE + "PythonPartitionReaderFactory")
             width = factory._java_lang_class.getConstructors()[0].getParameterCount()

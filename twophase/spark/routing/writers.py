@@ -112,6 +112,8 @@ def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> R
         return ruling
     if existing is not None and facts.mode == "Ignore":
         return Ruling(Owner.OURS, target, existing)
+    if existing is not None and existing.provider is None:  # a view, which Spark drops or refuses
+        return Ruling(Owner.SPARK if facts.mode == "Overwrite" else Owner.NOBODY, target, existing)
     if existing is not None and facts.mode == "Append":
         if _appends(router, ruling, facts, df):
             return ruling
@@ -119,8 +121,6 @@ def _ruling_of_save(router: Router, facts: WriterFacts, name: str, df: Any) -> R
             problem = f"its format, columns or layout are not those of {target.path} as this transaction has left it"
             router.unprotected(problem, hint="Append what fits that")
         return Ruling(Owner.SPARK, target, existing)
-    if existing is not None and existing.provider is None:  # a view, which Spark drops or refuses
-        return Ruling(Owner.SPARK if facts.mode == "Overwrite" else Owner.NOBODY, target, existing)
     purpose = Purpose.CREATE_OR_REPLACE_TABLE_AS if facts.mode == "Overwrite" else Purpose.CREATE_TABLE_AS
     made = router.ownership.of_new(parts, facts.source)
     return made if made.ours and router.offers(target, purpose) else Ruling(Owner.SPARK, target)

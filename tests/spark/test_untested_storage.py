@@ -1,0 +1,115 @@
+"""A table on a file system that was not tried is not written by mistake: refused before any work, or as stock Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.conftest import Start
+from tests.spark.routed import rows
+from twophase.catalogs.files import Files
+from twophase.errors import AtomicityNotSupportedError
+
+pytestmark = pytest.mark.spark40
+
+OPTION = "spark.twophase.storage.untested"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Hadoop knows as ``viewfs://far/``."""
+    return tmp_path_factory.mktemp("far")
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start, place: Path) -> SparkSession:
+    return start(
+        {
+            "spark.hadoop.fs.viewfs.mounttable.far.linkFallback": f"file://{place}",
+            "spark.sql.catalog.distant": "twophase.lakehouse",
+            "spark.sql.catalog.distant.uri": f"sqlite:///{place}/lake.db",
+            "spark.sql.catalog.distant.warehouse": "viewfs://far/lake",
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def tables(spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tables of stock Spark that are stored there; nobody may ask Arrow for the place."""
+
+    def asked(_: Files, name: str, location: str) -> Any:
+        raise LookupError(f"{name} was asked for {location}")
+
+    monkeypatch.setattr(Files, "_open", asked)
+    twophase.attach(spark).detach()
+    spark.sql("CREATE DATABASE away LOCATION 'viewfs://far/away'")
+    spark.sql("CREATE TABLE t (id BIGINT) USING parquet LOCATION 'viewfs://far/t'")
+    spark.sql("INSERT INTO t VALUES (1)")
+    yield
+    twophase.attach(spark).detach()
+    spark.sql("DROP DATABASE away CASCADE")
+    spark.sql("DROP TABLE t")
+    shutil.rmtree(place / "t")
+    for key in (OPTION, "spark.twophase.atomicity"):
+        spark.conf.unset(key)
+
+
+WRITES = [
+    "INSERT INTO t VALUES (2)",
+    "INSERT OVERWRITE t VALUES (2)",
+    "CREATE OR REPLACE TABLE t AS SELECT 2L AS id",
+    "CREATE TABLE made LOCATION 'viewfs://far/made' AS SELECT 2 AS id",
+    "CREATE TABLE away.made AS SELECT 2 AS id",
+    "CREATE TABLE distant.d.made AS SELECT 2 AS id",
+]
+
+
+def test_a_write_of_a_table_there_is_refused_before_any_work(spark: SparkSession, place: Path) -> None:
+    twophase.attach(spark)
+    spark.sql("CREATE DATABASE IF NOT EXISTS distant.d")
+    before = sorted(place.rglob("*"))
+    for text in WRITES:
+        with pytest.raises(AtomicityNotSupportedError) as caught:
+            spark.sql(text)
+        message = str(caught.value)
+        assert "viewfs://far/" in message
+        assert f"{OPTION}=allow" in message
+        assert str(caught.value.path).rpartition(".")[2] in text
+    with pytest.raises(AtomicityNotSupportedError):
+        spark.range(1).write.mode("append").saveAsTable("t")
+    with pytest.raises(AtomicityNotSupportedError), twophase.transaction(spark):
+        spark.sql("INSERT INTO t VALUES (2)")
+
+    assert sorted(place.rglob("*")) == before
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+def test_reads_and_tables_without_rows_are_sparks_own(spark: SparkSession) -> None:
+    twophase.attach(spark)
+    spark.sql("CREATE TABLE away.empty (id INT)")
+    assert rows(spark, "SELECT * FROM away.empty") == []
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES (k = 'v')")
+    spark.sql("DROP TABLE away.empty")
+
+
+def test_under_preferred_it_runs_as_in_stock_spark_with_one_warning(spark: SparkSession) -> None:
+    spark.conf.set("spark.twophase.atomicity", "preferred")
+    twophase.attach(spark)
+    with pytest.warns(RuntimeWarning, match="viewfs://far/t") as told:
+        spark.sql("INSERT INTO t VALUES (2)")
+    assert len(told) == 1
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+
+
+def test_the_option_lets_it_be_written_all_the_same(spark: SparkSession) -> None:
+    spark.conf.set(OPTION, "allow")
+    twophase.attach(spark)
+    with pytest.raises(LookupError, match="viewfs://far was asked for viewfs://far/t"):
+        spark.sql("INSERT INTO t VALUES (2)")
