@@ -90,14 +90,17 @@ def clean(coordinator: Coordinator, catalogs: Iterable[Catalog], dry_run: bool =
     timeline = coordinator.timeline
     if not dry_run:
         _remove_leftovers(coordinator)
-    return [done for catalog in catalogs for done in _clean_one(timeline, catalog, dry_run)]
+    done = [one for catalog in catalogs for one in _clean_one(timeline, catalog, dry_run)]
+    if not dry_run:
+        coordinator.prune()
+    return done
 
 
 def _remove_leftovers(coordinator: Coordinator) -> None:
     """What a transaction could not remove at its end is tried again, by the participants themselves."""
     coordinator.recover(own_only=False)
-    for record in coordinator.timeline.transactions():
-        if not record.is_open and record.left_behind:
+    for record in coordinator.timeline.transactions(left_behind=True):
+        if not record.is_open:
             coordinator.recover(transaction_id=record.id)
 
 
@@ -127,6 +130,8 @@ def _removed(catalog: Catalog, residue: Residue, error: Exception | None) -> Cle
 
 def _why_kept(timeline: Timeline, residue: Residue, retention: float, dry_run: bool) -> str | None:
     record = timeline.transaction(residue.transaction_id)
+    if record is None and timeline.how_ended(residue.transaction_id) is not None:
+        return None  # Long ago: its row is pruned.
     if record is None:
         return "its transaction is not on this timeline; it may be alive on another one"
     if record.is_open:

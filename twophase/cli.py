@@ -57,7 +57,14 @@ class Context:
 
     def timeline(self) -> Timeline:
         """The timeline alone, without Spark; it must be there already."""
-        return Timeline(self.url or self.conf.get(_TIMELINE) or self._default(), create=False)
+        from twophase.spark.options import timeline_password
+
+        conf = self._with_url()
+        password = timeline_password(conf)
+        return Timeline(conf.get(_TIMELINE) or self._default(), create=False, password=password)
+
+    def _with_url(self) -> dict[str, str]:
+        return self.conf if self.url is None else {**self.conf, _TIMELINE: self.url}
 
     def _default(self) -> str:
         from twophase.spark.options import default_timeline
@@ -69,8 +76,7 @@ class Context:
         """A Spark session with its catalogs, attached."""
         from twophase.spark.session import cli_session
 
-        conf = {"spark.ui.showConsoleProgress": "false", **self.conf}
-        self._handle = cli_session(conf if self.url is None else {**conf, _TIMELINE: self.url})
+        self._handle = cli_session({"spark.ui.showConsoleProgress": "false", **self._with_url()})
         return self._handle
 
     def close(self) -> None:
@@ -349,6 +355,11 @@ def _execute(handle: Any, statement: str, limit: int) -> Answer:
 
 def _find(line: Timeline, transaction_id: str) -> TransactionRecord:
     record = line.transaction(transaction_id)
+    if record is None and (end := line.how_ended(transaction_id)) is not None:
+        raise ConfigurationError(
+            f"Transaction {transaction_id} ended as {end.name}, longer ago than spark.twophase.timeline.retention: "
+            f"the timeline {line.display_url} has forgotten the rest.",
+        )
     if record is None:
         raise ConfigurationError(
             f"There is no transaction {transaction_id} on the timeline {line.display_url}.",

@@ -24,6 +24,9 @@ __all__ = ["Coordinator", "Recovered"]
 
 _log = logger("twophase")
 
+#: A step of pruning, which takes some milliseconds.
+_PRUNED_AT_ONCE = 500
+
 
 class Coordinator:
     """Runs transactions over catalogs, with one timeline.
@@ -40,6 +43,8 @@ class Coordinator:
         After so many seconds of silence others may take a transaction over.
     wait_seconds : float
         How long a write waits for another transaction that is publishing to the same table; 0: not at all.
+    retention_seconds : float
+        How long the timeline keeps the rows of transactions that have ended and left nothing behind.
     user, application : str, optional
         For the timeline: who ran it, and what.
     """
@@ -52,6 +57,7 @@ class Coordinator:
         name: str,
         lease_seconds: float = 60.0,
         wait_seconds: float = 30.0,
+        retention_seconds: float = 30 * 86_400.0,
         user: str | None = None,
         application: str = "",
     ) -> None:
@@ -59,6 +65,7 @@ class Coordinator:
         self.name = coordinator_name(name)
         self.wait_seconds = wait_seconds
         self._lease_seconds = lease_seconds
+        self._retention_seconds = retention_seconds
         self._user = _user() if user is None else user
         self._application = application
         self._heartbeat = Heartbeat(timeline, lease_seconds / 4)
@@ -122,6 +129,27 @@ class Coordinator:
             What has ended by that.
         """
         return [recovered for recovered in self._recovery.decided_elsewhere(self.name) if recovered.is_resolved]
+
+    def prune(self, limit: int | None = None) -> int:
+        """Forget what ended longer ago than the timeline's retention, and left nothing behind.
+
+        Parameters
+        ----------
+        limit : int, optional
+            At most about so many; all when None, in steps between which others can write.
+
+        Returns
+        -------
+        int
+            How many it was.
+        """
+        pruned = 0
+        while limit is None or pruned < limit:
+            step = self.timeline.prune(self._retention_seconds, limit=_PRUNED_AT_ONCE)
+            pruned += step
+            if step < _PRUNED_AT_ONCE:
+                break
+        return pruned
 
     def close(self) -> None:
         """Abort what is still live, stop the heartbeat and release the timeline. Idempotent."""

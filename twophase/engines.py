@@ -17,10 +17,23 @@ from twophase.liveness import steady_clock
 from twophase.redaction import is_secret
 
 _BUSY_MILLISECONDS = 30_000
+#: Drivers that take the parameters of libpq.
+_LIBPQ = ("psycopg", "psycopg2", "psycopg2cffi")
+#: Well below a lease of the usual length. Milliseconds; all others are seconds.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 20_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+_WAIT_FOR_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
 _PORTS = {"postgresql": 5432}
 
 
-def create(url: str, *, create: bool = True) -> sa.Engine:
+def create(url: str, *, create: bool = True, password: str | None = None) -> sa.Engine:
     """An engine for a timeline's URL.
 
     Raises
@@ -28,18 +41,36 @@ def create(url: str, *, create: bool = True) -> sa.Engine:
     TimelineError
         The URL is wrong, its driver is not installed, or it names nothing durable.
     """
-    parsed = _parse(url)
-    if parsed.get_backend_name() != "sqlite":
-        # Whoever has waited for a lock must see what was committed meanwhile, whatever the server's default is.
-        return _engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
-    _check_file(parsed, create)
-    engine = _engine(parsed, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
+    place = _with_password(parsed(url), password)
+    if place.get_backend_name() != "sqlite":
+        return _server(place)
+    _check_file(place, create)
+    engine = _engine(place, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
     sa.event.listen(engine, "connect", _configure_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _parse(url: str) -> URL:
+def _with_password(url: URL, password: str | None) -> URL:
+    if password is None:
+        return url
+    if url.get_backend_name() == "sqlite":
+        raise TimelineError("A password is given for the timeline, which is a file.", hint="Leave it out.")
+    if url.password is not None or "password" in url.query:
+        raise TimelineError(
+            f"The password of the timeline {shown(url)} is given twice.", hint="Leave it out of the URL."
+        )
+    return url.set(password=password)
+
+
+def parsed(url: str) -> URL:
+    """A timeline's URL.
+
+    Raises
+    ------
+    TimelineError
+        It cannot be read.
+    """
     try:
         return make_url(url)
     except (ArgumentError, ValueError):  # ValueError: a port that is no number
@@ -48,6 +79,25 @@ def _parse(url: str) -> URL:
             "The timeline's URL cannot be read.",
             hint="Write it as SQLAlchemy does: sqlite:////directory/timeline.db or postgresql+psycopg://user@host/db",
         ) from None
+
+
+def _server(url: URL) -> sa.Engine:
+    """Where the driver lets us, nothing hangs for longer than half a minute on a server that has gone silently."""
+    arguments: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql" and url.get_driver_name() in _LIBPQ:
+        arguments = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+    # Whoever has waited for a lock must see what was committed meanwhile, whatever the server's default is.
+    engine = _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=arguments)
+    if url.get_backend_name() == "postgresql":
+        sa.event.listen(engine, "begin", _begin_postgresql)
+    return engine
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("twophase_durable", True) and not options.get("twophase_read_only"):
+        # A server or a role may have switched it off; what is stronger than "on" stays.
+        connection.exec_driver_sql(_WAIT_FOR_DISK)
 
 
 def _engine(url: URL, **options: Any) -> sa.Engine:
@@ -113,6 +163,11 @@ def shown(url: URL) -> str:
     """A URL for messages: without its password, wherever that stands, and without other secrets in its query."""
     query = {key: "***" if is_secret(key, str(value)) else value for key, value in url.query.items()}
     return url.set(query=query).render_as_string(hide_password=True)
+
+
+def holds_secret(url: str) -> bool:
+    """Whether a URL holds a password, or anything else that is not to be shown."""
+    return parsed(url).render_as_string(hide_password=False) != shown(parsed(url))
 
 
 def release(engine: sa.Engine, pid: int) -> None:

@@ -64,8 +64,26 @@ class Heartbeat:
 
     def _run(self) -> None:
         while leases := self._wait():
-            for lease in leases:
-                self._renew(lease)
+            if self._timeline.is_remote:
+                self._beat_in_time(leases)
+            else:
+                self._beat(leases)
+
+    def _beat_in_time(self, leases: list[Lease]) -> None:
+        """A server may have gone, or stand still, without a word: the next beat does not wait for this one."""
+        beat = threading.Thread(target=self._beat, args=(leases,), name="twophase-renewal", daemon=True)
+        try:
+            beat.start()
+        except RuntimeError:
+            return  # The interpreter is ending, and starts no thread any more.
+        beat.join(self._seconds)
+        if beat.is_alive():
+            _log.warning("%r has not answered for %.1f seconds; trying again anew.", self._timeline, self._seconds)
+            self._timeline.drop_connections()
+
+    def _beat(self, leases: list[Lease]) -> None:
+        for lease in leases:
+            self._renew(lease)
 
     def _wait(self) -> list[Lease]:
         me = threading.current_thread()

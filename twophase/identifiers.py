@@ -9,11 +9,37 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 _MAX_COORDINATOR = 24
 _DIGEST = 6
-_PATTERN = re.compile(r"(?P<coordinator>[a-z0-9_]{1,24})-(?P<second>\d{8}t\d{6})-(?P<random>[0-9a-f]{8})")
+_PATTERN = re.compile(
+    r"(?P<coordinator>[a-z0-9_]{1,24})-(?P<day>\d{8})t(?P<time>\d{6})-(?P<random>[0-9a-f]{8})", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A transaction id, taken apart.
+
+    Attributes
+    ----------
+    id, coordinator, day : str
+    time : str
+        Of that day: hours, minutes, seconds.
+    random : str
+    """
+
+    id: str
+    coordinator: str
+    day: str
+    time: str
+    random: str
+
+    def packed(self) -> bytes:
+        """What tells it apart from the others of its coordinator and day, in seven bytes."""
+        return int(self.time).to_bytes(3, "big") + bytes.fromhex(self.random)
 
 
 def coordinator_name(text: str) -> str:
@@ -34,7 +60,13 @@ def new_transaction_id(coordinator: str) -> str:
     return f"{coordinator_name(coordinator)}-{second}-{secrets.token_hex(4)}"
 
 
+def parts_of(transaction_id: str) -> Parts | None:
+    """What an id is made of; None when the text is no id of ours."""
+    match = _PATTERN.fullmatch(transaction_id)
+    return Parts(transaction_id, **match.groupdict()) if match else None
+
+
 def coordinator_of(transaction_id: str) -> str | None:
     """The coordinator that made an id; None when the text is no id of ours."""
-    match = _PATTERN.fullmatch(transaction_id)
-    return match["coordinator"] if match else None
+    parts = parts_of(transaction_id)
+    return parts.coordinator if parts else None

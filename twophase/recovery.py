@@ -142,6 +142,8 @@ class Recovery:
             The timeline does not know it, or there is nothing to assume.
         """
         record = self._timeline.transaction(transaction_id)
+        if record is None and (end := self._timeline.how_ended(transaction_id)) is not None:
+            return Recovered(transaction_id, end, end, note="It ended long ago; nothing is left to do.")
         if record is None:
             raise ConfigurationError(
                 f"There is no transaction {transaction_id} on the timeline {self._timeline.display_url}.",

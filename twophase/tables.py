@@ -153,6 +153,12 @@ def lock_target(connection: sa.Connection, target: str) -> None:
         connection.execute(sa.select(schema_version.c.version).with_for_update())
 
 
+def lock_for_all(connection: sa.Connection) -> None:
+    """Let one transaction of the database at a time do what concerns the timeline as a whole."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer anyway.
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+
+
 def ensure_tables(connection: sa.Connection, *, create: bool) -> None:
     """Create or upgrade the tables, inside one transaction that other processes wait for.
 
@@ -161,8 +167,7 @@ def ensure_tables(connection: sa.Connection, *, create: bool) -> None:
     TimelineError
         The tables are newer than this code, too old for it, or not there and not to be made.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+    lock_for_all(connection)
     if not sa.inspect(connection).has_table(schema_version.name):
         _create(connection, create)
         return

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from twophase import engines
+from twophase import engines, pruning
 from twophase import timeline_sql as sql
 from twophase.errors import LeaseLostError, TimelineError, TwoPhaseError
 from twophase.failpoints import declare, step
@@ -27,7 +27,7 @@ from twophase.records import ParticipantRecord, TransactionRecord, describe_erro
 from twophase.reservations import WHOLE_TABLE, Reservation
 from twophase.rows import holders_of, load, owner_columns, reservation_columns
 from twophase.states import ParticipantState, TransactionState
-from twophase.tables import ensure_tables, lock_target, path_text, target_key, transactions
+from twophase.tables import LEFT_BEHIND, ensure_tables, lock_target, path_text, target_key, transactions
 
 __all__ = ["Timeline"]
 
@@ -73,6 +73,8 @@ class Timeline:
         Any SQLAlchemy URL of a durable database; the parent directory of an SQLite file is made.
     create : bool
         Make the tables where there are none.
+    password : str, optional
+        Of the database, where the URL has none.
 
     Raises
     ------
@@ -84,12 +86,12 @@ class Timeline:
     Source of the idea: the database timeline of Hudi's RFC-73.
     """
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
-        self._engine = engines.create(url, create=create)
+    def __init__(self, url: str, *, create: bool = True, password: str | None = None) -> None:
+        self._engine = engines.create(url, create=create, password=password)
         #: The URL with its secrets hidden: for messages.
-        self.display_url: str = engines.shown(self._engine.url)
+        self.display_url: str = engines.shown(engines.parsed(url))
         #: What a command that we suggest needs to find it again; empty where the URL holds a secret.
-        is_open = self._engine.url.render_as_string(hide_password=False) == self.display_url
+        is_open = not engines.holds_secret(url)
         self.option: str = f" --timeline {shlex.quote(self.display_url)}" if is_open else ""
         self._pid = os.getpid()
         self._finalizer = self._release_at_the_end()
@@ -110,6 +112,15 @@ class Timeline:
     def close(self) -> None:
         """Release the connections. Idempotent."""
         engines.release(self._engine, self._pid)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is kept by a server, which may fall silent."""
+        return self._engine.dialect.name != "sqlite"
+
+    def drop_connections(self) -> None:
+        """Let the next requests open connections of their own; those that are at work are not touched."""
+        self._engine.dispose()
 
     # -- the owner's writes -------------------------------------------------------------------------------------------
 
@@ -383,7 +394,12 @@ class Timeline:
         return found[0] if found else None
 
     def transactions(
-        self, *, open_only: bool = False, coordinator: str | None = None, limit: int | None = None
+        self,
+        *,
+        open_only: bool = False,
+        left_behind: bool = False,
+        coordinator: str | None = None,
+        limit: int | None = None,
     ) -> list[TransactionRecord]:
         """Transactions with their participants, the newest first.
 
@@ -391,6 +407,8 @@ class Timeline:
         ----------
         open_only : bool
             Only those with something left to do.
+        left_behind : bool
+            Only those that left something behind.
         coordinator : str, optional
             Only those of one coordinator.
         limit : int, optional
@@ -399,6 +417,8 @@ class Timeline:
         condition: sa.ColumnElement[bool] = sa.true()
         if open_only:
             condition &= transactions.c.finished.is_(None)
+        if left_behind:
+            condition &= LEFT_BEHIND
         if coordinator is not None:
             condition &= transactions.c.coordinator == coordinator
         return self._read(lambda connection: load(connection, condition, limit))
@@ -406,6 +426,31 @@ class Timeline:
     def holders(self, catalog: str, path: ObjectPath) -> dict[str, Reservation]:
         """The transactions that have reserved a table, the oldest first, and what of it."""
         return self._read(lambda connection: holders_of(connection, target_key(catalog, path)))
+
+    def how_ended(self, transaction_id: str) -> TransactionState | None:
+        """How a transaction ended whose row is pruned; None where it is not known to have been on this timeline."""
+        return self._read(lambda connection: pruning.how_ended(connection, transaction_id))
+
+    def prune(self, seconds: float, *, limit: int) -> int:
+        """Forget transactions that ended so many seconds ago and left nothing behind, but for how they ended.
+
+        Parameters
+        ----------
+        seconds : float
+        limit : int
+            At most so many, the oldest first.
+
+        Returns
+        -------
+        int
+            How many it was.
+        """
+
+        def delete(connection: sa.Connection) -> int:
+            return pruning.prune(connection, engines.now(connection) - seconds, limit)
+
+        with self._translated("write"):  # No step of any transaction, and lost to a power failure it is done again.
+            return self._retrying(lambda: self._transact(delete, twophase_durable=False))
 
     # -- inside a database transaction --------------------------------------------------------------------------------
 

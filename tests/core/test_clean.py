@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from tests.core.bench import DEFINITION, Bench, path, run_shape, stage, write
+from tests.core.test_transactions import in_doubt
 from twophase.clean import Cleaned, clean
 from twophase.errors import CatalogError, TimelineError
 from twophase.model import Purpose, WriteContext
 from twophase.states import TransactionState
+from twophase.tables import transactions
+from twophase.transactions import Transaction
 
 
 def cleaned(bench: Bench, *, dry_run: bool = False) -> list[Cleaned]:
@@ -145,6 +148,86 @@ def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(bench: Bench) ->
     (found,) = cleaned(bench)
     assert (found.removed, found.failed) == (False, True)
     assert "ChaosError" in (found.reason or "")
+
+
+# -- what the timeline forgets ----------------------------------------------------------------------------------------
+
+
+def age(bench: Bench, days: int) -> None:
+    """Let all that happened so far have happened so many days ago."""
+    with bench.coordinator().timeline._engine.begin() as connection:
+        for column in ("created", "decided", "finished"):
+            connection.exec_driver_sql(f"UPDATE twophase_transactions SET {column} = {column} - {days * 86_400}")
+
+
+def completed_one(bench: Bench, name: str) -> Transaction:
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["two"], name)
+    tx.commit()
+    return tx
+
+
+def check_pruning(bench: Bench) -> None:
+    """Also on PostgreSQL."""
+    left = leave_something(bench)
+    completed, rolled_back = completed_one(bench, "a"), bench.coordinator().begin()
+    write(rolled_back, bench.catalogs["one"], "gone")
+    rolled_back.abort()
+    bench.catalogs["one"].faults.add("abort", "error")
+    doubtful = in_doubt(bench)
+    age(bench, 40)
+    young = completed_one(bench, "b")
+    coordinator = bench.coordinator(retention_seconds=30 * 86_400)
+    line = coordinator.timeline
+
+    assert coordinator.prune() == 2
+    assert {record.id for record in line.transactions()} == {left, doubtful.id, young.id}
+    assert line.how_ended(completed.id) is TransactionState.COMPLETED
+    assert line.how_ended(rolled_back.id) is TransactionState.ROLLED_BACK
+    assert line.how_ended(left) is line.how_ended("app-20260101t000000-00000000") is line.how_ended("any") is None
+    assert coordinator.prune() == 0
+    (told,) = coordinator.recover(transaction_id=completed.id)
+    assert told.state is TransactionState.COMPLETED
+
+
+def test_what_ended_long_ago_is_forgotten_but_for_how_it_ended(bench: Bench) -> None:
+    check_pruning(bench)
+
+
+def test_what_a_forgotten_transaction_made_is_removed_and_that_of_an_unknown_one_kept(bench: Bench) -> None:
+    tx = run_shape(bench, "single")
+    orphan(bench, tx.id)
+    orphan(bench, f"{tx.id[:-8]}{int(tx.id[-8:], 16) ^ 1:08x}")  # Of the same coordinator and second.
+    age(bench, 40)
+    assert bench.coordinator().prune() == 1
+    kept, removed = sorted(cleaned(bench), key=lambda one: one.removed)
+    assert (removed.removed, removed.residue.transaction_id) == (True, tx.id)
+    assert "not on this timeline" in (kept.reason or "")
+
+
+def test_clean_forgets_what_ended_long_ago_and_a_dry_run_does_not(bench: Bench) -> None:
+    tx = run_shape(bench, "single")
+    age(bench, 40)
+    line = bench.coordinator().timeline
+    cleaned(bench, dry_run=True)
+    assert line.transaction(tx.id) is not None
+    cleaned(bench)
+    assert line.transaction(tx.id) is None
+    assert bench.tables() == ["one.t"]
+
+
+def test_a_day_s_thousands_are_forgotten_in_steps_and_all_known(bench: Bench) -> None:
+    run_shape(bench, "single")
+    line = bench.coordinator().timeline
+    ids = [f"app-20260101t{number % 24:02}5959-{number:08x}" for number in range(1201)]
+    with line._engine.begin() as connection:
+        row = dict(connection.execute(transactions.select()).mappings().one())
+        connection.execute(transactions.insert(), [{**row, "id": key} for key in ids])
+    age(bench, 40)
+    assert bench.coordinator().prune(limit=1) == 500
+    assert bench.coordinator().prune() == 702
+    assert line.transactions() == []
+    assert {line.how_ended(key) for key in ids} == {TransactionState.COMPLETED}
 
 
 def test_nothing_is_removed_when_nobody_knows_what_is_alive(bench: Bench) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from tests.core.bench import SHAPES, Bench, child, run_shape, run_shape_in, write
-from tests.core.test_timeline import check_upgrade
+from tests.core.test_clean import check_pruning
+from tests.core.test_leases import wait_until
+from tests.core.test_timeline import begin, check_upgrade
 from tests.servers import Server
 from twophase.failpoints import EXIT_CODE
 from twophase.states import TransactionState
@@ -62,6 +67,10 @@ def test_a_killed_driver_is_recovered(shared: Bench, step: str, action: str) -> 
     assert not coordinator.timeline.transactions(open_only=True)
 
 
+def test_what_ended_long_ago_is_forgotten_but_for_how_it_ended(shared: Bench) -> None:
+    check_pruning(shared)
+
+
 def test_many_make_its_tables_at_once(schema: str) -> None:
     made: list[Any] = []
     threads = [threading.Thread(target=lambda: made.append(Timeline(schema))) for _ in range(8)]
@@ -88,6 +97,109 @@ def test_a_cut_connection_is_replaced(shared: Bench, postgresql: Server) -> None
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'twophase'")
     tx.commit()
     assert shared.tables() == ["one.t"]
+
+
+@pytest.fixture
+def line_to_server(postgresql: Server) -> Iterator[Line]:
+    line = Line(postgresql.host, postgresql.port)
+    yield line
+    line.close()
+
+
+class Line:
+    """A line to a server that can be cut without a word: what is connected stays so, and nothing gets through."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._cut = threading.Event()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def cut(self) -> None:
+        """Silence those that are connected; others can connect."""
+        self._cut.set()
+        self._cut = threading.Event()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        for end in self._open:
+            end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:
+                return
+            there = socket.create_connection(self._target)
+            self._open += [here, there]
+            for ends in ((here, there), (there, here)):
+                threading.Thread(target=self._carry, args=(*ends, self._cut), daemon=True).start()
+
+    @staticmethod
+    def _carry(source: socket.socket, target: socket.socket, cut: threading.Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if cut.is_set():
+                    return
+                target.sendall(data)
+            target.close()
+
+
+def test_a_server_that_falls_silent_holds_no_heartbeat_for_longer_than_a_lease(
+    schema: str, tmp_path: Path, line_to_server: Line
+) -> None:
+    url = make_url(schema).set(host="127.0.0.1", port=line_to_server.port).render_as_string(hide_password=False)
+    bench, watcher = Bench(url, tmp_path), Timeline(schema)
+    tx = bench.coordinator(lease_seconds=4).begin()
+    write(tx, bench.catalogs["one"], "t")
+
+    line_to_server.cut()
+    (before,) = watcher.transactions()
+    wait_until(lambda: watcher.now() > before.lease_until)  # Without a beat meanwhile, others might take it over now.
+
+    (after,) = watcher.transactions()
+    assert not after.lease_until < watcher.now()
+    tx.commit()
+    assert bench.tables() == ["one.t"]
+    watcher.close()
+    bench.close()
+
+
+def test_what_is_recorded_survives_a_power_failure_whatever_the_role_has_set(schema: str, postgresql: Server) -> None:
+    setting = make_url(schema)
+    options = f"{setting.query['options']} -csynchronous_commit=off"
+    with closing(Timeline(setting.set(query={"options": options}).render_as_string(hide_password=False))) as timeline:
+        found = []
+        lease = begin(timeline, "app-1")
+
+        @sa.event.listens_for(timeline._engine, "commit")
+        def _(connection: sa.Connection) -> None:
+            found.append(connection.exec_driver_sql("SHOW synchronous_commit").scalar())
+
+        timeline.record(lease, TransactionState.COMMITTING)
+        timeline.record(lease, TransactionState.ROLLED_BACK)
+        assert found == ["on", "on"]
+        timeline.finish(lease)
+        assert found[2:] == ["off"]
+
+
+def test_a_silent_server_is_given_up(schema: str) -> None:
+    with closing(Timeline(schema)) as timeline, timeline._engine.connect() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+        assert {"connect_timeout", "tcp_user_timeout", "keepalives_idle", "keepalives_interval"} <= given.keys()
+
+
+def test_its_password_needs_no_place_in_the_url(schema: str) -> None:
+    with closing(Timeline(schema, password="hunter2")) as timeline:
+        assert "hunter2" not in timeline.display_url + timeline.option + repr(timeline)
+        assert timeline.option  # It can be suggested: it holds no secret.
+        assert timeline._engine.url.password == "hunter2"
 
 
 def test_leases_go_by_the_server_s_clock(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:

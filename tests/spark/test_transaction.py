@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +120,40 @@ def test_an_exception_in_the_block_undoes_all_and_is_the_one_that_is_raised(
     assert tx.state is TransactionState.ROLLED_BACK
     assert lake.list_tables("db") == []
     assert lake.residues() == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("way", "told"), [("exit", "SystemExit: 7"), ("end", "TwoPhaseError"), ("raise", "ValueError")]
+)
+def test_a_forked_child_that_leaves_the_block_does_nothing_to_it(
+    spark: SparkSession, lake: ChaosCatalog, tmp_path: Path, way: str, told: str
+) -> None:
+    file = tmp_path / "told"
+    child = None
+    try:
+        with twophase.transaction(spark) as tx:
+            spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
+            child = os.fork()
+            if child:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            elif way == "exit":
+                sys.exit(7)
+            elif way == "raise":
+                raise ValueError("the child's own")
+            spark.sql("CREATE TABLE lake.db.b AS SELECT 2 AS id") if child else None
+    except BaseException as error:
+        if child != 0:
+            raise
+        file.write_text(f"{type(error).__name__}: {error}")
+    finally:
+        if child == 0:
+            os._exit(0)
+
+    assert file.read_text().startswith(told)
+    assert tx.state is TransactionState.COMPLETED
+    assert lake.list_tables("db") == ["a", "b"]
+    assert live.current(twophase.attach(spark)) is None
 
 
 def test_a_failed_statement_that_is_caught_leaves_the_rest(spark: SparkSession, lake: ChaosCatalog) -> None:

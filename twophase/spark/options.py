@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ OTHER_NAME = "twophase_hive"
 KNOWN: Mapping[str, str] = {
     "session.catalog": "which catalog serves unprefixed names; none turns that off (default: hive)",
     "timeline": "SQLAlchemy URL of the timeline (default: <warehouse>/.twophase/timeline.db)",
+    "timeline.retention": "how long the timeline keeps what has ended and left nothing behind (default: 30d)",
+    "timeline.password_env": "name of the environment variable that holds the password of the timeline's database",
+    "timeline.password_file": "file that holds the password of the timeline's database",
     "atomicity": "required or preferred (default: required)",
     "retention": "how long replaced versions stay for readers in flight, such as 1d or 12h (default: 1d)",
     "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
@@ -83,6 +87,10 @@ class Options:
         The one for unprefixed names; None where that is turned off.
     timeline : str or None
         None: below the warehouse.
+    timeline_password : str or None
+        From the environment or a file.
+    timeline_retention : float
+        Seconds.
     policy : str
         ``required`` or ``preferred``.
     retention, lease, wait : float
@@ -97,6 +105,8 @@ class Options:
     catalogs: tuple[CatalogOptions, ...]
     session_catalog: str | None
     timeline: str | None = None
+    timeline_password: str | None = field(default=None, repr=False)
+    timeline_retention: float = 30 * 86_400.0
     policy: str = "required"
     retention: float = 86_400.0
     lease: float = 60.0
@@ -137,6 +147,8 @@ def read(configuration: Mapping[str, str]) -> Options:
         catalogs=tuple(catalogs),
         session_catalog=session_catalog,
         timeline=own.get("timeline") or None,
+        timeline_password=timeline_password(configuration),
+        timeline_retention=duration("timeline.retention", own.get("timeline.retention", "30d")),
         policy=_one_of("atomicity", own.get("atomicity", "required"), ("required", "preferred")),
         retention=duration("retention", own.get("retention", "1d")),
         lease=_positive("lease", duration("lease", own.get("lease", "60"))),
@@ -449,3 +461,37 @@ def default_timeline(warehouse: str) -> Path:
             hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database.",
         )
     return Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"
+
+
+def timeline_password(configuration: Mapping[str, str]) -> str | None:
+    """The password of the timeline's database, from where the configuration says that it is.
+
+    Parameters
+    ----------
+    configuration : mapping of str to str
+        The session's entries, with their full names.
+
+    Raises
+    ------
+    ConfigurationError
+        It is given twice, or is not there.
+    """
+    url = configuration.get(f"{PREFIX}timeline")
+    places = {way: value for way in ("env", "file") if (value := configuration.get(f"{PREFIX}timeline.password_{way}"))}
+    if not places:
+        return None
+    names = [f"{PREFIX}timeline.password_{way}" for way in places]
+    if len(places) > 1:
+        raise ConfigurationError(f"The password of the timeline is given twice, by {' and '.join(names)}.")
+    if not url:
+        raise ConfigurationError(f"{names[0]} is set, and {PREFIX}timeline is not.", hint="Set it to a database's URL.")
+    if variable := places.get("env"):
+        if variable not in os.environ:
+            raise ConfigurationError(f"The environment variable {variable} of {names[0]} is not set.")
+        return os.environ[variable]
+    try:
+        return Path(places["file"]).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"The file {places['file']} of {names[0]} cannot be read: {error.strerror}."
+        ) from error

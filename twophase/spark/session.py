@@ -313,17 +313,20 @@ class Handle:
     def _new_coordinator(self) -> Coordinator:
         application = self.spark.sparkContext.appName
         return Coordinator(
-            Timeline(self._timeline_url),
+            Timeline(self._timeline_url, password=self._settings.timeline_password),
             self.recorded_catalog,
             name=self._settings.coordinator or application,
             lease_seconds=self._settings.lease,
             wait_seconds=self._settings.wait,
+            retention_seconds=max(self._settings.timeline_retention, self._settings.retention),
             application=application,
         )
 
     def _has_ended(self, transaction_id: str) -> bool | None:
         record = self.coordinator.timeline.transaction(transaction_id)
-        return None if record is None else not record.is_open
+        if record is not None:
+            return not record.is_open
+        return True if self.coordinator.timeline.how_ended(transaction_id) else None
 
     def _recover_own(self) -> None:
         """Recover what an earlier run of this application left, and what others decided and died of.
@@ -334,6 +337,7 @@ class Handle:
             return
         for recovered in (*self.coordinator.recover(own_only=True), *self.coordinator.carry_on()):
             log.warning("At attach: %s", recovered)
+        self.coordinator.prune(limit=1)
 
 
 @contextmanager
