@@ -39,10 +39,10 @@ class Housekeeping:
         """Residues of all databases, the hidden tables included; these come first, and then hold nothing any more."""
         # Directories first: one that is published meanwhile is then seen as referred to.
         directories = distinct(self._in_each_database(self._directories))
-        tables = list(self._in_each_database(self._tables))
-        hidden = self._hidden_tables(tables, live)
+        tables = list(self._in_each_database(self._places))
+        hidden = self._hidden_tables([table for table, _ in tables], live)
         going = {residue.location for residue in hidden}
-        used = self._references(t for t in tables if f"{t.database}.{t.name}" not in going)
+        used = _references((table, places) for table, places in tables if f"{table.database}.{table.name}" not in going)
         found = (self._judge(directory, used, live) for directory in directories)
         return [*hidden, *(residue for residue in found if residue is not None)]
 
@@ -103,16 +103,11 @@ class Housekeeping:
             if entry.is_file and entry.base == layout.RETIRED_FILE:
                 yield join(directory, entry.name).rpartition("/")[0]
 
-    def _references(self, tables: Iterable[Located]) -> References:
-        """Locations that tables and their partitions refer to."""
-        return References(self._locations(tables))
-
-    def _locations(self, tables: Iterable[Located]) -> Iterator[str]:
-        for table in tables:
-            if table.location:
-                yield table.location
-            if table.partition_columns:
-                yield from self._catalog.metastore.partition_locations(table)
+    def _places(self, database: str) -> Iterator[tuple[Located, list[str]]]:
+        """Each table, with the locations that it and its partitions refer to."""
+        for table in self._tables(database):
+            parts = self._catalog.metastore.partition_locations(table) if table.partition_columns else []
+            yield table, [*([table.location] if table.location else []), *parts]
 
     def _judge(self, directory: str, used: References, live: frozenset[str]) -> Residue | None:
         """What a directory is that no table is seen to refer to, by the marks in it."""
@@ -227,7 +222,7 @@ class Housekeeping:
         return bool(stamp["transaction_id"] == residue.transaction_id)
 
     def _all_references(self) -> References:
-        return self._references(self._in_each_database(self._tables))
+        return _references(self._in_each_database(self._places))
 
     def _remove_hidden(self, residue: Residue) -> None:
         database, _, name = residue.location.partition(".")
@@ -280,7 +275,8 @@ class Housekeeping:
         table = self._catalog.find(path)
         if table is None or table.kind != MANAGED or not table.partitioned:
             return
-        used = self._references([Located.of(table)])
+        parts = self._catalog.metastore.partition_locations(Located.of(table))
+        used = References([str(table.location), *parts])
         for directory in list(self._marked(str(table.location))):
             if not used.hold(directory):
                 layout.remove_retired(self._catalog.files, directory)
@@ -326,6 +322,10 @@ class Housekeeping:
             for directory in sorted((e.name for e in files.list(home) if not e.is_file), key=lambda n: -n.count("/")):
                 files.remove_if_empty(join(home, directory))
             files.remove_if_empty(home)
+
+
+def _references(tables: Iterable[tuple[Located, list[str]]]) -> References:
+    return References(place for _, places in tables for place in places)
 
 
 def _subdirectories(files: Files, directory: str) -> list[str]:

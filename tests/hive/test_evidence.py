@@ -116,6 +116,24 @@ def test_a_table_of_another_database_is_in_use_too(place: Place) -> None:
     assert place.metastore().rows("other", "kept") == [(1,), (2,)]
 
 
+def test_the_metastore_is_read_as_often_for_many_leftovers_as_for_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.write(rows=PARTED, by=["k"]).commit()
+    place.write(path=TWO).commit()
+    store, asked = type(place.metastore()), []
+    plain = store.get_table
+    monkeypatch.setattr(store, "get_table", lambda self, *names: asked.append(names) or plain(self, *names))
+    counts = []
+    for leftovers in (1, 6):
+        for _ in range(leftovers):
+            place.write(path=TWO, purpose=Purpose.REPLACE_TABLE_AS).commit()
+        asked.clear()
+        assert len(removed(place.clean())) == leftovers
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
 def test_what_was_replaced_goes(place: Place) -> None:
     place.write(rows=PARTED, by=["k"]).commit()
     for _ in range(2):

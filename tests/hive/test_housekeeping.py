@@ -107,6 +107,53 @@ class Counting:
         return found
 
 
+def test_a_look_at_many_tables_finds_what_a_look_at_each_does(world: World, tmp_path: Path) -> None:
+    world.sql(f"CREATE TABLE e (a INT, k STRING) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'a b%'}'")
+    world.sql("INSERT INTO e VALUES (1, 'x y%'), (2, NULL)")
+    world.sql("CREATE VIEW v AS SELECT 1 AS a")
+    world.run("t", world.sql("SELECT 1 AS a, 'x' AS k"), by=["k"])
+    world.run("u", world.sql("SELECT 1 AS a"))
+    store = world.catalog.metastore
+    found = store.located_tables("default")
+    assert sorted(found, key=repr) == sorted(Metastore.located_tables(store, "default"), key=repr)
+    assert {table.name: table.kind for table in found} == {"e": "EXTERNAL", "t": "MANAGED", "u": "MANAGED", "v": "VIEW"}
+    for table in found:
+        assert store.partition_locations(table) == Metastore.partition_locations(store, table)
+    world.sql("DROP VIEW v")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_dropped_table_is_looked_at_alone(world: World, replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run("other", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    world.sql("CREATE TABLE t (a INT) USING parquet")
+    world.run("t", world.sql("SELECT 1 AS a"), Purpose.INSERT_INTO)
+    if replaced:
+        world.run("t", world.sql("SELECT 1 AS a"), Purpose.REPLACE_TABLE_AS)
+    counting = Counting(world.catalog.metastore)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.catalog, "_metastore", counting)
+        world.catalog.drop_table(ObjectPath.of("default", "t"))
+    assert not {"list_tables", "located_tables", "list_partitions", "partition_locations"} & set(counting.calls)
+    assert len(counting.calls) <= 6
+    world.sql("CREATE TABLE t (a INT) USING parquet")
+    assert world.rows("t") == []
+
+
+def test_rows_that_a_dropped_table_left_behind_stay_for_the_table_of_somebody_else(world: World) -> None:
+    world.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    world.run("t", world.sql("SELECT 2 AS a"), Purpose.INSERT_OVERWRITE)
+    world.sql("CREATE DATABASE theirs")
+    world.sql(f"CREATE TABLE theirs.kept (a INT) USING parquet LOCATION '{world.warehouse / 't'}'")
+    world.sql("DROP TABLE t")
+    world.catalog.table_dropped(ObjectPath.of("default", "t"))
+    world.clean()
+    assert world.rows("theirs.kept") == [(1,)]
+    world.sql("DROP TABLE theirs.kept")
+    world.sql("DROP DATABASE theirs")
+    world.clean()
+    assert not (world.warehouse / "t").exists()
+
+
 @pytest.mark.parametrize("purpose", [Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE])
 def test_the_publish_makes_as_many_metastore_calls_for_many_partitions_as_for_few(
     world: World, purpose: Purpose, monkeypatch: pytest.MonkeyPatch

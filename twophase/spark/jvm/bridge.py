@@ -221,9 +221,10 @@ class Jvm:
         return self.once(("list", class_name), make)
 
     def _mapper(self) -> Any:
-        return self.once(("ObjectMapper with Scala",), self._new_mapper)
+        return self.once(("ObjectMapper with Scala",), self.new_mapper)
 
-    def _new_mapper(self) -> Any:
+    def new_mapper(self) -> Any:
+        """Jackson's, which knows Scala's classes."""
         mapper = self.kind("com.fasterxml.jackson.databind.ObjectMapper")()
         mapper.registerModule(self.kind("com.fasterxml.jackson.module.scala.DefaultScalaModule")())
         return mapper

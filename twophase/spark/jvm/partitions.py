@@ -1,7 +1,8 @@
-"""Partitions and formats of session tables, to the JVM and back in one text."""
+"""Partitions, formats and places of session tables, to the JVM and back in one text."""
 
 from __future__ import annotations
 
+import json
 import re
 import string
 import unicodedata
@@ -9,11 +10,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.bridge import Jvm, private_name
 
+_TABLE = "org.apache.spark.sql.catalyst.catalog.CatalogTable"
 _PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
 _STORAGE = "org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat"
 _MAP = "scala.collection.immutable.Map"
+#: What is read of many tables at once: of a schema, and of statistics, there may be megabytes.
+_FACTS = (
+    *("identifier", "tableType", "storage", "provider", "partitionColumnNames", "properties"),
+    "tracksPartitionsInCatalog",
+)
 #: Scheme and authority, which are never escaped.
 _HEAD = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?")
 #: What stands for itself in the path of a ``java.net.URI``: of ASCII these, of the rest all but controls and spaces.
@@ -36,6 +43,22 @@ class PartitionTexts:
         """Each field of each ``CatalogTablePartition`` of a Scala ``Seq``."""
         found: list[dict[str, Any]] = self._jvm.to_json(partitions)
         return found
+
+    def tables(self, tables: Any) -> list[dict[str, Any]]:
+        """Where each ``CatalogTable`` of a Scala ``Seq`` lies, without its columns."""
+        with private_name("Jackson's ObjectMapper", self._jvm.spark):
+            mapper = self._jvm.once(("ObjectMapper of tables",), self._mapper_of_tables)
+            found: list[dict[str, Any]] = json.loads(str(mapper.writeValueAsString(tables)))
+        return found
+
+    def _mapper_of_tables(self) -> Any:
+        kind = self._jvm.static("java.lang.Class", "forName")(_TABLE)
+        fields = [str(field.getName()) for field in kind.getDeclaredFields()]
+        others = self._jvm.strings([field for field in fields if field not in _FACTS])
+        ignored = self._jvm.kind("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
+        mapper = self._jvm.new_mapper()
+        mapper.configOverride(kind).setIgnorals(ignored.forIgnoredProperties(others))
+        return mapper
 
     def storage(self, storage: Any) -> dict[str, Any]:
         """Each field of a ``CatalogStorageFormat``."""

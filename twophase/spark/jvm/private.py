@@ -83,7 +83,15 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     ),
     _CATALYST + "catalog.ExternalCatalog": (
         *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase"),
-        *("listTables", "tableExists", "getTable", "createTable", "alterTable", "alterTableDataSchema"),
+        *(
+            "listTables",
+            "tableExists",
+            "getTable",
+            "getTablesByName",
+            "createTable",
+            "alterTable",
+            "alterTableDataSchema",
+        ),
         *("renameTable", "dropTable", "listPartitions", "createPartitions", "alterPartitions", "dropPartitions"),
     ),
     _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped",),
@@ -98,6 +106,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("spec", "storage", "parameters", "createTime", "lastAccessTime", "stats"),
     ),
     "com.fasterxml.jackson.module.scala.DefaultScalaModule": (),
+    "com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value": ("forIgnoredProperties",),
     _CATALYST + "catalog.CatalogStorageFormat": (
         *("empty", "locationUri", "properties", "serde", "inputFormat", "outputFormat"),
     ),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable, partition_specs
+from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Located, partition_specs
 from twophase.spark.jvm.partitions import path_of, uri_of
 from twophase.spark.metastore.base import SessionStore
 
@@ -26,6 +26,12 @@ class SessionPartitions(SessionStore):
         found = self._catalog.listPartitions(table.database, table.name, self._none())
         columns = {column.lower(): column for column in table.partition_columns}
         return [_partition(facts, columns) for facts in self._texts.facts(found)]
+
+    def partition_locations(self, table: Located) -> list[str]:
+        if not table.partition_columns:
+            return []
+        found = self._catalog.listPartitions(table.database, table.name, self._none())
+        return [path_of(facts["storage"]["locationUri"]) for facts in self._texts.facts(found)]
 
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
         if partitions:

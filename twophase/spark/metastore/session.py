@@ -16,7 +16,10 @@ from twophase.catalogs.hive import identity as identities
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
+    STAMP,
     HiveTable,
+    Located,
+    unfenced,
 )
 from twophase.errors import (
     TableAlreadyExistsError,
@@ -31,6 +34,9 @@ from twophase.spark.metastore.base import SERDE_FIELDS, spark_errors, strings, t
 from twophase.spark.metastore.create import SessionCreation
 from twophase.spark.metastore.databases import SessionDatabases
 from twophase.spark.metastore.partitions import SessionPartitions
+
+#: How many tables are asked for in one call: a metastore's answer has a largest size.
+_TABLES_AT_ONCE = 1000
 
 
 class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
@@ -96,6 +102,14 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             if tells(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
                 return None
             raise
+
+    def located_tables(self, database: str) -> list[Located]:
+        names = self._catalog.listTables(database)
+        found: list[Located] = []
+        for start in range(0, names.size(), _TABLES_AT_ONCE):
+            tables = self._catalog.getTablesByName(database, names.slice(start, start + _TABLES_AT_ONCE))
+            found += map(_located, self._texts.tables(tables))
+        return found
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -251,6 +265,20 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             stats=self._none(),
             ignoredProperties=self._map({}),
         )
+
+
+def _located(facts: Mapping[str, Any]) -> Located:
+    """Where a table lies, by what Spark's catalog says of it."""
+    names, place, stamp = facts["identifier"], facts["storage"]["locationUri"], facts["properties"].get(STAMP)
+    tracked = str(facts["provider"]).lower() == "hive" or facts["tracksPartitionsInCatalog"]
+    return Located(
+        database=names["database"],
+        name=names["table"],
+        kind=facts["tableType"]["name"],
+        location=None if place is None else path_of(place),
+        partition_columns=tuple(facts["partitionColumnNames"]) if tracked else (),
+        stamp=None if stamp is None else unfenced(stamp),
+    )
 
 
 def _first(schema: Any, width: int) -> Any:
