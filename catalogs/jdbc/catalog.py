@@ -162,6 +162,21 @@ class JdbcCatalog(Catalog):
             "version": self.store.version(connection, home, path),
         }
 
+    def table_version(self, path: ObjectPath) -> Any:
+        if len(path.namespace) != 1 or not self.database_exists(path.database):
+            return None
+        table, home = Table(path.database, path.name), self.store.home(path.database)
+        database = self.store.database
+        with self.store.begin(path.database, path=path, read_only=True) as connection:
+            if database.table_kind(connection, table) != "table":
+                return None
+            return [
+                [[column.name, column.type] for column in database.columns(connection, table)],
+                database.generation(connection, table),
+                self.store.version(connection, home, path),
+                database.content_of_small(connection, table),
+            ]
+
     def check_path(self, path: ObjectPath) -> None:
         """Refuse a name that no table here can have.
 

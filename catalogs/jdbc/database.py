@@ -21,6 +21,9 @@ from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
+#: Bytes of a table whose rows are looked at as often as one likes.
+SMALL = 32_000_000
+
 #: Without it SQLAlchemy hands an empty tuple to the driver, and a percent sign in a name would be a parameter.
 _PLAIN = {"no_parameters": True}
 
@@ -335,6 +338,29 @@ class Database(ABC):
     def delete_all(self, connection: sa.Connection, table: Table) -> None:
         """Delete all rows. Not TRUNCATE: a reader with an older snapshot would see an empty table."""
         self.run(connection, f"DELETE FROM {self.name(table)}")
+
+    # -- changes of rows -----------------------------------------------------------------------------------------
+
+    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+        """What every committed change of a table's rows changes, whoever makes it; it reads the whole table.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        table : Table
+        lock : bool
+            Keep the rows as they are until the transaction's end, where :meth:`lock_target` does not.
+
+        Returns
+        -------
+        list or None
+            Plain JSON; None where the database has no such thing, or the role may not read the table.
+        """
+        return None
+
+    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+        """:meth:`content` of a table that is read in no time; of a larger one what the database counts, if anything."""
+        return None
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

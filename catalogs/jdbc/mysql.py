@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import infile, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
 from twophase.errors import CatalogError
 
 _is = pa.types
@@ -46,6 +47,13 @@ _RELATIONS = """
 SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' END
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema
 """
+
+_WAITS = """
+SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = :number AND STATE = 'Waiting for table metadata lock'
+"""
+_LOOK_SECONDS = 0.002
+#: The right to a database, to a table.
+_DENIED = (1044, 1142)
 
 _PROGRAMS = """
 SELECT CONCAT(LOWER(ROUTINE_TYPE), ' ', ROUTINE_NAME) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = :schema
@@ -283,6 +291,64 @@ class MySQL(Database):
         engine = self._fact(connection, table, "ENGINE")
         return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
 
+    # -- changes of rows -----------------------------------------------------------------------------------------
+
+    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+        """Sums of all values; ``lock`` holds all rows and the gaps between them, as a DELETE would."""
+        words = [f"COALESCE(CRC32({self.select_expression(c)}), 'N')" for c in self.columns(connection, table)]
+        sums = f"COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', {', '.join(words)}))), 0)"
+        kept = " FOR UPDATE" if lock else ""
+        count, made = self.run(connection, f"SELECT {sums} FROM {self.name(table)}{kept}").one()
+        return [int(count), str(made)]
+
+    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+        size = self._fact(connection, table, "DATA_LENGTH")
+        return self.content(connection, table) if size is not None and int(size) <= SMALL else None
+
+    @contextmanager
+    def held(self, engine: sa.Engine, tables: Sequence[Table]) -> Iterator[sa.Connection | None]:
+        """A connection of its own that lets nobody write these tables while it is open; readers go on.
+
+        None where the role has not the right to hold tables.
+        """
+        with engine.connect() as connection:
+            try:
+                self.run(connection, f"LOCK TABLES {', '.join(f'{self.name(table)} READ' for table in tables)}")
+            except DBAPIError as error:
+                if getattr(error.orig, "args", (None,))[0] not in _DENIED:
+                    raise
+                yield None
+                return
+            try:
+                yield connection
+            finally:
+                with suppress(SQLAlchemyError):  # A connection that is lost holds no lock.
+                    self.run(connection, "UNLOCK TABLES")
+
+    @contextmanager
+    def given_to(self, waiting: sa.Connection, held: sa.Connection) -> Iterator[None]:
+        """Let :meth:`held`'s tables go as soon as a statement of another connection waits for them.
+
+        A RENAME that waits goes before all who want to write: nobody writes in between.
+        """
+        driver: Any = waiting.connection.driver_connection
+        number, over = int(driver.thread_id()), threading.Event()
+
+        def give() -> None:
+            with suppress(SQLAlchemyError):
+                while not over.wait(_LOOK_SECONDS):
+                    if held.scalar(sa.text(_WAITS), {"number": number}):
+                        break
+                self.run(held, "UNLOCK TABLES")
+
+        giver = threading.Thread(target=give, daemon=True)
+        giver.start()
+        try:
+            yield
+        finally:
+            over.set()
+            giver.join()
+
     # -- locks ---------------------------------------------------------------------------------------------------
 
     def guard(self, connection: sa.Connection, name: str) -> None:
@@ -295,7 +361,7 @@ class MySQL(Database):
 
     @contextmanager
     def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
-        with engine.connect() as connection:
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
             try:
                 with connection.begin():
                     for name in names:

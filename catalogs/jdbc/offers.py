@@ -55,6 +55,7 @@ def offer(
                 effect = facts.pop("effect")
         if effect == OVERWRITE:
             _check_overwritten(catalog, connection, path)
+        seen = _watched(catalog, connection, path, effect, context.base["seen"] if context.base else seen)
     swaps, database = effect in _SWAPS, catalog.store.database
     if reason := database.refusal(swaps):
         raise AtomicityNotSupportedError(f"{path} cannot be written all or nothing: {reason}.", path=path)
@@ -66,7 +67,8 @@ def offer(
         "ordinal": context.ordinal,
         "since": since,
         "effect": effect,
-        "seen": context.base["seen"] if context.base else seen,
+        "seen": seen,
+        "autocommit": context.autocommit,
         "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
         "level": (Level.UNDONE if below else Level.ATOMIC).value,
         "level_reason": below,
@@ -95,6 +97,16 @@ def _check_target(
     reason = database.writable_reason(connection, table) if purpose.inserts else None
     if reason:
         raise CatalogError(f"{path} cannot be written all or nothing: {reason}.", path=path)
+
+
+def _watched(
+    catalog: JdbcCatalog, connection: sa.Connection, path: ObjectPath, effect: str, seen: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """With what tells whether another program changes rows that are to go; an earlier statement may have looked."""
+    watched = effect in (OVERWRITE, REPLACE) and catalog.store.settings.external_writes == "conflict"
+    if seen is None or not watched or "content" in seen:
+        return seen
+    return {**seen, "content": catalog.store.database.content(connection, Table(path.database, path.name))}
 
 
 def _check_overwritten(catalog: JdbcCatalog, connection: sa.Connection, path: ObjectPath) -> None:

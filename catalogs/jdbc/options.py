@@ -27,6 +27,8 @@ KNOWN: Mapping[str, str] = {
     "pool_size": "connections that the driver keeps open, 5 by default",
     "connect_timeout": "seconds to wait for a connection, 10 by default",
     "lock_timeout": "seconds to wait for a lock, 60 by default",
+    "external_writes": "conflict (default): what other programs write while a table is overwritten or replaced refuses "
+    "that statement; ignore: it is not looked for",
     "read_partitions": "the most partitions of a read, 8 by default",
     "read_partition_rows": "rows from which a read is cut into partitions, 100000 by default",
 }
@@ -66,6 +68,8 @@ class Settings:
     batch_rows, pool_size, read_partitions, read_partition_rows : int
     connect_timeout, lock_timeout : int
         Seconds.
+    external_writes : str
+        ``conflict`` or ``ignore``.
     """
 
     catalog: str
@@ -79,6 +83,7 @@ class Settings:
     lock_timeout: int = 60
     read_partitions: int = 8
     read_partition_rows: int = 100_000
+    external_writes: str = "conflict"
 
     @property
     def parsed(self) -> URL:
@@ -127,6 +132,7 @@ def read(catalog: str, options: Mapping[str, str]) -> Settings:
         lock_timeout=reader.number("lock_timeout", 60),
         read_partitions=reader.number("read_partitions", 8),
         read_partition_rows=reader.number("read_partition_rows", 100_000),
+        external_writes=reader.word("external_writes", ("conflict", "ignore")),
     )
 
 
@@ -176,6 +182,12 @@ class _Reader:
         if not text.strip().isdigit() or int(text) < 1:
             raise self._wrong(f"the option {name} is a whole number from 1 on, not {text!r}.")
         return int(text)
+
+    def word(self, name: str, words: tuple[str, ...]) -> str:
+        text = self._options.get(name, words[0]).strip().lower()
+        if text not in words:
+            raise self._wrong(f"the option {name} is {' or '.join(words)}, not {text!r}.")
+        return text
 
     def url(self) -> URL:
         text = self._options.get("url")

@@ -244,8 +244,14 @@ class JdbcParticipant(TwoPhaseCatalogTable):
                 transaction_id=self.transaction_id,
             )
 
-    def check_target(self, connection: sa.Connection) -> None:
+    def check_target(self, connection: sa.Connection, *, last: bool = False) -> None:
         """Refuse when the target is no longer what the statement found.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        last : bool
+            Whether it is published in this database transaction; before, a statement of its own looks at no rows.
 
         Raises
         ------
@@ -268,6 +274,23 @@ class JdbcParticipant(TwoPhaseCatalogTable):
             )
         if self.effect != APPEND and (_state(now) != _state(before, now)):
             raise self.conflict("another writer published it meanwhile")
+        if self.is_watched and (last or not self.document.get("autocommit")):
+            self.check_content(connection, lock=last)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether what other programs do with the target's rows is a conflict."""
+        return self.effect != APPEND and (self.document["seen"] or {}).get("content") is not None
+
+    def check_content(self, connection: sa.Connection, *, lock: bool = False) -> None:
+        """Refuse when another program has committed a change of the target's rows.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        if self.store.database.content(connection, self.target, lock=lock) != self.document["seen"]["content"]:
+            raise self.conflict("another program changed its rows meanwhile")
 
     def conflict(self, why: str) -> WriteConflictError:
         """The error of a lost race."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
 
 _is = pa.types
 
@@ -57,6 +57,14 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
 """
 
+
+_MADE_BY = "count(*), sum(xmin::text::bigint), sum(hashtext(xmin::text)::bigint)"
+#: A partitioned table has no size of its own. What the server counts it tells a little late.
+_COUNTED = """
+SELECT CASE WHEN c.relkind = 'r' THEN pg_relation_size(c.oid) END, pg_stat_get_tuples_inserted(c.oid),
+       pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
+FROM pg_class c WHERE c.oid = to_regclass(:name)
+"""
 
 _GRANTEES = """
 SELECT DISTINCT quote_ident(r.rolname)
@@ -206,6 +214,19 @@ class PostgreSQL(Database):
         self.run(connection, "SET LOCAL row_security = off")
         super().delete_all(connection, table)
         self.run(connection, f"SET LOCAL row_security = {before}")
+
+    # -- changes of rows -----------------------------------------------------------------------------------------
+
+    def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
+        """Each version of a row bears the number of the transaction that made it, a new one for each change."""
+        allowed = sa.text("SELECT has_table_privilege(CAST(to_regclass(:name) AS oid), 'SELECT')")
+        if not connection.scalar(allowed, {"name": self.name(table)}):
+            return None
+        return [str(fact) for fact in self.run(connection, f"SELECT {_MADE_BY} FROM {self.name(table)}").one()]
+
+    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+        size, *counted = connection.execute(sa.text(_COUNTED), {"name": self.name(table)}).one()
+        return self.content(connection, table) if size is not None and size <= SMALL else [str(n) for n in counted]
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

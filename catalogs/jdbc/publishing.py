@@ -11,7 +11,7 @@ that is still on its way; where that takes too long the outcome is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -66,7 +66,8 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
             if stepwise.is_under_way(store, connection, member.place):
                 continue
             store.database.lock_target(connection, member.target, member.effect)
-            member.check_target(connection)
+            renamed = first.swaps and isinstance(store.database, MySQL)
+            member.check_target(connection, last=not renamed)
         if waiting and first.swaps and isinstance(store.database, MySQL):
             _rename(store.database, connection, waiting)
             return
@@ -90,7 +91,15 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[JdbcPa
         if member.effect == "replace":
             pairs.append((member.target, place.aside))
         pairs += [(place.staging, member.target), (place.ledger, place.done)]
-    database.rename_all(connection, pairs)
+    watched = [member for member in members if member.is_watched]
+    if not watched:
+        database.rename_all(connection, pairs)
+        return
+    with database.held(members[0].store.engine(members[0].home), [m.target for m in watched]) as held:
+        for member in watched:
+            member.check_content(held or connection, lock=held is None)
+        with database.given_to(connection, held) if held else nullcontext():
+            database.rename_all(connection, pairs)
 
 
 def traces(member: JdbcParticipant) -> bool | None:

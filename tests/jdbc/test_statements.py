@@ -140,6 +140,15 @@ def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
     assert shop.rows("daily") == ordered([(9, "nine"), (10, "ten")])
 
 
+def test_rows_that_another_program_adds_after_they_were_read_are_not_overwritten(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT id FROM range(2)")
+    name = shop.place.name(ObjectPath.of(DATABASE, "daily"))
+    failpoints.arm("core.publish", lambda _: shop.place.execute(f"INSERT INTO {name} VALUES (9)", DATABASE))
+    with pytest.raises(TransactionAborted, match="another program"):
+        shop.sql("INSERT OVERWRITE @daily SELECT id + 10 FROM @daily")
+    assert shop.rows("daily") == [(0,), (1,), (9,)]
+
+
 def test_tables_of_one_database_are_published_in_one_step(shop: Shop) -> None:
     shop.sql("CREATE TABLE @old AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:
