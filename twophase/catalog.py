@@ -562,6 +562,22 @@ class Catalog(ABC):
         """
         return False
 
+    def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str]:
+        """What an insert writes into columns that it leaves out, or gives the word ``DEFAULT``.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        staged : TwoPhaseCatalogTable, optional
+            What the transaction has staged for the table.
+
+        Returns
+        -------
+        mapping of str to str
+            By column, a constant in Spark's SQL; without it Spark takes NULL, where the column has it.
+        """
+        return {}
+
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
         """Tell which files a ``DELETE FROM ... WHERE`` has to replace; it changes nothing.
 

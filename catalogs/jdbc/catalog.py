@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.jdbc import altering, definitions, dropping, housekeeping, options, publishing
+from twophase.catalogs.jdbc import altering, defaults, definitions, dropping, housekeeping, options, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.offers import APPEND, offer
 from twophase.catalogs.jdbc.participant import JdbcParticipant
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import (
+    AtomicityNotSupportedError,
     CatalogError,
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
@@ -230,6 +231,13 @@ class JdbcCatalog(Catalog):
             raise CatalogError(f"{path} is a view, not a table.", path=path)
         altering.alter(self.store, path, list(changes))
 
+    def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str]:
+        if (isinstance(staged, JdbcParticipant) and staged.swaps) or self.kind_of(path) != "table":
+            return {}  # A new table, whose columns have no defaults yet.
+        with self.store.begin(path.database, path=path, read_only=True) as connection:
+            columns = self.store.database.columns(connection, Table(path.database, path.name))
+        return defaults.of_spark(self.canonical(path), columns)
+
     def read_source(self, path: ObjectPath) -> ReadSource:
         self.require(path)
         table = Table(path.database, path.name)
@@ -244,6 +252,15 @@ class JdbcCatalog(Catalog):
         tables = [participant.target, staged] if participant.effect == APPEND else [staged]
         with self.store.begin(participant.home, path=participant.path, read_only=True) as connection:
             columns = self.store.database.columns(connection, staged)
+            waiting = defaults.any_held(self.store.database, connection, staged, participant.placeholders)
+        if waiting:
+            raise AtomicityNotSupportedError(
+                f"Rows that this transaction has written to {participant.path} cannot be read yet: the database gives "
+                "them values of its own when they are published.",
+                path=participant.path,
+                transaction_id=participant.transaction_id,
+                hint="Read the table before it is written, or after the transaction; or give all columns values.",
+            )
         return ReadSource("batches", definition=participant.definition, reader=JdbcReader(self.store, tables, columns))
 
     # -- the two-phase write -------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
+_is = pa.types
+
 #: Bytes of a table whose rows are looked at as often as one likes.
 SMALL = 32_000_000
 
@@ -43,6 +45,8 @@ class Column:
     comment : str or None
     generated : bool
         The database makes its values itself and takes none.
+    default : str or None
+        What it gives where an insert names no value, in the database's SQL; ``auto`` where it counts.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Column:
     nullable: bool = True
     comment: str | None = None
     generated: bool = False
+    default: str | None = None
 
 
 @dataclass(frozen=True)
@@ -339,6 +344,14 @@ class Database(ABC):
         """Delete all rows. Not TRUNCATE: a reader with an older snapshot would see an empty table."""
         self.run(connection, f"DELETE FROM {self.name(table)}")
 
+    def placeholder(self, text: str, kind: pa.DataType) -> str:
+        """The SQL literal for a value of :mod:`~twophase.catalogs.jdbc.defaults`, as a table of ours holds it."""
+        return text if _is.is_integer(kind) else self.text(text)
+
+    def default_row(self, table: Table) -> str:
+        """SQL that appends a row of which no value is given."""
+        return f"INSERT INTO {self.name(table)} DEFAULT VALUES"
+
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
@@ -387,6 +400,13 @@ class Database(ABC):
     def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
         """Keep others from writing the target until the transaction's end, where its effect needs that."""
 
+    def make_durable(self, connection: sa.Connection) -> None:
+        """Have the transaction's commit survive a power cut, whatever the role is set to."""
+
+    def durability_problem(self, connection: sa.Connection) -> str | None:
+        """Why what is committed may not survive a power cut, in words with what to do; None where it does."""
+        return None
+
     def stop_writers(self, connection: sa.Connection, label: str) -> None:
         """End connections of tasks that nobody waits for any more, where the database can."""
 
@@ -423,6 +443,10 @@ class Database(ABC):
     def select_expression(self, column: Column) -> str:
         """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""
         return self.quote(column.name)
+
+    def compares(self, column: Column) -> bool:
+        """Whether a column holds to the database's own comparisons what is read of it."""
+        return self.select_expression(column) == self.quote(column.name)
 
     def compares_texts(self, column: Column) -> bool:
         """Whether a column that is text to Spark is equal to the texts that it is read as, and maybe to more."""

@@ -157,7 +157,10 @@ def problems(catalog: JdbcCatalog) -> list[str]:
     needed = catalog.environment.executor_problems((catalog.store.__class__.__module__, driver))
     found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
     try:
-        catalog.list_databases()
+        with catalog.store.begin("main", read_only=True) as connection:
+            problem = catalog.store.database.durability_problem(connection)
     except CatalogError as error:
-        found.append(f"Catalog {catalog.name}: {error}")
+        problem = str(error)
+    if problem is not None:
+        found.append(f"Catalog {catalog.name}: {problem}")
     return found

@@ -27,7 +27,7 @@ _STATEMENT_BYTES = 1_000_000
 
 _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, DATA_TYPE, IS_NULLABLE = 'YES', COLUMN_COMMENT, NUMERIC_PRECISION, NUMERIC_SCALE,
-       EXTRA LIKE '%VIRTUAL%' OR EXTRA LIKE '%STORED%' OR EXTRA LIKE '%PERSISTENT%'
+       EXTRA LIKE '%VIRTUAL%' OR EXTRA LIKE '%STORED%' OR EXTRA LIKE '%PERSISTENT%', COLUMN_DEFAULT, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name
      AND NOT (COLUMN_NAME = 'my_row_id' AND EXTRA = 'auto_increment INVISIBLE')
 ORDER BY ORDINAL_POSITION
@@ -184,9 +184,17 @@ class MySQL(Database):
                 bool(nullable),
                 comment or None,
                 bool(generated),
+                self._default(connection, kind, default, extra),
             )
-            for name, sql, kind, nullable, comment, precision, scale, generated in rows
+            for name, sql, kind, nullable, comment, precision, scale, generated, default, extra in rows
         ]
+
+    def _default(self, connection: sa.Connection, kind: str, default: str | None, extra: str) -> str | None:
+        if "auto_increment" in extra.lower():
+            return "auto"
+        if default is None or default == "NULL":
+            return None
+        return self.default(connection, kind, default, extra)
 
     def comment(self, connection: sa.Connection, table: Table) -> str | None:
         return self._fact(connection, table, "TABLE_COMMENT") or None
@@ -291,6 +299,12 @@ class MySQL(Database):
         engine = self._fact(connection, table, "ENGINE")
         return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
 
+    def placeholder(self, text: str, kind: pa.DataType) -> str:
+        return super().placeholder(text.removesuffix("+00:00"), kind)
+
+    def default_row(self, table: Table) -> str:
+        return f"INSERT INTO {self.name(table)} () VALUES ()"
+
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
@@ -376,6 +390,15 @@ class MySQL(Database):
     def unguard(self, connection: sa.Connection, name: str) -> None:
         """Give :meth:`guard`'s lock back."""
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), {"name": name[:64]})
+
+    def durability_problem(self, connection: sa.Connection) -> str | None:
+        flushed = connection.scalar(sa.text("SELECT @@innodb_flush_log_at_trx_commit"))
+        if int(flushed) == 1:
+            return None
+        return (
+            f"innodb_flush_log_at_trx_commit is {flushed}: what is committed may be lost in a power cut. "
+            "Set it to 1; it is a setting of the whole server."
+        )
 
     # -- rows ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import definitions, keeping
+from twophase.catalogs.jdbc import defaults, definitions, keeping
 from twophase.catalogs.jdbc.database import Table
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
@@ -184,10 +184,16 @@ def _insert(
     base: Mapping[str, Any] | None,
 ) -> Document:
     if base is not None:
-        facts = {key: base[key] for key in ("definition", "clauses", "columns")}
+        facts = {key: base[key] for key in ("definition", "clauses", "columns", "placeholders") if key in base}
     else:
         table = catalog.definition(connection, path)
-        facts = {"definition": table.to_document(), "clauses": [], "columns": table.schema.names}
+        columns = catalog.store.database.columns(connection, Table(path.database, path.name))
+        facts = {
+            "definition": table.to_document(),
+            "clauses": [],
+            "columns": table.schema.names,
+            "placeholders": defaults.placeholders(catalog.canonical(path), columns),
+        }
     if len(rows.schema) not in (0, len(facts["columns"])):
         raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
     return facts

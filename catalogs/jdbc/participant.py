@@ -11,7 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.jdbc import altering, housekeeping, keeping, publishing
+from twophase.catalogs.jdbc import altering, defaults, housekeeping, keeping, publishing
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
 from twophase.catalogs.jdbc.offers import APPEND, CREATE, OVERWRITE, REPLACE
@@ -224,9 +224,14 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         """Append the rows of one table to another, columns named one by one."""
         database = self.store.database
         known = {column.name for column in database.columns(connection, target) if not column.generated}
-        names = ", ".join(database.quote(name) for name in self.columns if name in known)
-        sql = f"INSERT INTO {database.name(target)} ({names}) SELECT {names} FROM {database.name(source)}"
-        database.run(connection, sql)
+        names = [name for name in self.columns if name in known]
+        held = self.placeholders if target == self.target else {}
+        defaults.insert(database, connection, source, target, names, held)
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """What stands in staged rows for values that the database gives at the publish, by column."""
+        return dict(self.document.get("placeholders", {}))
 
     def check_staged(self, connection: sa.Connection) -> None:
         """Refuse to publish what an abort or ``clean`` has removed.
@@ -274,6 +279,8 @@ class JdbcParticipant(TwoPhaseCatalogTable):
             )
         if self.effect != APPEND and (_state(now) != _state(before, now)):
             raise self.conflict("another writer published it meanwhile")
+        if self.effect == OVERWRITE and (why := self.store.database.overwrite_reason(connection, self.target)):
+            raise self.conflict(f"meanwhile {why}")
         if self.is_watched and (last or not self.document.get("autocommit")):
             self.check_content(connection, lock=last)
 

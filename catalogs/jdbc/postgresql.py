@@ -12,10 +12,13 @@ from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
 from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
+from twophase.errors import CatalogError
 
 _is = pa.types
 
 _SYSTEM = ("information_schema",)
+
+_SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 
 #: dependent_objects_still_exist
 _IN_USE = "2BP01"
@@ -36,15 +39,29 @@ _KINDS: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
-    "time": pa.time64("us"),
 }
+#: Of an infinite day or moment Spark's own reader makes the last or first one that it has a date for.
+_FINITE = (
+    "CASE WHEN isfinite({name}) THEN {number} WHEN {name} > '2000-01-01' THEN {last} "
+    "WHEN {name} IS NOT NULL THEN {first} END"
+)
+_DAYS = "({name} - DATE '1970-01-01')"
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+#: Exact for every year, and for the session's time zone, which is UTC.
+_MICROSECONDS = (
+    "(CAST(CAST({name} AS date) - DATE '1970-01-01' AS bigint) * 86400000000 "
+    "+ CAST(round(date_part('epoch', CAST({name} AS time)) * 1000000) AS bigint))"
+)
 #: Texts that arrive as texts.
 _TEXTS = {"text", "varchar", "bpchar", "name"}
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, e.typname, a.atttypmod, a.attnotnull,
-       col_description(a.attrelid, a.attnum), a.attgenerated <> '' OR a.attidentity = 'a'
+       col_description(a.attrelid, a.attnum), a.attgenerated <> '' OR a.attidentity = 'a',
+       CASE WHEN a.attidentity = 'd' THEN 'auto' ELSE pg_get_expr(d.adbin, d.adrelid) END
 FROM pg_attribute a
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0 AND NOT a.attisdropped
@@ -127,6 +144,15 @@ class PostgreSQL(Database):
 
     # -- tables --------------------------------------------------------------------------------------------------
 
+    def check_name(self, name: str, what: str, path: object) -> None:
+        super().check_name(name, what, path)
+        if what == "column" and name in _SYSTEM_COLUMNS:
+            raise CatalogError(
+                f"{path} cannot have a column {name!r}: each table of {self.title} has one of its own.",
+                path=path,
+                hint="Give the column another name in the query.",
+            )
+
     def text(self, value: str) -> str:
         # Whatever standard_conforming_strings says.
         return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -144,8 +170,8 @@ class PostgreSQL(Database):
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"name": self.name(table)})
         return [
-            Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated)
-            for name, sql, kind, element, modifier, required, comment, generated in rows
+            Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated, default)
+            for name, sql, kind, element, modifier, required, comment, generated, default in rows
         ]
 
     def _arrow(self, kind: str, element: str | None, modifier: int) -> pa.DataType:
@@ -240,6 +266,14 @@ class PostgreSQL(Database):
         if effect in modes and self.table_kind(connection, table) is not None:
             self.run(connection, f"LOCK TABLE {self.name(table)} IN {modes[effect]} MODE")
 
+    def make_durable(self, connection: sa.Connection) -> None:
+        # What the executors committed before is in the same log, and so goes with it.
+        self.run(
+            connection,
+            "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' "
+            "THEN set_config('synchronous_commit', 'on', true) END",
+        )
+
     def stop_writers(self, connection: sa.Connection, label: str) -> None:
         connection.execute(
             sa.text(
@@ -274,10 +308,53 @@ class PostgreSQL(Database):
         return [*cuts, f"ctid >= '({bounds[-1]},0)'::tid" if count > 1 else ""]
 
     def select_expression(self, column: Column) -> str:
-        name = self.quote(column.name)
-        if column.type.startswith("character") or column.type in _TEXTS or not _is.is_string(column.arrow):
+        name, kind = self.quote(column.name), column.arrow
+        if not _is.is_list(kind):
+            return _read(name, column.type, kind)
+        element = column.type.removesuffix("[]")
+        if _is.is_string(kind.value_type):
+            # An array as it is written is one of texts, too.
+            return name if _is_text(element) else f"CAST(CAST({name} AS text) AS text[])"
+        read = _read("e", element, kind.value_type)
+        if read == "e":
             return name
-        return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: as the database writes them
+        elements = f"ARRAY(SELECT {read} FROM unnest({name}) WITH ORDINALITY AS u(e, o) ORDER BY o)"
+        return f"CASE WHEN {name} IS NOT NULL THEN {elements} END"
+
+    def compares(self, column: Column) -> bool:
+        # Read in another form, but what the database compares is the same.
+        kind = column.arrow
+        return super().compares(column) or _is.is_date(kind) or _is.is_timestamp(kind) or _is.is_decimal(kind)
+
+    def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        if _is.is_date(kind):
+            return pa.array(values, pa.int32()).cast(kind)
+        if _is.is_timestamp(kind):
+            return pa.array(values, pa.int64()).cast(kind)
+        if _is.is_list(kind) and (_is.is_date(kind.value_type) or _is.is_timestamp(kind.value_type)):
+            number = pa.int32() if _is.is_date(kind.value_type) else pa.int64()
+            return pa.array(values, pa.list_(pa.field("element", number))).cast(kind)
+        return super().to_arrow(values, kind)
+
+
+def _is_text(kind: str) -> bool:
+    return kind.startswith("character") or kind in _TEXTS
+
+
+def _read(name: str, type_: str, kind: pa.DataType) -> str:
+    """How a value is read: also one that Python has no date, and Arrow no decimal for."""
+    if _is.is_date(kind):
+        return _FINITE.format(name=name, number=_DAYS.format(name=name), last=_LAST_DAY, first=_FIRST_DAY)
+    if _is.is_timestamp(kind):
+        last, first = (_LAST_DAY + 1) * _DAY - 1, _FIRST_DAY * _DAY
+        return _FINITE.format(name=name, number=_MICROSECONDS.format(name=name), last=last, first=first)
+    if type_ == "numeric":
+        return f"round({name}, {kind.scale})"
+    if not _is.is_string(kind) or _is_text(type_):
+        return name
+    if type_ in ("inet", "cidr"):  # A cast shows what its output leaves out.
+        return f"(CAST(CAST(ARRAY[{name}] AS text) AS text[]))[1]"
+    return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: as the database writes them
 
 
 def _decimal(modifier: int) -> pa.DataType:

@@ -59,6 +59,7 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
     first = members[0]
     keys = [member.place.key for member in members]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
+        store.database.make_durable(connection)
         first.check_identity(connection)
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:

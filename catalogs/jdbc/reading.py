@@ -127,7 +127,7 @@ class JdbcReader(BatchReader):
         if condition.operator in ("is_null", "is_not_null"):
             return True
         database = self._store.database
-        if condition.operator not in _OPERATORS or database.select_expression(column) != database.quote(column.name):
+        if condition.operator not in _OPERATORS or not database.compares(column):
             return False
         return self._comparable(column, equality=condition.operator in ("=", "in"))
 

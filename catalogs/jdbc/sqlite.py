@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import itertools
 import marshal
@@ -61,7 +60,8 @@ _KINDS: dict[str, pa.DataType] = {
     "TIMESTAMP": pa.timestamp("us"),
     "DATETIME": pa.timestamp("us"),
     "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
-    "TIME": pa.time64("us"),
+    # Spark reads no TIME in Arrow's form.
+    "TIME": pa.string(),
 }
 
 
@@ -192,11 +192,12 @@ class SQLite(Database):
 
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         rows = connection.execute(
-            sa.text('SELECT name, type, "notnull", hidden FROM pragma_table_xinfo(:name)'), {"name": table.name}
+            sa.text('SELECT name, type, "notnull", hidden, dflt_value FROM pragma_table_xinfo(:name)'),
+            {"name": table.name},
         )
         return [
-            Column(name, declared, _arrow(declared), not required, None, hidden in (2, 3))
-            for name, declared, required, hidden in rows
+            Column(name, declared, _arrow(declared), not required, None, hidden in (2, 3), default)
+            for name, declared, required, hidden, default in rows
             if hidden != 1
         ]
 
@@ -245,6 +246,12 @@ class SQLite(Database):
         if comment is not None:
             self.set_comment(connection, table, None)
             self.set_comment(connection, new, comment)
+
+    def placeholder(self, text: str, kind: pa.DataType) -> str:
+        if _is.is_timestamp(kind):
+            moment, _, zone = text.partition("+")
+            text = f"{moment}.000000{'+' + zone if zone else ''}"
+        return super().placeholder(text, kind)
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
@@ -314,8 +321,6 @@ class SQLite(Database):
             )
         if _is.is_timestamp(kind):
             return _timestamps(values, kind)
-        if _is.is_time(kind):
-            return pa.array([None if v is None else datetime.time.fromisoformat(str(v)) for v in values], kind)
         if _is.is_date(kind):
             return pa.array(values, pa.string()).cast(kind)
         if _is.is_floating(kind):
@@ -357,6 +362,7 @@ def _only_to_what_is_there(dialect: Any, record: Any, arguments: list[str], opti
 
 def _configure(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # BEGIN is ours, see below.
+    connection.execute("PRAGMA synchronous = FULL")  # Whatever this SQLite was built with.
 
 
 def _begin(connection: sa.Connection) -> None:

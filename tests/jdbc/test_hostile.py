@@ -283,6 +283,36 @@ def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
     catalog.close()
 
 
+def test_a_publish_is_durable_whatever_the_role_is_set_to(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    catalog = open_jdbc(**place.options(url=f"{place.url}?options=-csynchronous_commit%3Doff"))
+    record, found = catalog.store.record_published, []
+
+    def look(connection: sa.Connection, *facts: Any) -> None:
+        found.append(connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
+        record(connection, *facts)
+
+    monkeypatch.setattr(catalog.store, "record_published", look)
+    path = ObjectPath.of("public", "durable")
+    run(catalog, path)
+    assert found == ["on"]
+    catalog.drop_table(path)
+    catalog.close()
+
+
+@pytest.mark.parametrize("name", ["ctid", "xmin", "tableoid"])
+def test_a_column_that_each_table_has_already_is_refused_before_anything_is_staged(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    catalog = place.catalog()
+    with pytest.raises(CatalogError, match=f"'{name}': each table of PostgreSQL has one of its own"):
+        offer(catalog, ObjectPath.of("public", "odd"), Purpose.CREATE_TABLE_AS, pa.schema([(name, pa.int64())]))
+    catalog.close()
+
+
 def test_a_table_that_an_outsider_changed_meanwhile_is_a_conflict(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:

@@ -234,7 +234,7 @@ class TestPostgreSQL:
         staged = stage(writer, path, Purpose.INSERT_OVERWRITE)
         place.execute(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY")
         place.execute(f"CREATE POLICY first ON {name} USING (id = 1)")
-        with pytest.raises(CatalogError, match="row-level security"):
+        with pytest.raises(WriteConflictError, match="row-level security"):
             staged.commit()
         staged.abort()
         with pytest.raises(CatalogError, match="row-level security"):

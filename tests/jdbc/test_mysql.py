@@ -212,3 +212,9 @@ def test_grants_are_there_after_a_replace(place: Place, catalog: JdbcCatalog, pa
     with pytest.raises(Exception, match=r"denied"):
         reader.execute(f"SELECT name FROM {name}")
     place.execute("DROP USER reader@'%'")
+
+
+def test_a_server_that_may_forget_what_it_committed_is_told_by_the_doctor(place: Place, catalog: JdbcCatalog) -> None:
+    for setting, told in ((2, [True]), (1, [])):
+        place.execute(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
+        assert ["innodb_flush_log_at_trx_commit" in problem for problem in catalog.check()] == told

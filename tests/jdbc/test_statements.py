@@ -149,6 +149,50 @@ def test_rows_that_another_program_adds_after_they_were_read_are_not_overwritten
     assert shop.rows("daily") == [(0,), (1,), (9,)]
 
 
+#: A number that the database counts, a moment, a constant that must be there, and a text that it makes up.
+WITH_DEFAULTS = {
+    "sqlite": "id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, n INT DEFAULT 7, "
+    "ok BOOLEAN NOT NULL DEFAULT 1, word TEXT DEFAULT (lower('X')), name TEXT",
+    "postgresql": "id SERIAL PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), n int DEFAULT 7, "
+    "ok boolean NOT NULL DEFAULT true, word text DEFAULT lower('X'), name text",
+    "mariadb": "id int AUTO_INCREMENT PRIMARY KEY, at datetime NOT NULL DEFAULT now(), n int DEFAULT 7, "
+    "ok boolean NOT NULL DEFAULT true, word varchar(40) DEFAULT (lower('X')), name longtext",
+}
+
+
+def test_columns_that_are_left_out_get_the_values_that_the_database_has_for_them(shop: Shop) -> None:
+    path = ObjectPath.of(DATABASE, "daily")
+    shop.place.execute(f"CREATE TABLE {shop.place.name(path)} ({WITH_DEFAULTS[shop.catalog]})", DATABASE)
+    given = shop.spark.createDataFrame([("b",)], "name STRING")
+    shop.sql("INSERT INTO @daily (name) VALUES ('a')")
+    given.write.mode("append").saveAsTable(shop.name("daily"))
+    given.writeTo(shop.name("daily")).append()
+    shop.sql("INSERT INTO @daily (name, n, word) VALUES ('c', DEFAULT, DEFAULT), ('d', 8, 'w'), ('e', NULL, NULL)")
+    rows = shop.sql(
+        "SELECT id, n, ok, word, name, at > TIMESTAMP'2020-01-01' AS now FROM @daily ORDER BY name"
+    ).collect()
+    assert [(row.n, bool(row.ok), row.word, row.name) for row in rows] == [
+        (7, True, "x", "a"),
+        (7, True, "x", "b"),
+        (7, True, "x", "b"),
+        (7, True, "x", "c"),
+        (8, True, "w", "d"),
+        (None, True, None, "e"),
+    ]
+    assert len({row.id for row in rows}) == 6 and all(0 < row.id < 10 for row in rows)
+    assert all(row.now for row in rows)
+    with twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @daily (name) VALUES ('f')")
+        shop.sql("INSERT INTO @daily (name) VALUES ('g')")
+        with pytest.raises(Exception, match="cannot be read yet"):
+            shop.sql("SELECT * FROM @daily").collect()
+    shop.sql("INSERT OVERWRITE @daily (name) SELECT name FROM @daily WHERE name > 'e'")
+    assert sorted((row[2], bool(row[3]), row[4], row[5]) for row in shop.rows("daily")) == [
+        (7, True, "x", "f"),
+        (7, True, "x", "g"),
+    ]
+
+
 def test_tables_of_one_database_are_published_in_one_step(shop: Shop) -> None:
     shop.sql("CREATE TABLE @old AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:
@@ -275,6 +319,54 @@ def test_arrays_are_arrays_in_postgresql(shop: Shop) -> None:
     assert shop.spark.table(shop.name("lists")).collect() == [Row(i=[1, None, 3], t=['a"b', "c,d", None, "", "e\\f"])]
 
 
+#: What PostgreSQL holds and Python or Arrow does not, and what Spark reads, as a text.
+ODD_VALUES = {
+    "time": ("'13:45:00.25'", "13:45:00.25"),
+    "time[]": ("'{13:45:00,NULL}'", "[13:45:00, null]"),
+    "timestamp": ("'infinity'", "9999-12-31 23:59:59.999999"),
+    "timestamptz": ("'-infinity'", "0001-01-01 00:00:00"),
+    "timestamp[]": (
+        "'{infinity,2020-01-02 03:04:05.000006,NULL}'",
+        "[9999-12-31 23:59:59.999999, 2020-01-02 03:04:05.000006, null]",
+    ),
+    "date": ("'infinity'", "9999-12-31"),
+    "date[]": ("'{-infinity,2020-02-29}'", "[0001-01-01, 2020-02-29]"),
+    "timestamp(6)": ("'10000-01-01 00:00:00.000001'", "+10000-01-01 00:00:00.000001"),
+    "timestamp(5)": ("'1969-12-31 23:59:59.99999'", "1969-12-31 23:59:59.99999"),
+    "timestamp(4)": ("'0044-03-15 12:00:00 BC'", "-0043-03-15 12:00:00"),
+    "numeric": ("'1e-30'", "0.000000000000000000"),
+    "numeric[]": ("'{1e-30,2.5,NULL}'", "[0.000000000000000000, 2.500000000000000000, null]"),
+    "uuid[]": ("'{00000000-0000-0000-0000-00000000000a}'", "[00000000-0000-0000-0000-00000000000a]"),
+    "inet": ("'10.0.0.1'", "10.0.0.1"),
+    "inet[]": ("'{10.0.0.1,NULL}'", "[10.0.0.1, null]"),
+    "jsonb[]": ("""ARRAY['{"a": 1}'::jsonb, null]""", '[{"a": 1}, null]'),
+    "odd_mood[]": ("'{sad,ok}'", "[sad, ok]"),
+    "interval[]": ("'{1 day 02:00:00}'", "[1 day 02:00:00]"),
+}
+
+
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_values_that_python_has_none_for_are_read_as_by_sparks_own_reader(shop: Shop) -> None:
+    name = shop.place.name(ObjectPath.of(DATABASE, "odd"))
+    shop.place.execute("DROP TYPE IF EXISTS odd_mood CASCADE")
+    shop.place.execute("CREATE TYPE odd_mood AS ENUM ('sad', 'ok')")
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(ODD_VALUES))
+    shop.place.execute(f"CREATE TABLE {name} ({columns})")
+    values = ", ".join(value for value, _ in ODD_VALUES.values())
+    shop.place.execute(f"INSERT INTO {name} VALUES ({values})")
+    shop.place.execute(f"INSERT INTO {name} (c0) VALUES (NULL)")
+    shop.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    texts = ", ".join(f"CAST(c{number} AS STRING)" for number in range(len(ODD_VALUES)))
+    found, empty = shop.sql(f"SELECT {texts} FROM @odd ORDER BY c0 NULLS LAST").collect()
+    expected = [text for _, text in ODD_VALUES.values()]
+    assert list(found) == expected
+    assert set(empty) == {None}
+    assert shop.sql("SELECT c4 FROM @odd WHERE c3 = TIMESTAMP'0001-01-01' OR c7 > TIMESTAMP_NTZ'2020-01-01'").count()
+    shop.spark.conf.unset("spark.sql.session.timeZone")
+    shop.sql("DROP TABLE @odd")
+    shop.place.execute("DROP TYPE odd_mood")
+
+
 def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path) -> None:
     table = f"kinds_{uuid.uuid4().hex[:6]}"
     shop.sql(f"CREATE TABLE @{table} OPTIONS (column_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
@@ -293,6 +385,8 @@ def test_the_doctor_tells_of_executors_whose_python_lacks_what_tasks_need(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = twophase.attach(shop.spark).catalog(shop.catalog)
+    if shop.catalog == "mariadb":
+        shop.place.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert catalog.check() == []
     venv.create(tmp_path / "bare", with_pip=False)
     monkeypatch.setattr(shop.spark.sparkContext, "pythonExec", str(tmp_path / "bare" / "bin" / "python"))

@@ -74,6 +74,17 @@ def struct_json(fields: list[Json]) -> str:
 # -- Spark to Arrow ----------------------------------------------------------------------------------------------------
 
 
+def with_defaults(struct_json: str, defaults: Mapping[str, str]) -> str:
+    """A struct whose columns have defaults, in Spark's SQL, as far as they are named."""
+    if not defaults:
+        return struct_json
+    struct = json.loads(struct_json)
+    for field in struct["fields"]:
+        if (sql := defaults.get(field["name"])) is not None:
+            field["metadata"] |= {"CURRENT_DEFAULT": sql, "EXISTS_DEFAULT": sql}
+    return json.dumps(struct)
+
+
 def to_arrow(struct_json: str) -> pa.Schema:
     """The Arrow schema of a Spark ``StructType``'s JSON.
 

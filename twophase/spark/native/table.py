@@ -165,6 +165,12 @@ class WriteTable(TableProxy):
 
     offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
 
+    @cached_property
+    def _schema_json(self) -> str:
+        staged = live.staged(self._handle, self._catalog, self._path)
+        defaults = self._catalog.column_defaults(self._path, staged[0] if staged else None)
+        return types.with_defaults(types.from_arrow(self._definition.schema), defaults)
+
     def capabilities(self) -> Any:
         more = ("ACCEPT_ANY_SCHEMA",) if self._catalog.accepts_any_schema(self._definition) else ()
         return self._jvm.capabilities(*self.offers, *more)
