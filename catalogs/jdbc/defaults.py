@@ -178,6 +178,6 @@ def _conditions(
     kinds = {column.name: column.arrow for column in database.columns(connection, table)} if held else {}
     found: dict[str, sa.ColumnElement[int]] = {}
     for name, text in held.items():
-        value = sa.literal_column(database.placeholder(text, kinds[name]))
+        value: sa.ColumnElement[Any] = sa.literal_column(database.placeholder(text, kinds[name]))
         found[name] = sa.case((rows.c[name] == value, sa.literal_column("1")), else_=sa.literal_column("0"))
     return found

@@ -55,7 +55,7 @@ def offer(
                 effect = facts.pop("effect")
         if effect == OVERWRITE:
             _check_overwritten(catalog, connection, path)
-        seen = _watched(catalog, connection, path, effect, context.base["seen"] if context.base else seen)
+        before = _watched(catalog, connection, path, effect, context.base["seen"] if context.base else seen)
     swaps, database = effect in _SWAPS, catalog.store.database
     if reason := database.refusal(swaps):
         raise AtomicityNotSupportedError(f"{path} cannot be written all or nothing: {reason}.", path=path)
@@ -67,7 +67,7 @@ def offer(
         "ordinal": context.ordinal,
         "since": since,
         "effect": effect,
-        "seen": seen,
+        "seen": before,
         "autocommit": context.autocommit,
         "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
         "level": (Level.UNDONE if below else Level.ATOMIC).value,
