@@ -20,6 +20,7 @@ from twophase.catalogs.hive.metastore import (
     Metastore,
 )
 from twophase.catalogs.hive.places import Places
+from twophase.catalogs.hive.recipe_insert import APPENDS
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
@@ -52,6 +53,7 @@ class HiveCatalog(Catalog):
     known_options: ClassVar[Mapping[str, str]] = {
         "metastore": "session (the Spark session's own, the default) or hiveserver2",
         "recipe": "pointer (the default) or rename: how a table is published",
+        "append": "directory, links or files: how several new files of an INSERT INTO are published; else as they are",
         "host": "HiveServer2: host name",
         "port": "HiveServer2: port, 10000 by default",
         "auth": "HiveServer2: NONE (the default), NOSASL, LDAP, CUSTOM or KERBEROS",
@@ -68,6 +70,7 @@ class HiveCatalog(Catalog):
         super().__init__(name, options, environment)
         self.files = Files(durable=environment.fsync)
         self.recipe = self._choice("recipe", RECIPES)
+        self.append = self._choice("append", APPENDS) if "append" in self.options else None
         self._metastore_kind = self._choice("metastore", METASTORES)
         self._metastore: Metastore | None = None
         if self._metastore_kind == "hiveserver2":

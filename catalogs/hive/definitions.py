@@ -18,6 +18,8 @@ from twophase.redaction import is_secret
 FILE_PROVIDERS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
 SERDE_PROVIDER = "hive"
 PROVIDERS = FILE_PROVIDERS | {SERDE_PROVIDER}
+#: Spark's option for a table whose rows lie in subdirectories, too.
+RECURSIVE = "recursiveFileLookup"
 
 #: Where Spark keeps the columns of ``CLUSTER BY``.
 CLUSTERING = "clusteringColumns"
@@ -141,9 +143,19 @@ def same_layout(one: TableDefinition, other: TableDefinition) -> bool:
     return (
         columns(one.schema) == columns(other.schema)
         and same_partition_columns(one, other)
-        and (one.provider, one.bucketing, dict(one.options), dict(one.serde))
-        == (other.provider, other.bucketing, dict(other.options), dict(other.serde))
+        and (one.provider, one.bucketing, _how_read(one), dict(one.serde))
+        == (other.provider, other.bucketing, _how_read(other), dict(other.serde))
     )
+
+
+def _how_read(definition: TableDefinition) -> dict[str, str]:
+    """The options, without the one that tells where files are and not how they are read."""
+    return {key: value for key, value in definition.options.items() if key.lower() != RECURSIVE.lower()}
+
+
+def is_recursive(options: Mapping[str, str]) -> bool:
+    """Whether Spark reads the subdirectories of a table with these options, too."""
+    return any(key.lower() == RECURSIVE.lower() and value.lower() == "true" for key, value in options.items())
 
 
 def same_partition_columns(one: TableDefinition, other: TableDefinition) -> bool:

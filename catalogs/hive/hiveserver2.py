@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
-from twophase.catalogs.hive.layout import partition_values
+from twophase.catalogs.hive.layout import partition_key, partition_values
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HivePartition, HiveTable, Metastore
 from twophase.errors import (
     CatalogError,
@@ -205,13 +205,23 @@ class HiveServer2Metastore(Metastore):
     # -- partitions ----------------------------------------------------------------------------------------------
 
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
+        return self._located_where(table, lambda values: True)
+
+    def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
+        wanted = set(keys)
+        return self._located_where(table, lambda values: partition_key(values, table.partition_columns) in wanted)
+
+    def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
+        wanted = {column.lower(): value for column, value in values.items()}
+        return self._located_where(
+            table, lambda found: wanted.items() <= {column.lower(): value for column, value in found.items()}.items()
+        )
+
+    def _located_where(self, table: HiveTable, wanted: Callable[[dict[str, str]], bool]) -> list[HivePartition]:
+        """Partitions by their values: all names come in one answer, each location in one of its own."""
         name = ddl.table_name(table.database, table.name)
-        found = []
-        for row in self._run(f"SHOW PARTITIONS {name}"):
-            values = partition_values(str(row[0]), table.partition_columns)
-            if values is not None:
-                found.append(self._located(name, HivePartition(values, "")))
-        return found
+        named = (partition_values(str(row[0]), table.partition_columns) for row in self._run(f"SHOW PARTITIONS {name}"))
+        return [self._located(name, HivePartition(v, "")) for v in named if v is not None and wanted(v)]
 
     def _located(self, name: str, partition: HivePartition) -> HivePartition:
         rows = self._run(f"DESCRIBE TABLE EXTENDED {name} {ddl.partition_spec(partition)} AS JSON")

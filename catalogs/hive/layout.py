@@ -6,6 +6,7 @@
                                               _twophase.json                 owner stamp
                                               part-00000-...                 Spark's own files
                                               _twophase_manifest.json        what the publish does, for recovery
+                                              _twophase_own.json             which files its own statement wrote
                                               _twophase_withdrawn.json       rolled back; a server may still point at it
     <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a table's own directory, where the
                                               partitions that twophase wrote lie elsewhere
@@ -34,10 +35,11 @@ RETIRED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
 WITHDRAWN_FILE = "_twophase_withdrawn.json"
+OWN_FILE = "_twophase_own.json"
 _ROOT_SUFFIX = ".root"
 #: Where Spark's and Hive's tasks write before their job commits.
 _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
-_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE})
+_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE, OWN_FILE})
 #: Why a directory is kept that somebody else has marked.
 UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
 #: Tables with this prefix are staging: never listed, never a user's.

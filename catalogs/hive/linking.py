@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from twophase.catalogs.files import Entry, Files, data_entries, join
-from twophase.catalogs.hive.layout import partition_key, partition_values
+from twophase.catalogs.hive.layout import OWN_FILE, partition_key, partition_values
+from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
 
 #: Whether a file with this relative name belongs to the new version.
@@ -31,6 +34,14 @@ def outside(scope: OverwriteScope, columns: tuple[str, ...], new: Mapping[tuple[
     return keep
 
 
+def static_values(scope: OverwriteScope, columns: tuple[str, ...]) -> dict[str, str]:
+    """The values that a statement gives to some partition columns, by the table's own names of these."""
+    from twophase.catalogs.hive.metastore import NULL_PARTITION
+
+    given = {column.lower(): value for column, value in scope.static_partition.items()}
+    return {column: given[column.lower()] or NULL_PARTITION for column in columns if column.lower() in given}
+
+
 def in_scope(scope: OverwriteScope, key: tuple[str, ...], columns: tuple[str, ...], *, replaced: bool) -> bool:
     """Whether an INSERT OVERWRITE replaces this partition; ``replaced``: new rows fell into it."""
     from twophase.catalogs.hive.metastore import NULL_PARTITION
@@ -42,8 +53,45 @@ def in_scope(scope: OverwriteScope, key: tuple[str, ...], columns: tuple[str, ..
     return replaced or not scope.dynamic
 
 
+class CannotLinkError(CatalogError):
+    """A file gets no more names: the filesystem makes none, or has no room for one more of this file."""
+
+
+#: What a filesystem answers that makes no links, none of this file to there, or not one more.
+_NO_LINK = frozenset(
+    (errno.EMLINK, errno.EPERM, errno.EACCES, errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+)
+
+
+def own_rows(files: Files, version: str) -> list[str]:
+    """Names of the files of a version that its own statement wrote, and not those of its base that it keeps."""
+    noted: Any = files.read_json(join(version, OWN_FILE))
+    if isinstance(noted, list):
+        return [str(name) for name in noted]
+    return [entry.name for entry in data_entries(files.list(version))]
+
+
+def note_own_rows(files: Files, version: str) -> None:
+    """Keep in mind which files are the statement's own, before links to others lie beside them."""
+    files.write_json(join(version, OWN_FILE), own_rows(files, version))
+
+
+def take_links_out(files: Files, version: str) -> None:
+    """Leave in a version only what its own statement wrote."""
+    own = set(own_rows(files, version))
+    for entry in data_entries(files.list(version)):
+        if entry.name not in own:
+            files.remove_file(join(version, entry.name))
+
+
 def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id: str) -> None:
-    """Link the data files of one directory tree into another. Idempotent."""
+    """Link the data files of one directory tree into another. Idempotent.
+
+    Raises
+    ------
+    CannotLinkError
+        Not all of them could be linked.
+    """
     entries = [entry for entry in data_entries(files.list(source)) if keep(entry.name)]
     for directory in sorted({posixpath.dirname(entry.name) for entry in entries}):
         files.make_directory(join(target, directory) if directory else target)
@@ -52,6 +100,18 @@ def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id
 
 
 def _link(files: Files, source: str, target: str, entry: Entry, transaction_id: str) -> None:
+    try:
+        _link_named(files, source, target, entry, transaction_id)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        raise CannotLinkError(
+            f"{join(source, entry.name)} gets no other name in {target}: {error}.",
+            hint="Is there an older version of the table to remove? Run: twophase clean",
+        ) from error
+
+
+def _link_named(files: Files, source: str, target: str, entry: Entry, transaction_id: str) -> None:
     try:
         files.link(join(source, entry.name), join(target, entry.name))
     except FileExistsError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -167,6 +167,11 @@ class HivePartition:
     parameters: Mapping[str, str] = field(default_factory=dict)
     as_table: bool = False
     extra: Any = field(default=None, compare=False, repr=False)
+
+
+def _key(table: HiveTable, partition: HivePartition) -> tuple[str, ...]:
+    values = {column.lower(): value for column, value in partition.values.items()}
+    return tuple(values[column.lower()] for column in table.partition_columns)
 
 
 def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
@@ -334,6 +339,12 @@ class Metastore(ABC):
         """
         self.alter_table(table)
 
+    def set_option(self, database: str, name: str, key: str, value: str) -> None:
+        """Set one storage property of a table, which tells Spark how to read it; nothing else of it changes."""
+        table = self.get_table(database, name)
+        if table is not None:
+            self.alter_table(replace(table, options={**table.options, key: value}))
+
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
         """Give a partitioned table another directory for partitions to come, in one step; those that are there stay.
 
@@ -432,6 +443,22 @@ class Metastore(ABC):
     @abstractmethod
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
         """All partitions of a table."""
+
+    def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
+        """Those of some partitions that exist, named by the values of the table's partition columns, in their order.
+
+        Overridden where they are found without the others.
+        """
+        return [part for part in self.list_partitions(table) if _key(table, part) in keys] if keys else []
+
+    def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
+        """The partitions that have these values in some of the partition columns.
+
+        Overridden where they are found without the others.
+        """
+        wanted = {column.lower(): value for column, value in values.items()}
+        found = self.list_partitions(table)
+        return [part for part in found if wanted.items() <= {k.lower(): v for k, v in part.values.items()}.items()]
 
     @abstractmethod
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:

@@ -19,14 +19,18 @@ from twophase.catalogs.hive.definitions import (
 )
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable
 from twophase.catalogs.hive.participant import CREATE, INSERT, REPLACE, HiveParticipant
+from twophase.catalogs.hive.partitions import by_key
+from twophase.catalogs.hive.recipe_append import MoveAppend
+from twophase.catalogs.hive.recipe_insert import APPEND_PROPERTY, APPENDS, Insert
 from twophase.catalogs.hive.recipe_move import MoveInsert
 from twophase.catalogs.hive.recipe_partitions import PointerPartitions
-from twophase.catalogs.hive.recipe_pointer import PointerCreate, PointerCreateHidden, PointerSwitch
+from twophase.catalogs.hive.recipe_pointer import PointerAppend, PointerCreate, PointerCreateHidden, PointerSwitch
 from twophase.catalogs.hive.recipe_redefine import PointerSwap, PointerUntrack
 from twophase.catalogs.hive.recipe_rename import RenameCreate, RenameReplace
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
+    ConfigurationError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
@@ -41,12 +45,15 @@ _CLASSES: tuple[type[HiveParticipant], ...] = (
     PointerCreate,
     PointerCreateHidden,
     PointerSwitch,
+    PointerAppend,
     PointerPartitions,
     PointerUntrack,
     PointerSwap,
     RenameCreate,
     RenameReplace,
     MoveInsert,
+    MoveAppend,
+    Insert,
 )
 
 
@@ -158,6 +165,8 @@ class _Offer:
             "base": None if self.base is None else self.base["version"],
             "alone": self.context.autocommit,
         }
+        if kind is Insert:
+            document |= self._append()
         if kind.recipe == RENAME:
             document |= self._places(kind)
         self._refuse_untried(str(document["version"]), str(document.get("target") or ""))
@@ -251,6 +260,26 @@ class _Offer:
             return str(self.base["target"]) if self.base is not None and self.base.get("kind") == EXTERNAL else None
         return self.wanted.location
 
+    def _append(self) -> dict[str, Any]:
+        assert self.found is not None
+        adopts = self.base is not None and self.base.get("appends")
+        return {
+            "appends": self.purpose is Purpose.INSERT_INTO and not self.found.partitioned,
+            "append": self._append_mode(),
+            "adopts": self.base["version"] if self.base is not None and adopts else None,
+            "inherit": None,
+        }
+
+    def _append_mode(self) -> str | None:
+        assert self.found is not None
+        mode = self.found.properties.get(APPEND_PROPERTY, self.catalog.append)
+        if mode is None or mode.lower() in APPENDS:
+            return mode and mode.lower()
+        raise ConfigurationError(
+            f"{self.path} was not written: its property {APPEND_PROPERTY} is {' or '.join(APPENDS)}, not {mode!r}.",
+            path=self.path,
+        )
+
     # -- the recipe ----------------------------------------------------------------------------------------------
 
     def _class(self) -> type[HiveParticipant]:
@@ -271,6 +300,8 @@ class _Offer:
         if effect == INSERT and (self._moves_files() or not self._can_link()):
             self._refuse_base()
             return MoveInsert
+        if effect == INSERT and self._waits_for_its_rows():
+            return Insert
         if effect != INSERT and (self.catalog.recipe == RENAME or self._fixed_location() is not None):
             return RenameReplace
         if effect == INSERT:
@@ -292,26 +323,35 @@ class _Offer:
         assert self.found is not None
         return self.found.kind == EXTERNAL or not self._owned() or self._touches_a_users_partition()
 
-    def _touches_a_users_partition(self) -> bool:
-        """Whether the statement may write to a partition that the user gave a LOCATION."""
+    def _waits_for_its_rows(self) -> bool:
+        """Whether it depends on the rows how they are published: see :class:`.Insert`."""
         assert self.found is not None
-        if not self.found.partitioned:
+        if self.purpose is not Purpose.INSERT_INTO:
+            return self.found.partitioned and self._is_dynamic()
+        return self.found.partitioned or self.base is None or bool(self.base.get("appends"))
+
+    def _is_dynamic(self) -> bool:
+        """Whether the statement changes only partitions that its rows fall into."""
+        scope = self.context.overwrite
+        return self.purpose is Purpose.INSERT_INTO or (scope is not None and scope.dynamic)
+
+    def _touches_a_users_partition(self) -> bool:
+        """Whether the statement may write to a partition that the user gave a LOCATION; some know that only later."""
+        assert self.found is not None
+        if not self.found.partitioned or self._is_dynamic():
             return False
         columns, root = self.found.partition_columns, str(self.found.location)
-        scope = self.context.overwrite if self.purpose is Purpose.INSERT_OVERWRITE else None
-        for part in self.catalog.metastore.list_partitions(self.found):
-            key = layout.partition_key(dict(part.values), columns)
-            in_scope = scope is None or linking.in_scope(scope, key, columns, replaced=True)
-            if in_scope:
-                self._refuse_untried(part.location)
-            if in_scope and not self.places.is_partitions(part.location, key, columns, root):
-                return True
-        return False
+        static = {} if self.context.overwrite is None else linking.static_values(self.context.overwrite, columns)
+        store = self.catalog.metastore
+        parts = store.partitions_within(self.found, static) if static else store.list_partitions(self.found)
+        self._refuse_untried(*(part.location for part in parts))
+        keyed = by_key(self.found, parts)
+        return not all(self.places.is_partitions(part.location, key, columns, root) for key, part in keyed.items())
 
     def _can_link(self) -> bool:
-        """Whether the files that an insert keeps can get one more name in a new version."""
+        """Whether the files that an overwrite keeps can get one more name in a new version."""
         assert self.found is not None
-        if self.purpose is Purpose.INSERT_OVERWRITE and not (self._partial() and not self.found.partitioned):
+        if self.purpose is Purpose.INSERT_INTO or not (self._partial() and not self.found.partitioned):
             return True
         return self.catalog.files.can_link(str(self.found.location), self._version())
 
@@ -319,7 +359,9 @@ class _Offer:
         """A second statement on one table: whatever the pointer recipe can build on; the rest is refused."""
         if self.base is None:
             return
-        in_place = self.base["class"] == MoveInsert.__name__
+        in_place = self.base["class"] == MoveInsert.__name__ or (
+            self.base["class"] == MoveAppend.__name__ and not self.base.get("appends")
+        )
         if in_place or not self.catalog.files.is_local(str(self.base["version"])):
             self._refuse_base()
 

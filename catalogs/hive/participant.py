@@ -13,13 +13,16 @@ A recipe is a subclass. Its document holds::
     inherit                                              a directory whose files belong to the new version too
     overwrite                                            scope of an INSERT OVERWRITE
     base                                                 version of the earlier participant that this one builds on
+    appends                                              whether it rests on nothing but the table's layout
+    append                                               how it is to be published, as an option says
+    adopts                                               version of an earlier append, whose rows this one publishes
     alone                                                whether this publish is all that its transaction does
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twophase.catalog import TwoPhaseCatalogTable
@@ -35,7 +38,7 @@ from twophase.catalogs.hive.definitions import (
 )
 from twophase.catalogs.hive.identity import STORE
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, Metastore
-from twophase.catalogs.hive.partitions import Key
+from twophase.catalogs.hive.partitions import Key, by_key
 from twophase.catalogs.hive.writing import save, written_as_files
 from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError, TransactionAborted, WriteConflictError
@@ -307,6 +310,51 @@ class HiveParticipant(TwoPhaseCatalogTable):
         """Partitions that the staged rows fell into: key to directory name inside the version."""
         return layout.partition_directories(self.files.list(self.version), columns)
 
+    def within_reach(self, table: HiveTable, new: Collection[Key]) -> dict[Key, HivePartition]:
+        """The partitions that the statement may change, as the metastore has them now.
+
+        Parameters
+        ----------
+        table : HiveTable
+        new : collection of tuple
+            Those that get new rows. No other one is asked for unless the statement may empty it: there may be many.
+        """
+        scope, columns = self.scope, table.partition_columns
+        if self.purpose is Purpose.INSERT_INTO or (scope is not None and scope.dynamic):
+            return self.registered(table, new)
+        if self.purpose is not Purpose.INSERT_OVERWRITE or scope is None or not scope.static_partition:
+            return by_key(table, self.metastore.list_partitions(table))
+        found = by_key(table, self.metastore.partitions_within(table, linking.static_values(scope, columns)))
+        return {**found, **self.registered(table, [key for key in new if key not in found])}
+
+    @property
+    def named_partition(self) -> Key | None:
+        """The partition that an INSERT OVERWRITE names in full: it is replaced even by no rows."""
+        columns = tuple(self.stored_definition.partition_columns)
+        given = {} if self.scope is None else linking.static_values(self.scope, columns)
+        return tuple(given[column] for column in columns) if columns and len(given) == len(columns) else None
+
+    def written_partitions(self, based: Collection[Key] = ()) -> frozenset[str] | None:
+        """The partitions that the publish changes, by their names; None where they are not known from the rows alone.
+
+        Parameters
+        ----------
+        based : collection of tuple
+            Those that an earlier statement of the transaction wrote.
+        """
+        columns, scope = tuple(self.stored_definition.partition_columns), self.scope
+        if not columns or self.effect != INSERT or self.before is None or not self.before["tracked"]:
+            return None
+        named = self.named_partition
+        if self.purpose is Purpose.INSERT_OVERWRITE and named is None and (scope is None or not scope.dynamic):
+            return None
+        keys = {*self.new_keys(columns), *based, *(() if named is None else (named,))}
+        return frozenset(layout.partition_name(key, columns) for key in keys)
+
+    def registered(self, table: HiveTable, keys: Collection[Key]) -> dict[Key, HivePartition]:
+        """Some partitions as the metastore has them now, without those that it has not."""
+        return by_key(table, self.metastore.get_partitions(table, keys))
+
     def check_inherited(self) -> None:
         """Refuse when files came to or went from the directory whose files were taken over."""
         marks = self.document.get("inherit_mark")
@@ -347,11 +395,19 @@ class HiveParticipant(TwoPhaseCatalogTable):
         assert before is not None
         if now is None:
             raise self.conflict("it was dropped meanwhile")
-        if not self.is_unmoved(now) or now.stamp != before["stamp"]:
+        if self.document.get("appends"):
+            self._check_still_ours(now)
+        elif not self.is_unmoved(now) or now.stamp != before["stamp"]:
             raise self.conflict("another writer published it meanwhile")
         if not same_layout(self._redacted(self.hive.definition_of(now)), self._redacted(self.before_definition)):
             raise self.conflict("its columns or options were changed meanwhile")
         return now
+
+    def _check_still_ours(self, now: HiveTable) -> None:
+        """Rows come on top of whatever others published meanwhile, unless that is at a place of the user's."""
+        moved = not self.is_unmoved(now)
+        if now.kind != MANAGED or (moved and not self.hive.places(self.path).is_tables(str(now.location))):
+            raise self.conflict("it was given a LOCATION meanwhile")
 
     def is_unmoved(self, now: HiveTable) -> bool:
         """Whether the table's rows are where they were at the offer, as far as its directory tells."""
@@ -597,14 +653,14 @@ class HiveParticipant(TwoPhaseCatalogTable):
             return ReadSource("files", provider=definition.provider, location=self.version, definition=definition)
         return self.overlay({})
 
-    def overlay(self, partitions: Mapping[tuple[str, ...], str]) -> ReadSource | None:
+    def overlay(self, partitions: Mapping[tuple[str, ...], str], location: str | None = None) -> ReadSource | None:
         """A hidden table over the staged state, for Spark's session catalog to read."""
         if not self.metastore.read_by_session:
             return None
         name = self.hidden("read")
         if self.metastore.get_table(self.database, name) is None:
             with self.step("hidden_table"):
-                table = self.target(name=name, kind=EXTERNAL)
+                table = self.target(name=name, kind=EXTERNAL, location=location)
                 self._create_hidden(name, table)
                 found = partitions or self._staged_partitions(table)
                 self.metastore.add_partitions(table, self.hive.partitions_of(table, found))

@@ -5,12 +5,13 @@ The plan is a manifest in the version's directory and not in the document, becau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from twophase.catalogs.files import Files, join, same
-from twophase.catalogs.hive.layout import MANIFEST_FILE
+from twophase.catalogs.hive.layout import MANIFEST_FILE, partition_key
+from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 
 Key = tuple[str, ...]
 
@@ -55,6 +56,11 @@ class Plan:
         return [change for change in self.changes if change.action in actions]
 
     @property
+    def keys(self) -> list[Key]:
+        """The partitions that it changes."""
+        return [change.key for change in self.changes]
+
+    @property
     def only_adds(self) -> bool:
         """Whether every partition is new: one ``add_partitions`` publishes."""
         return all(change.action == ADD for change in self.changes)
@@ -72,6 +78,11 @@ class Plan:
             return None
         changes = (Change(tuple(key), action, old, new) for key, action, old, new in found["partitions"])
         return cls(tuple(changes), found["marks"], bool(found.get("loses")))
+
+
+def by_key(table: HiveTable, partitions: Iterable[HivePartition]) -> dict[Key, HivePartition]:
+    """Partitions of a table by their keys."""
+    return {partition_key(dict(part.values), table.partition_columns): part for part in partitions}
 
 
 def unexpected(plan: Plan, now: Mapping[Key, str], empty: Callable[[Key], str]) -> list[Key]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalogs.files import is_below, join, parent, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import is_redacted
-from twophase.catalogs.hive.layout import PUBLISHED_FILE, RETIRED_FILE
+from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE, RETIRED_FILE
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
-    NULL_PARTITION,
     HivePartition,
     HiveTable,
     StampChangedError,
 )
 from twophase.catalogs.hive.participant import INSERT, REPLACE
-from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, published, unexpected
+from twophase.catalogs.hive.partitions import ADD, REMOVE, SWITCH, Change, Key, Plan, by_key, published, unexpected
 from twophase.catalogs.hive.recipe_pointer import PointerParticipant
 from twophase.errors import CatalogError
 from twophase.failpoints import declare
@@ -61,9 +60,13 @@ class PointerPartitions(PointerParticipant):
 
     def prepare(self) -> None:
         table = self.check_unchanged()
+        self._look_again(table)
         if self.plan is None:
-            listed = self.listed(table)
-            self._plan(table, listed)
+            columns = table.partition_columns
+            based, new = self._base_changes(), self._new_partitions(columns)
+            listed = self.within_reach(table, new)
+            listed |= self.registered(table, [key for key in based if key not in listed])
+            self._plan(table, new, based, listed)
             self._check_kept(table, self.existing_plan, listed)
         plan = self.existing_plan
         if not plan.only_adds:
@@ -74,6 +77,29 @@ class PointerPartitions(PointerParticipant):
             self.make_hidden(name, self.target(name=name, kind=EXTERNAL))
         self.say_whether_undone(self.effect != REPLACE and not plan.loses)
         self.set_level(*self.reached())
+
+    def _look_again(self, table: HiveTable) -> None:
+        """Give up the plan of an earlier prepare, where others have published since: new rows go on top of theirs."""
+        plan = self.plan
+        if plan is None or not self._is_stale(table, plan):
+            return
+        if self.purpose is not Purpose.INSERT_INTO or self.document["base"] is not None:
+            raise self.conflict("another writer changed its partitions meanwhile")
+        with self.step("link"):
+            linking.take_links_out(self.files, self.version)
+            self.files.remove_file(join(self.version, MANIFEST_FILE))
+
+    def _is_stale(self, table: HiveTable, plan: Plan) -> bool:
+        if unexpected(plan, self.locations(table, plan.keys), self.empty_of):
+            return True
+        return any(self.files.change_mark(directory) != mark for directory, mark in plan.marks.items())
+
+    @property
+    def shares_appends(self) -> bool:
+        return False  # An append that came in between would not be among the files that got one more name.
+
+    def reservation_scope(self) -> frozenset[str] | None:
+        return self.written_partitions(self._base_changes())
 
     def reached(self) -> tuple[Level, str | None]:
         """The level of this publish, and why it is not 3."""
@@ -107,10 +133,14 @@ class PointerPartitions(PointerParticipant):
             )
         return plan
 
-    def _plan(self, table: HiveTable, listed: Mapping[Key, HivePartition]) -> None:
-        columns, registered = table.partition_columns, {key: part.location for key, part in listed.items()}
-        new = self._new_partitions(columns)
-        based = self._base_changes()
+    def _plan(
+        self,
+        table: HiveTable,
+        new: Mapping[Key, str],
+        based: Mapping[Key, Change],
+        listed: Mapping[Key, HivePartition],
+    ) -> None:
+        registered = {key: part.location for key, part in listed.items()}
         present = {**registered, **{c.key: c.new for c in based.values() if c.action != REMOVE}}
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
@@ -150,19 +180,18 @@ class PointerPartitions(PointerParticipant):
     def _new_partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
         """Partitions with new rows, and a partition that was named in full: it is replaced even by no rows."""
         new = self.new_keys(columns)
-        static = {} if self.scope is None else {k.lower(): v for k, v in self.scope.static_partition.items()}
-        if self.scope is not None and set(static) == {column.lower() for column in columns}:
-            key = tuple(static[column.lower()] or NULL_PARTITION for column in columns)
-            name = layout.partition_name(key, columns)
-            if key not in new:
-                self.files.make_directory(join(self.version, name))
-            new.setdefault(key, name)
+        key = self.named_partition
+        if key is not None and key not in new:
+            new[key] = layout.partition_name(key, columns)
+            self.files.make_directory(join(self.version, new[key]))
         return new
 
     def _take_over(self, new: Mapping[Key, str], present: Mapping[Key, str]) -> dict[str, int | None]:
         """INSERT INTO: old files of the partitions that get new rows belong to their new version too."""
         marks = {}
         with self.step("link"):
+            if any(key in present for key in new):
+                linking.note_own_rows(self.files, self.version)
             for key, name in new.items():
                 if key in present:
                     target = join(self.version, name)
@@ -239,28 +268,21 @@ class PointerPartitions(PointerParticipant):
             layout.write_stamp(self.files, self.empty, self.stamp_facts())
             for change in plan.of(ADD, REMOVE):
                 self.files.make_directory(self.empty_of(change.key))
-            now = self.locations(table)
+            now = self.locations(table, [change.key for change in plan.of(ADD)])
             missing = {change.key: self.empty_of(change.key) for change in plan.of(ADD) if change.key not in now}
             self.metastore.add_partitions(table, self.hive.partitions_of(table, missing))
 
     # -- publishing ----------------------------------------------------------------------------------------------
 
-    def locations(self, table: HiveTable) -> dict[Key, str]:
-        """Where the metastore has the partitions now."""
-        return {key: part.location for key, part in self.listed(table).items()}
-
-    def listed(self, table: HiveTable) -> dict[Key, HivePartition]:
-        """The partitions as the metastore has them now."""
-        return {
-            layout.partition_key(dict(part.values), table.partition_columns): part
-            for part in self.metastore.list_partitions(table)
-        }
+    def locations(self, table: HiveTable, keys: Collection[Key]) -> dict[Key, str]:
+        """Where the metastore has some partitions now."""
+        return {key: part.location for key, part in self.registered(table, keys).items()}
 
     def commit(self) -> None:
         plan, table = self.existing_plan, self.current()
         if table is None:
             raise self.conflict("it was dropped meanwhile")
-        listed = self.listed(table)
+        listed = self.registered(table, plan.keys)
         now = {key: part.location for key, part in listed.items()}
         if not published(plan, now):
             self.check_unchanged()
@@ -314,7 +336,7 @@ class PointerPartitions(PointerParticipant):
         return not same(location, change.new) and same(location, change.old or self.empty_of(change.key))
 
     def _roll_forward(self, table: HiveTable, plan: Plan) -> None:
-        now = self.locations(table)
+        now = self.locations(table, plan.keys)
         pending = self._pending(plan, now)
         if not pending:
             return
@@ -331,7 +353,7 @@ class PointerPartitions(PointerParticipant):
             plan, table = self.plan, self.current()
             if self._was_published():
                 return Outcome.PUBLISHED
-            if plan is None or table is None or not published(plan, self.locations(table)):
+            if plan is None or table is None or not published(plan, self.locations(table, plan.keys)):
                 return Outcome.NOT_PUBLISHED
         except Exception:  # an unreachable store is no answer
             return Outcome.UNKNOWN
@@ -354,7 +376,7 @@ class PointerPartitions(PointerParticipant):
             self._roll_forward(table, plan)
         if gone := plan.of(REMOVE):
             with self.step("drop_partitions"):
-                now = self.locations(table)
+                now = self.locations(table, [change.key for change in gone])
                 ours = [change for change in gone if same(now.get(change.key), change.new)]
                 self.metastore.drop_partitions(table, self._partitions(table, ours))
         if self.effect == REPLACE and not same(table.location, self.version):
@@ -409,7 +431,7 @@ class PointerPartitions(PointerParticipant):
         plan = self.plan
         if table is not None and table.partitioned and plan is not None:
             with self.step("drop_partitions"):
-                now = self.locations(table)
+                now = self.locations(table, [change.key for change in plan.of(ADD)])
                 added = [change for change in plan.of(ADD) if same(now.get(change.key), self.empty_of(change.key))]
                 kept = {parent(join(self.empty, name)) for name in self.written_past_us()} if added else set()
                 ours = [change for change in added if self.empty_of(change.key) not in kept]
@@ -420,7 +442,7 @@ class PointerPartitions(PointerParticipant):
         plan, table = self.plan, self.current()
         if plan is None or table is None or self.effect == REPLACE:
             return False
-        listed = self.listed(table)
+        listed = self.registered(table, plan.keys)
         now = {key: part.location for key, part in listed.items()}
         if plan.loses or any(not same(now.get(change.key), change.new) for change in plan.of(SWITCH, ADD)):
             return False
@@ -465,7 +487,7 @@ class PointerPartitions(PointerParticipant):
         table, plan = self.current(), self.plan
         if table is None or plan is None:
             return None
-        found = self.locations(table)
+        found = {key: part.location for key, part in by_key(table, self.metastore.list_partitions(table)).items()}
         for change in plan.changes:
             found[change.key] = change.new
         gone = {change.key for change in plan.of(REMOVE)}

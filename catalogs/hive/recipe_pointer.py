@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from twophase.catalogs.files import data_files
-from twophase.catalogs.hive import layout
+from twophase.catalogs.files import data_files, same
+from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import is_redacted, to_table
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced
 from twophase.catalogs.hive.participant import INSERT, HiveParticipant
@@ -294,4 +294,51 @@ class PointerSwitch(PointerParticipant):
         return True
 
 
-__all__ = ["PointerCreate", "PointerCreateHidden", "PointerParticipant", "PointerSwitch"]
+class PointerAppend(PointerSwitch):
+    """INSERT INTO an unpartitioned table by a new version, in which all files that are there get one more name.
+
+    It rests on whatever others have published until it is prepared for the last time. From then on nobody else's append
+    may come: a file that is renamed into the old version would not be in the new one.
+    """
+
+    @property
+    def shares_appends(self) -> bool:
+        return False
+
+    def prepare(self) -> None:
+        now = self.check_unchanged()
+        if not self._is_based_on(now):
+            self._base_on(now)
+        self.document["holds"] = self._holds()
+        self.say_whether_undone(True)
+        self.set_level(Level.ATOMIC)
+
+    def _is_based_on(self, now: HiveTable) -> bool:
+        marks = self.document.get("inherit_mark")
+        if marks is None or not same(now.location, self.document.get("inherit")):
+            return False
+        return now.stamp == self._before_now["stamp"] and linking.marks(self.files, str(now.location)) == marks
+
+    @property
+    def _before_now(self) -> dict[str, Any]:
+        assert self.before is not None
+        return dict(self.before)
+
+    def _base_on(self, now: HiveTable) -> None:
+        with self.step("link"):
+            linking.note_own_rows(self.files, self.version)
+            linking.take_links_out(self.files, self.version)
+            self.document["inherit"] = str(now.location)
+            self.document["inherit_mark"] = linking.marks(self.files, str(now.location))
+            linking.link_tree(self.files, str(now.location), self.version, linking.keep_all, self.transaction_id)
+        # What is compensated goes back to what it was based on, and that is what it retires.
+        self.document["before"] = {**self._before_now, "location": now.location, "stamp": now.stamp}
+
+    def _ready(self) -> HiveTable:
+        now = super()._ready()
+        if now.stamp != self._before_now["stamp"] or not self.is_unmoved(now):
+            raise self.conflict("another writer published it meanwhile")
+        return now
+
+
+__all__ = ["PointerAppend", "PointerCreate", "PointerCreateHidden", "PointerParticipant", "PointerSwitch"]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tests.crash.frames import local, read
 from twophase import failpoints
 from twophase.catalogs.files import Files
+from twophase.catalogs.hive.definitions import is_recursive
 from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore
 from twophase.errors import (
     CatalogError,
@@ -146,6 +147,7 @@ class FileMetastore(Metastore):
                 properties=table.properties,
                 comment=table.comment,
                 tracked=table.tracked,
+                options=table.options,
             )
             entry["table"] = _document(changed)
 
@@ -227,7 +229,7 @@ class FileMetastore(Metastore):
         table = _table(database, name, entry["table"])
         assert table.location
         if not table.partitioned:
-            return read(table.location, table.schema, {})
+            return read(table.location, table.schema, {}, recursive=is_recursive(table.options))
         return [row for spec, location, _ in entry["partitions"] for row in read(location, table.schema, spec)]
 
     # -- helpers -------------------------------------------------------------------------------------------------

@@ -28,10 +28,13 @@ class ArrowFrame:
     Parameters
     ----------
     table : pyarrow.Table
+    scattered : bool
+        Whether each row is written to a file of its own.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, *, scattered: bool = False) -> None:
         self._table = table
+        self._scattered = scattered
 
     @property
     def columns(self) -> list[str]:
@@ -41,10 +44,10 @@ class ArrowFrame:
         return name.strip("`").replace("``", "`")
 
     def select(self, *columns: str) -> ArrowFrame:
-        return ArrowFrame(self._table.select(list(columns)))
+        return ArrowFrame(self._table.select(list(columns)), scattered=self._scattered)
 
     def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802 - Spark's name
-        return ArrowFrame(self._table.rename_columns(list(names)))
+        return ArrowFrame(self._table.rename_columns(list(names)), scattered=self._scattered)
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
         return self._table
@@ -55,14 +58,15 @@ class ArrowFrame:
 
     @property
     def write(self) -> ArrowWriter:
-        return ArrowWriter(self._table)
+        return ArrowWriter(self._table, scattered=self._scattered)
 
 
 class ArrowWriter:
     """``df.write``."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, *, scattered: bool = False) -> None:
         self._table = table
+        self._scattered = scattered
         self._keys: tuple[str, ...] = ()
         self._mode = "error"
         self._options: dict[str, Any] = {}
@@ -98,7 +102,8 @@ class ArrowWriter:
 
     def _parts(self) -> list[tuple[str, pa.Table]]:
         if not self._keys:
-            return [("", self._table)]
+            width = 1 if self._scattered else max(1, len(self._table))
+            return [("", self._table.slice(start, width)) for start in range(0, max(1, len(self._table)), width)]
         keys = [tuple(row.values()) for row in self._table.select(list(self._keys)).to_pylist()]
         data = self._table.drop_columns(list(self._keys))
         parts = []
@@ -112,15 +117,20 @@ def _directory(name: str, value: object) -> str:
     return f"{name}={NULL_PARTITION if value is None else value}"
 
 
-def read(location: str, schema: pa.Schema, values: dict[str, str]) -> list[tuple[Any, ...]]:
-    """The rows under a directory, as Spark reads them: hidden names passed over, directories are partitions."""
+def read(location: str, schema: pa.Schema, values: dict[str, str], *, recursive: bool = False) -> list[tuple[Any, ...]]:
+    """The rows under a directory, as Spark reads them: hidden names passed over, directories are partitions.
+
+    Others are read where the table says so (``recursiveFileLookup``).
+    """
     rows: list[tuple[Any, ...]] = []
     root = local(location)
     for file in sorted(root.rglob("*.parquet")):
         parts = file.relative_to(root).parts
         if any(part.startswith((".", "_")) and "=" not in part for part in parts):
             continue
-        found = {**values, **dict(part.split("=", 1) for part in parts[:-1])}
+        if not recursive and not all("=" in part for part in parts[:-1]):
+            continue
+        found = {**values, **dict(part.split("=", 1) for part in parts[:-1] if "=" in part)}
         for row in pq.ParquetFile(file).read().to_pylist():
             rows.append(tuple(_value({**row, **found}.get(field.name), field.type) for field in schema))
     return rows

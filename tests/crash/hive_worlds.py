@@ -40,11 +40,12 @@ class HiveWorld(World):
         rows = self.file.rows(DATABASE, table.split(".")[1])
         return None if rows is None else sorted(rows, key=repr)
 
-    def frame(self, rows: Rows, schema: pa.Schema) -> Any:
-        return ArrowFrame(super().frame(rows, schema))
+    def frame(self, rows: Rows, schema: pa.Schema, *, scattered: bool = False) -> Any:
+        return ArrowFrame(super().frame(rows, schema), scattered=scattered)
 
     def definition(self, statement: Statement) -> TableDefinition:
-        made = replace(super().definition(statement), provider="parquet")
+        properties = {"twophase.append": statement.append} if statement.append else {}
+        made = replace(super().definition(statement), provider="parquet", properties=properties)
         if statement.external and statement.purpose.creates:
             return replace(made, location=f"file:{self.directory}/elsewhere/{statement.name}", external=True)
         return made

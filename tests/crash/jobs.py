@@ -97,7 +97,8 @@ def _execute(world: World, transaction: Transaction, statement: Statement, *, al
     )
     assert participant is not None
     transaction.begin_participant(participant)
-    transaction.write(participant, world.frame(list(statement.rows), world.definition(statement).schema))
+    schema = world.definition(statement).schema
+    transaction.write(participant, world.frame(list(statement.rows), schema, scattered=statement.scattered))
     if statement.fails:
         transaction.discard(participant)
     elif not alone:

@@ -34,6 +34,10 @@ class Statement:
     foreign: bool = False
     #: Its rows have another type than those before.
     schema_change: bool = False
+    #: Each row comes in a file of its own.
+    scattered: bool = False
+    #: The option ``append`` of the table's catalog.
+    append: str | None = None
 
     @property
     def catalog(self) -> str:
@@ -170,6 +174,8 @@ HIVE = named(
         _one("replace partitioned with other columns", _REPLACE, partitioned=True, schema_change=True, rows=_CHANGED),
         _one("replace foreign", _REPLACE, foreign=True),
         _one("insert", _INSERT),
+        _one("insert several files", _INSERT, scattered=True, append="links"),
+        _one("insert a directory", _INSERT, scattered=True, append="directory"),
         _one("insert foreign", _INSERT, foreign=True),
         _one("insert external", _INSERT, external=True),
         _one("insert partitioned", _INSERT, partitioned=True),
@@ -189,6 +195,17 @@ HIVE = named(
             {"hive.u": _OLD},
         ),
         Scenario("create then insert", (Statement("hive.t", _CREATE), Statement("hive.t", _INSERT, ((9, "z"),))), {}),
+        Scenario(
+            "insert twice",
+            (Statement("hive.t", _INSERT), Statement("hive.t", _INSERT, ((9, "z"),))),
+            {"hive.t": _OLD},
+        ),
+        Scenario(
+            "an outsider comes after an insert",
+            (Statement("hive.t", _INSERT), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
+        ),
         Scenario(
             "an outsider comes before the second publish",
             (Statement("hive.t", _REPLACE), Statement("hive.u", _CREATE)),

@@ -97,8 +97,8 @@ class World(ABC):
         """What another reader sees, which shares nothing with the first: it must be the same."""
         return self.rows(table)
 
-    def frame(self, rows: Rows, schema: pa.Schema) -> Any:
-        """What ``write`` takes."""
+    def frame(self, rows: Rows, schema: pa.Schema, *, scattered: bool = False) -> Any:
+        """What ``write`` takes; scattered: it makes a file for each row, where the store keeps files."""
         columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
         return pa.Table.from_arrays(columns, schema=schema)
 

@@ -267,27 +267,75 @@ def test_a_replace_leaves_a_partitions_directory_of_the_users_alone(world: World
     assert files_of(tmp_path / "a") == held
 
 
-def test_a_location_that_comes_between_offer_and_publish_is_a_conflict(world: World, tmp_path: Path) -> None:
+def test_rows_go_to_a_location_that_came_while_the_job_ran(world: World, tmp_path: Path) -> None:
     landed(world, tmp_path / "a")
     world.sql("ALTER TABLE cl DROP PARTITION (d = 'a')")
+    before = world.rows("cl")
     rows = world.sql("SELECT 9L AS id, 'a' AS d")
     participant = world.offer("cl", rows, Purpose.INSERT_INTO)
     participant.begin()
     participant.write(rows)
     world.sql(f"ALTER TABLE cl ADD PARTITION (d = 'a') LOCATION '{tmp_path / 'a'}'")
-    with pytest.raises(WriteConflictError, match="LOCATION"):
-        participant.prepare()
-    participant.abort()
+    participant.prepare()
+    participant.commit()
+    participant.finish()
+    assert world.rows("cl") == sorted([*before, (9, "a")], key=repr)
     assert marks_in(tmp_path / "a") == set()
+
+
+def test_a_location_that_comes_between_prepare_and_publish_is_a_conflict(world: World, tmp_path: Path) -> None:
+    world.run("t", world.sql("SELECT 1L AS id, 'a' AS d"), by=["d"])
+    participant = world.stage("t", world.sql("SELECT 9L AS id, 'a' AS d"), Purpose.INSERT_INTO, autocommit=True)
+    world.sql(f"ALTER TABLE t PARTITION (d = 'a') SET LOCATION '{tmp_path / 'a'}'")
+    with pytest.raises(WriteConflictError):
+        participant.commit()
+    participant.abort()
+    assert world.rows("t") == []
 
 
 def test_a_second_insert_that_reaches_a_partition_at_a_location_is_refused(world: World, tmp_path: Path) -> None:
     landed(world, tmp_path / "a")
     rows = world.sql("SELECT 9L AS id, 'b' AS d")
     first = world.stage("cl", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "b"}))
+    elsewhere = world.stage("cl", rows, Purpose.INSERT_INTO, base=first)
+    elsewhere.abort()
+    there = world.sql("SELECT 9L AS id, 'a' AS d")
+    second = world.offer("cl", there, Purpose.INSERT_INTO, base=first)
+    second.begin()
+    second.write(there)
     with pytest.raises(AtomicityNotSupportedError, match="already written"):
-        world.offer("cl", rows, Purpose.INSERT_INTO, base=first)
+        second.prepare()
+    second.abort()
     first.abort()
+
+
+@pytest.mark.parametrize("scope", [OverwriteScope({"k": "1"}), OverwriteScope(dynamic=True)], ids=str)
+def test_an_overwrite_leaves_nothing_but_its_rows_in_a_partition_that_it_adds(
+    world: World, tmp_path: Path, scope: OverwriteScope
+) -> None:
+    world.run("e", world.sql("SELECT 1L AS id, 1 AS k"), by=["k"], location=str(tmp_path / "here"))
+    world.sql("ALTER TABLE e DROP PARTITION (k = 1)")
+    world.run("e", world.sql("SELECT 2L AS id, 1 AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope)
+    assert world.rows("e") == [(2, 1)]
+
+
+def test_an_insert_leaves_what_lies_where_it_adds_a_partition_as_stock_spark_does(world: World, tmp_path: Path) -> None:
+    """Stock Spark's writer of SerDe tables is Hive's, which replaces it; its own writer adds to it."""
+    kinds = ["USING parquet PARTITIONED BY (k)"]
+    kinds += ["PARTITIONED BY (k BIGINT) STORED AS textfile", "PARTITIONED BY (k BIGINT) STORED AS parquet"]
+    for number, kind in enumerate(kinds if world.is_hive else kinds[:1]):
+        columns = "(id BIGINT, k BIGINT)" if "USING" in kind else "(id BIGINT)"
+        rows = {}
+        for name in (f"stock_{number}", f"ours_{number}"):
+            world.sql(f"CREATE TABLE {name} {columns} {kind} LOCATION '{tmp_path / name}'")
+            world.sql(f"INSERT INTO {name} PARTITION (k = 1) VALUES (1)")
+            world.sql(f"ALTER TABLE {name} DROP PARTITION (k = 1)")
+        world.sql(f"INSERT INTO stock_{number} PARTITION (k = 1) VALUES (2)")
+        world.run(f"ours_{number}", world.sql("SELECT 2L AS id, 1L AS k"), Purpose.INSERT_INTO)
+        rows = {name: world.rows(f"{name}_{number}") for name in ("stock", "ours")}
+        assert rows["ours"] == rows["stock"], kind
+        world.sql(f"DROP TABLE stock_{number}")
+        world.sql(f"DROP TABLE ours_{number}")
 
 
 def test_a_managed_table_that_was_given_a_location_stays_there(world: World, tmp_path: Path) -> None:

@@ -252,13 +252,14 @@ def test_the_publish_of_an_insert_does_not_look_at_the_files(
         world.sql(f"CREATE TABLE t {how} AS SELECT id FROM range(9)")
     world.sql("ANALYZE TABLE t COMPUTE STATISTICS")
     assert noted(world, "t")["spark.sql.statistics.numRows"] == "9"
-    participant = world.stage("t", world.sql("SELECT /*+ REPARTITION(1) */ 10 + id AS id FROM range(3)"), purpose)
+    linked = world.with_options(append="links")
+    participant = linked.stage("t", world.sql("SELECT /*+ REPARTITION(1) */ 10 + id AS id FROM range(3)"), purpose)
     directory = Path(participant.version.removeprefix("file:"))
     there = [path for path in directory.iterdir() if path.name.endswith(".parquet")]
     more = directory / "more.parquet"
     more.write_bytes(bytes(1000))
     # Spark's own care for statistics comes behind the publish, as behind its own writes.
-    monkeypatch.setattr(participant, "tell", lambda: None)
+    monkeypatch.setattr(HiveParticipant, "tell", lambda participant: None)
     participant.commit()
     monkeypatch.undo()
     assert sizes(world, "t") == {
@@ -353,9 +354,18 @@ def test_the_loser_of_two_writes_of_one_table_is_refused(world: World, purpose: 
     assert world.rows("t") == seen
 
 
-def test_an_append_of_an_outsider_to_the_old_files_is_a_conflict_and_not_lost(world: World) -> None:
+def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
+    world.sql("INSERT INTO f VALUES (7)")
+    participant.commit()
+    participant.finish()
+    assert world.rows("f") == [(0,), (1,), (5,), (7,)]
+
+
+def test_an_append_of_an_outsider_to_files_that_were_linked_is_a_conflict_and_not_lost(world: World) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    participant = world.with_options(append="links").stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
     world.sql("INSERT INTO f VALUES (7)")
     with pytest.raises(WriteConflictError):
         participant.commit()

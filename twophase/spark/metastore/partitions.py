@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Located, partition_specs
@@ -17,15 +17,34 @@ _PARTITION_STATISTICS = (
     *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
     *("numFiles", "numRows", "rawDataSize", "totalSize"),
 )
+#: How many partitions are asked for one by one (a few milliseconds each) and not by a listing of all.
+_ONE_BY_ONE = 500
 
 
 class SessionPartitions(SessionStore):
     """The part of :class:`.SessionMetastore` that deals with partitions."""
 
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
-        found = self._catalog.listPartitions(table.database, table.name, self._none())
+        return self._found(table, self._catalog.listPartitions(table.database, table.name, self._none()))
+
+    def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
+        if len(keys) > _ONE_BY_ONE:
+            return super().get_partitions(table, keys)
+        specs = [dict(zip(table.partition_columns, key, strict=True)) for key in keys]
+        asked = [self._catalog.getPartitionOption(table.database, table.name, self._map(spec)) for spec in specs]
+        found = [option.get() for option in asked if option.isDefined()]
+        return self._found(table, self._seq(found)) if found else []
+
+    def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
+        if {column.lower() for column in values} == {column.lower() for column in table.partition_columns}:
+            lowered = {column.lower(): value for column, value in values.items()}
+            return self.get_partitions(table, [tuple(lowered[column.lower()] for column in table.partition_columns)])
+        spec = self._option(self._map(dict(values)))
+        return self._found(table, self._catalog.listPartitions(table.database, table.name, spec))
+
+    def _found(self, table: HiveTable, partitions: Any) -> list[HivePartition]:
         columns = {column.lower(): column for column in table.partition_columns}
-        return [_partition(facts, columns) for facts in self._texts.facts(found)]
+        return [_partition(facts, columns) for facts in self._texts.facts(partitions)]
 
     def partition_locations(self, table: Located) -> list[str]:
         if not table.partition_columns:

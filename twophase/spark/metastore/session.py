@@ -126,6 +126,13 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         else:
             self._hive.place(table.database, table.name, str(table.location), expected=self._expected(instead_of))
 
+    def set_option(self, database: str, name: str, key: str, value: str) -> None:
+        found = self._catalog.getTable(database, name)
+        settings = {**self._texts.storage(found.storage())["properties"], key: value}
+        storage = self._case.copy(found.storage(), properties=self._map(settings))
+        self._catalog.alterTable(self._case.copy(found, storage=storage))
+        self._jvm.forget_relation(database, name)
+
     def fence_table(self, database: str, name: str, stamp: str) -> None:
         if self._hive is not None and self._catalog.tableExists(database, name):
             self._hive.fence(database, name, stamp)

@@ -1,0 +1,190 @@
+"""INSERT INTO: what it costs does not depend on what is there, and appends of several writers all land."""
+
+from __future__ import annotations
+
+import errno
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.hive.world import World, files_of
+from twophase.catalogs.hive import recipe_insert
+from twophase.errors import ConfigurationError, WriteConflictError
+from twophase.model import Level, Outcome, OverwriteScope, Purpose
+
+INTO, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
+SEVERAL = "SELECT id AS a FROM range(10, 14, 1, 4)"
+
+
+def location(world: World, table: str = "t") -> Path:
+    found = world.catalog.metastore.get_table("default", table)
+    assert found is not None
+    assert found.location is not None
+    return Path(found.location.removeprefix("file:"))
+
+
+def entries(world: World) -> int:
+    return sum(1 for _ in world.warehouse.rglob("*"))
+
+
+def test_each_append_of_one_file_adds_just_that_file_and_is_one_step(world: World) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    before = location(world)
+    counts = []
+    for number in range(1, 5):
+        participant = world.run("t", world.sql(f"SELECT {number}L AS a"), INTO)
+        assert participant.level is Level.ATOMIC
+        counts.append(entries(world))
+    assert world.rows("t") == [(n,) for n in range(5)]
+    assert location(world) == before
+    assert {b - a for a, b in pairwise(counts)} == {2}  # The file and its checksum.
+
+
+def test_an_append_of_several_files_is_one_rename_of_a_directory_where_that_is_wanted(world: World) -> None:
+    directory = world.with_options(append="directory")
+    directory.run("t", world.sql("SELECT 0L AS a"))
+    before = location(world)
+    for _ in range(2):
+        participant = directory.run("t", world.sql(SEVERAL), INTO)
+        assert participant.level is Level.ATOMIC
+    assert location(world) == before
+    assert len([path for path in before.iterdir() if path.is_dir()]) == 2
+    assert world.rows("t") == sorted([(0,), *[(n,) for n in range(10, 14)] * 2], key=repr)
+    assert world.sql("SELECT count(*) FROM t WHERE a = 11").collect()[0][0] == 2
+    directory.run("t", world.sql("SELECT 7L AS a"), OVERWRITE, overwrite=OverwriteScope())
+    assert world.rows("t") == [(7,)]
+
+
+def test_a_table_that_is_read_with_its_subdirectories_gets_directories_by_itself(world: World) -> None:
+    world.sql("CREATE TABLE t (a BIGINT) USING parquet OPTIONS (recursiveFileLookup 'true')")
+    world.run("t", world.sql(SEVERAL), INTO)
+    assert [path for path in location(world).iterdir() if path.is_dir()]
+    assert len(world.rows("t")) == 4
+
+
+def test_a_tables_own_property_says_how_and_a_wrong_one_is_refused(world: World) -> None:
+    world.sql("CREATE TABLE t (a BIGINT) USING parquet TBLPROPERTIES ('twophase.append' = 'links')")
+    world.run("t", world.sql("SELECT 1L AS a"), INTO)
+    assert world.run("t", world.sql("SELECT 2L AS a"), INTO).document["class"] == "PointerAppend"
+    world.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.append' = 'hardlinks')")
+    with pytest.raises(ConfigurationError, match="directory or links or files"):
+        world.offer("t", world.sql("SELECT 2L AS a"), INTO)
+    with pytest.raises(ConfigurationError, match="append"):
+        world.with_options(append="hardlinks")
+
+
+def test_several_files_go_in_in_steps_where_many_are_there_and_the_level_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("t", world.sql(SEVERAL))
+    assert world.run("t", world.sql(SEVERAL), INTO).document["class"] == "PointerAppend"
+    monkeypatch.setattr(recipe_insert, "LINKED_FILES", 7)
+    participant = world.run("t", world.sql(SEVERAL), INTO)
+    assert participant.level is Level.UNDONE
+    assert "one by one" in str(participant.level_reason)
+    assert len(world.rows("t")) == 12
+
+
+@pytest.mark.parametrize("answer", [errno.EMLINK, errno.EPERM, errno.EXDEV, errno.ENOTSUP])
+@pytest.mark.parametrize("by", [[], ["p"]], ids=["flat", "partitioned"])
+def test_where_no_more_links_can_be_made_the_files_go_in_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, answer: int, by: list[str]
+) -> None:
+    rows = "SELECT id AS a, 1 AS p FROM range(0, 4, 1, 4)"
+    world.run("t", world.sql(rows), by=by)
+    links = iter(range(2))
+
+    def link(*places: str) -> None:
+        if next(links, None) is None:
+            raise OSError(answer, os.strerror(answer))
+        linked(*places)
+
+    linked = os.link
+    monkeypatch.setattr(os, "link", link)
+    participant = world.run("t", world.sql(rows), INTO)
+    assert participant.level is Level.UNDONE
+    assert len(world.rows("t")) == 8
+
+
+@pytest.mark.parametrize("options", [{}, {"append": "links"}, {"append": "directory"}], ids=str)
+@pytest.mark.parametrize("query", ["SELECT {n} AS a", "SELECT {n} + id AS a FROM range(0, 3, 1, 3)"])
+def test_two_appends_at_once_both_land(world: World, options: dict[str, str], query: str) -> None:
+    """As two blocks do: both are written and prepared before either is published, and prepared again then."""
+    world = world.with_options(**options)
+    world.run("t", world.sql("SELECT 0L AS a"))
+    one, other = (world.sql(query.format(n=f"{n}L")) for n in (10, 20))
+    staged = [world.stage("t", df, INTO) for df in (one, other)]
+    for participant in staged:
+        participant.prepare()
+        participant.commit()
+        participant.finish()
+    assert world.rows("t") == sorted([(0,), *map(tuple, one.collect()), *map(tuple, other.collect())], key=repr)
+
+
+def test_two_appends_to_one_partition_both_land(world: World) -> None:
+    world.run("t", world.sql("SELECT 0 AS a, 1 AS p"), by=["p"])
+    frames = [world.sql(f"SELECT {n} AS a, {p} AS p") for n, p in ((1, 1), (2, 1), (3, 9), (4, 9))]
+    staged = [world.stage("t", df, INTO) for df in frames]
+    for participant in staged:
+        participant.prepare()
+        participant.commit()
+        participant.finish()
+    assert world.rows("t") == [(0, 1), (1, 1), (2, 1), (3, 9), (4, 9)]
+
+
+def test_an_append_goes_to_where_an_overwrite_has_put_the_table_meanwhile(world: World) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    append = world.stage("t", world.sql("SELECT 1L AS a"), INTO)
+    world.run("t", world.sql("SELECT 9L AS a"), OVERWRITE, overwrite=OverwriteScope())
+    append.prepare()
+    append.commit()
+    append.finish()
+    assert world.rows("t") == [(1,), (9,)]
+
+
+def test_an_append_that_was_prepared_for_another_place_is_refused_and_leaves_nothing(world: World) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    append = world.stage("t", world.sql("SELECT 1L AS a"), INTO)
+    world.run("t", world.sql("SELECT 9L AS a"), OVERWRITE, overwrite=OverwriteScope())
+    with pytest.raises(WriteConflictError):
+        append.commit()
+    assert append.outcome() is Outcome.NOT_PUBLISHED
+    append.abort()
+    assert world.rows("t") == [(9,)]
+    assert not any(append.transaction_id in name for name in files_of(world.warehouse))
+
+
+@pytest.mark.parametrize("query", ["SELECT 1L AS a", SEVERAL])
+@pytest.mark.parametrize("mode", ["directory", "links"])
+def test_an_append_is_undone_wholly(world: World, query: str, mode: str) -> None:
+    world = world.with_options(append=mode)
+    world.run("t", world.sql("SELECT 0L AS a"))
+    participant = world.stage("t", world.sql(query), INTO)
+    participant.commit()
+    assert len(world.rows("t")) > 1
+    other = world.reborn(participant)
+    assert other.compensate()
+    assert other.outcome() is Outcome.NOT_PUBLISHED
+    other.abort()
+    assert world.rows("t") == [(0,)]
+
+
+@pytest.mark.parametrize("query", ["SELECT {n}L AS a", "SELECT {n} + id AS a FROM range(0, 3, 1, 3)"])
+@pytest.mark.parametrize("mode", ["directory", "links", "files"])
+def test_two_appends_of_one_transaction_are_read_in_it_and_land_together(world: World, query: str, mode: str) -> None:
+    world = world.with_options(append=mode)
+    world.run("t", world.sql("SELECT 0L AS a"))
+    first = world.stage("t", world.sql(query.format(n="10")), INTO)
+    second = world.stage("t", world.sql(query.format(n=20)), INTO, base=first)
+    source = second.read_source()
+    assert source is not None
+    read = {row.a for row in world.spark.read.format("parquet").load(source.location).collect()}
+    world.run("t", world.sql("SELECT 99L AS a"), INTO)  # Another transaction's.
+    second.prepare()
+    second.commit()
+    second.finish()
+    first.abort()
+    assert {row.a for row in world.spark.table("t").collect()} == read | {99}
+    assert world.spark.table("t").count() == len(read) + 1
