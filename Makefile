@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-spark40 test-duckdb test-mysql test-exhaustive lint format bench clean java servers
+.PHONY: help demo test test-fast test-spark40 test-duckdb test-mysql test-exhaustive lint format bench bench-scale clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ format: .venv/.installed ## Let ruff format the code
 
 bench: .venv/.installed java ## Measure CTAS against stock Spark; options: make bench ARGS="--rows 1,1000000"
 	@.venv/bin/python -m benchmarks.hive_ctas $(ARGS)
+
+bench-scale: .venv/.installed java servers ## Measure what a statement costs beside what it does not touch (an hour; ARGS="--small" for a look)
+	@.venv/bin/python -m benchmarks.scale $(ARGS)
 
 clean: ## Remove the environments and everything built
 	rm -rf .venv .venv-spark40 build dist .demo .mysql .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -62,3 +62,21 @@ def test_the_benchmark_of_hive_ctas_measures_both_sides_and_the_publish_step(tmp
     assert [(row["rows"], row["partitions"]) for row in document["ctas"]] == [(1, 0), (1, 3), (1000, 0), (1000, 3)]
     assert all(row["ratio"] > 0 for row in document["ctas"])
     assert [row["files"] for row in document["publish"]] == [1, 20]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_benchmark_of_scale_measures_each_size(tmp_path: Path) -> None:
+    out = tmp_path / "numbers.json"
+    options = ["--small", "--rounds", "1", "--only", "timeline,statements", "--json", str(out)]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.scale", *options],
+        cwd=source.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    rows = json.loads(out.read_text())
+    assert {row["beside"] for row in rows if row["ratio"] is None} == {"0 transactions", "20,000 transactions"}
+    assert len([row for row in rows if row["ratio"] is not None]) == 4

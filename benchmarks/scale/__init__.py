@@ -1,0 +1,1 @@
+"""What a statement costs beside things that it does not touch."""
