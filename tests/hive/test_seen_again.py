@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from pyspark import StorageLevel
@@ -108,6 +109,38 @@ def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str)
     assert (spark.catalog.isCached("t"), spark.table("t").count()) == (True, 2)
     spark.catalog.uncacheTable("t")
     assert not spark.catalog.isCached("t")
+
+
+def by_foreach_batch(_: SparkSession, rows: DataFrame, place: Path) -> None:
+    rows.write.parquet(str(place / "rows"))
+    stream = rows.sparkSession.readStream.schema("id BIGINT").parquet(str(place / "rows")).writeStream
+    stream = stream.option("checkpointLocation", str(place / "check")).trigger(availableNow=True)
+    stream.foreachBatch(lambda batch, _: batch.write.insertInto("t")).start().awaitTermination()
+
+
+def by_sql(other: SparkSession, _: DataFrame, __: Path) -> None:
+    other.sql("INSERT INTO t SELECT id FROM range(5)")
+
+
+def by_save_as_table(other: SparkSession, _: DataFrame, __: Path) -> None:
+    other.range(5).write.mode("append").saveAsTable("t")
+
+
+@pytest.mark.parametrize("write", [by_foreach_batch, by_sql, by_save_as_table])
+def test_what_a_session_wrote_that_is_not_attached_is_seen_without_a_refresh(
+    spark: SparkSession, tmp_path: Path, write: Callable[[SparkSession, DataFrame, Path], None]
+) -> None:
+    spark.range(10).write.saveAsTable("t")
+    frame = spark.table("t")
+    assert frame.count() == 10
+    spark.sql("INSERT INTO t VALUES (10)")
+
+    write(spark.newSession(), spark.range(5), tmp_path)
+
+    assert spark.table("t").count() == 16
+    assert spark.sql("SELECT * FROM t").count() == 16
+    spark.sql("INSERT INTO t VALUES (11)")
+    assert (spark.table("t").count(), frame.count()) == (17, 17)
 
 
 @pytest.mark.parametrize("in_a_block", [False, True])

@@ -111,5 +111,5 @@ def test_under_preferred_it_runs_as_in_stock_spark_with_one_warning(spark: Spark
 def test_the_option_lets_it_be_written_all_the_same(spark: SparkSession) -> None:
     spark.conf.set(OPTION, "allow")
     twophase.attach(spark)
-    with pytest.raises(LookupError, match="viewfs://far was asked for viewfs://far/t"):
+    with pytest.raises(LookupError, match="viewfs://far was asked for viewfs://far/"):
         spark.sql("INSERT INTO t VALUES (2)")

@@ -50,6 +50,22 @@ class Refresher:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._jvm = handle.jvm
+        #: Tables whose relation this session keeps after its own inserts, where stock Spark would look anew.
+        self._kept_on: set[tuple[str, str]] = set()
+        self._is_behind = False
+
+    def fall_behind(self) -> None:
+        """A session that is not attached has written something: it told none of it."""
+        self._is_behind = True
+
+    def catch_up(self) -> None:
+        """Before a read: list the files of tables anew whose relation would not be there in stock Spark."""
+        if not self._is_behind:
+            return
+        self._is_behind = False
+        for table in list(self._kept_on):
+            if not TableCaches(self._jvm).list_again(*table):
+                self._kept_on.discard(table)
 
     def cached(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, Kept]]:
         """Names under which a table is cached, and how."""
@@ -100,7 +116,7 @@ class Refresher:
     def _follows(self, catalog: Catalog, path: ObjectPath) -> bool:
         """Whether the catalog has led what was made of the table before to its new rows; else it is forgotten."""
         names = self._names(catalog, path)
-        session_name = next((parts[1:] for parts in names if parts[0] == _SESSION), None)
+        session_name = next(((parts[1], parts[2]) for parts in names if parts[0] == _SESSION), None)
         follows = session_name is not None and TableCaches(self._jvm).keeps(*session_name)
         if not self._jvm.nothing_cached():
             # In its own catalog's name only a staged state can be cached of a session table, which nothing leads on.
@@ -108,13 +124,20 @@ class Refresher:
                 self._jvm.uncache(parts)
         if session_name is not None:
             self._tell_sisters(*session_name)
-            if not follows:
+            if follows:
+                self._kept_on.add(session_name)
+            else:
                 self._jvm.forget_relation(*session_name)
         return follows
 
     def _tell_sisters(self, database: str, name: str) -> None:
         for sister in self._handle.sisters():
-            TableCaches(sister.jvm).follow(database, name)
+            sister.follow(database, name)
+
+    def follow(self, database: str, name: str) -> None:
+        """Another attached session has written a table."""
+        TableCaches(self._jvm).follow(database, name)
+        self._kept_on.add((database, name))
 
     def _names(self, catalog: Catalog, path: ObjectPath) -> list[tuple[str, ...]]:
         """The table's full names: in its own catalog, and in the session's where it is one of those tables."""

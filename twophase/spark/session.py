@@ -216,6 +216,18 @@ class Handle:
         """Make Spark forget what it kept of a table, in every attached session, and cache again what was cached."""
         self._refresher.refresh(catalog, path, cached, replaced=replaced)
 
+    def follow(self, database: str, name: str) -> None:
+        """Lead what this session made of a session table to the rows that another attached one has written."""
+        self._refresher.follow(database, name)
+
+    def fall_behind(self) -> None:
+        """A session that is not attached has written something."""
+        self._refresher.fall_behind()
+
+    def catch_up(self) -> None:
+        """Before a read: see what sessions that are not attached have written."""
+        self._refresher.catch_up()
+
     # -- coming and going ----------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -58,6 +58,19 @@ class TableCaches:
         """Whether the session keeps a relation of the table: right after a write, one that follows it."""
         return self._kept(database, name) is not None
 
+    def list_again(self, database: str, name: str) -> bool:
+        """Let the session's relation of a table see the files that are there now; whether there is one."""
+        plan = self._kept(database, name)
+        if plan is None:
+            return False
+        try:
+            with private_name("HadoopFsRelation.location", self._jvm.spark):
+                plan.relation().location().refresh()
+        except Exception:
+            log.warning("The files of %s.%s could not be listed anew.", database, name, exc_info=True)
+            self._jvm.forget_relation(database, name)
+        return True
+
     def _kept(self, database: str, name: str) -> Any | None:
         """The session's relation of a table; None where it has not read it since it last changed."""
         with private_name("SessionCatalog.getCachedTable", self._jvm.spark):

@@ -20,12 +20,15 @@ from twophase.spark import live
 from twophase.spark.routing import catalog_api, writers
 from twophase.spark.routing.ddl import Change
 from twophase.spark.routing.router import Original, Router
+from twophase.spark.routing.tokens import leading_words
 
 if TYPE_CHECKING:
     from twophase.spark.session import Handle
 
 _lock = threading.RLock()
 _routers: dict[str, Router] = {}
+#: How a statement begins that writes nothing.
+_READS = tuple((word,) for word in ("SELECT", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "USE", "VALUES", "TABLE"))
 _known: WeakKeyDictionary[Any, tuple[int, Router | None]] = WeakKeyDictionary()
 _generation = 0
 #: The method before us and our wrapper, by class and name.
@@ -91,10 +94,21 @@ def _wrap(owner: Any, name: str, door: Callable[..., Any]) -> None:
     setattr(owner, name, routed)
 
 
+def _past_us(spark: Any, run: Callable[[], Any], *, writes: bool = True) -> Any:
+    """A call of a session that is not attached: those that are see what it wrote."""
+    try:
+        return run()
+    finally:
+        for router in list(_routers.values()) if writes else ():
+            if getattr(spark, "_sc", None) is router.spark.sparkContext:
+                router.handle.fall_behind()
+
+
 def _sql(original: Original, spark: Any, sqlQuery: Any, args: Any = None, **kwargs: Any) -> Any:  # noqa: N803
     router = router_of(spark)
     if router is None or not isinstance(sqlQuery, str):
-        return original(spark, sqlQuery, args, **kwargs)
+        told = isinstance(sqlQuery, str) and leading_words(sqlQuery, 1) not in _READS
+        return _past_us(spark, functools.partial(original, spark, sqlQuery, args, **kwargs), writes=told)
     run = functools.partial(original, spark)
     if not kwargs:
         return router.sql(run, sqlQuery, args)
@@ -118,7 +132,7 @@ def _save_as_table(
 ) -> None:
     router = router_of(writer._spark)
     if router is None:
-        original(writer, name, format, mode, partitionBy, **options)
+        _past_us(writer._spark, functools.partial(original, writer, name, format, mode, partitionBy, **options))
         return
     writer.mode(mode).options(**options)
     if partitionBy is not None:
@@ -131,7 +145,7 @@ def _save_as_table(
 def _insert_into(original: Original, writer: Any, tableName: Any, overwrite: Any = None) -> None:  # noqa: N803
     router = router_of(writer._spark)
     if router is None:
-        original(writer, tableName, overwrite)
+        _past_us(writer._spark, functools.partial(original, writer, tableName, overwrite))
         return
     if overwrite is not None:
         writer.mode("overwrite" if overwrite else "append")

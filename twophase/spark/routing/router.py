@@ -97,6 +97,7 @@ class Router:
 
     def sql(self, original: Original, text: str, args: Args) -> Any:
         """``SparkSession.sql`` of one session, its keyword arguments put into the text already."""
+        self.handle.catch_up()
         words = leading_words(text, 2)
         if self.in_transaction():
             return self._sql_inside(original, text, args)
@@ -338,6 +339,7 @@ class Router:
 
     def readable_name(self, name: Any) -> Any:
         """The name under which a table that the surrounding transaction staged is read."""
+        self.handle.catch_up()
         if not self.in_transaction():
             return name
         parts = self.parts(name)
