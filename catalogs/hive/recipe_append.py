@@ -31,6 +31,7 @@ class MoveAppend(MoveInsert):
     """INSERT INTO a managed table; the rows go to where it is when they are published."""
 
     recipe: ClassVar[str] = "append"
+    _is_shown = False
 
     def prepare(self) -> None:
         table = self.check_unchanged()
@@ -105,11 +106,17 @@ class MoveAppend(MoveInsert):
         return self.overlay({}, place)
 
     def _shown(self, there: str, place: str) -> bool:
-        """Give the files that are there and the new ones one more name each, side by side; False where none can be."""
+        """Give the files that are there and the new ones one more name each, side by side; False where none can be.
+
+        Once: what others publish later would mix with what was read before.
+        """
+        if self._is_shown:
+            return True
         with self.step("read"):
             try:
                 for source in (there, self.gathered or self.version):
                     linking.link_tree(self.files, source, place, linking.keep_all, self.transaction_id)
             except CannotLinkError:
                 return False
+        self._is_shown = True
         return True

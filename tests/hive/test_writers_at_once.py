@@ -1,0 +1,85 @@
+"""Threads and blocks of one attached session that write one table at once: what cannot meet, all of it lands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+
+pytestmark = [pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp("at_once"), hive=True)
+    twophase.attach(session)
+    yield session
+    session.stop()
+
+
+def at_once(work: Callable[[int], Any], count: int, threads: int = 4) -> None:
+    """Call it for each number, several at a time; the first error comes out."""
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, number) for number in range(count)]:
+            done.result()
+
+
+def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.table(table).collect())
+
+
+@pytest.mark.parametrize("scope", ["PARTITION (p = {n}) SELECT id", "PARTITION (p) SELECT id, {n}"])
+def test_overwrites_of_partitions_that_cannot_meet_all_land(spark: SparkSession, scope: str) -> None:
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    table = "static" if "=" in scope else "dynamic"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, p INT) USING parquet PARTITIONED BY (p)")
+    for _ in range(2):
+        at_once(lambda n: spark.sql(f"INSERT OVERWRITE {table} {scope.format(n=n)} FROM range(10)"), 8)
+    assert rows(spark, table) == sorted((n, p) for n in range(10) for p in range(8))
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_appends_to_one_table_all_land(spark: SparkSession, files: int) -> None:
+    spark.sql(f"CREATE TABLE appended_{files} (id BIGINT) USING parquet")
+    at_once(lambda n: spark.sql(f"INSERT INTO appended_{files} SELECT {n} FROM range(0, 3, 1, {files})"), 8)
+    assert rows(spark, f"appended_{files}") == [(n,) for n in range(8) for _ in range(3)]
+
+
+def test_appends_to_one_partition_all_land(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE parted (id BIGINT, p INT) USING parquet PARTITIONED BY (p)")
+    at_once(lambda n: spark.sql(f"INSERT INTO parted SELECT {n}, id % 2 FROM range(0, 4, 1, {1 + n % 2})"), 6)
+    assert rows(spark, "parted") == sorted((n, p) for n in range(6) for p in (0, 0, 1, 1))
+
+
+def test_two_blocks_that_append_to_one_table_both_land(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE blocks USING parquet AS SELECT 0L AS id")
+
+    def block() -> None:
+        with twophase.transaction(spark):
+            spark.sql("INSERT INTO blocks VALUES (2)")
+            spark.sql("INSERT INTO blocks VALUES (3)")
+            assert rows(spark, "blocks") == [(0,), (2,), (3,)]
+
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO blocks VALUES (1)")
+        with ThreadPoolExecutor(1) as other:
+            other.submit(block).result()
+        assert rows(spark, "blocks") == [(0,), (1,)]
+    assert rows(spark, "blocks") == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_table_keeps_as_many_entries_as_its_appends_brought(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("CREATE TABLE long USING parquet AS SELECT 0L AS id")
+    location = Path(str(spark.sql("DESCRIBE EXTENDED long").where("col_name = 'Location'").first()[1])[5:])  # type: ignore[index]
+    before = len(list(location.parent.rglob("*")))
+    for n in range(5):
+        spark.sql(f"INSERT INTO long VALUES ({n})")
+    assert len(list(location.parent.rglob("*"))) == before + 10  # Each a file and its checksum.
+    assert spark.table("long").count() == 6
