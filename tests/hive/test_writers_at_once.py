@@ -69,6 +69,7 @@ def test_two_blocks_that_append_to_one_table_both_land(spark: SparkSession) -> N
 
     with twophase.transaction(spark):
         spark.sql("INSERT INTO blocks VALUES (1)")
+        assert rows(spark, "blocks") == [(0,), (1,)]
         with ThreadPoolExecutor(1) as other:
             other.submit(block).result()
         assert rows(spark, "blocks") == [(0,), (1,)]
