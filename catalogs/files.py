@@ -6,6 +6,7 @@ Only what the recipes need: list, stamp, move, link, remove. A *location* is a H
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import posixpath
@@ -264,6 +265,40 @@ class Files:
             return os.stat(path).st_mtime_ns
         except FileNotFoundError:
             return -1
+
+    def touch(self, location: str) -> None:
+        """Give a directory another change mark, where it has one and may be given one."""
+        _, path = self.resolve(location)
+        if self.is_local(location):
+            with suppress(OSError):
+                os.utime(path)
+
+    def last_change(self, location: str) -> int | None:
+        """When something below a location last came, went or was written, on the clock of change marks.
+
+        None where that is unknown, -1 where there is nothing.
+        """
+        mark = self.change_mark(location)
+        if mark is None or mark < 0:
+            return mark
+        return max([mark, *(changed for _, _, changed in self._entries(location))])
+
+    def fingerprint(self, location: str) -> str | None:
+        """What differs once something below a location came, went or was written; None where that is unknown."""
+        if self.change_mark(location) is None:
+            return None
+        found = sorted(self._entries(location))
+        return hashlib.sha256(json.dumps([self.change_mark(location), found]).encode()).hexdigest()
+
+    def _entries(self, location: str) -> Iterator[tuple[str, int, int]]:
+        """Name, bytes and change time of all that lies below a local location; of directories no bytes."""
+        _, top = self.resolve(location)
+        for directory, names, files in os.walk(top):
+            for name in (*names, *files):
+                with suppress(FileNotFoundError):
+                    facts = os.lstat(os.path.join(directory, name))
+                    size = 0 if name in names else facts.st_size
+                    yield os.path.relpath(os.path.join(directory, name), top), size, facts.st_mtime_ns
 
     def owner(self, location: str) -> int | None:
         """Number of the user whom a file or directory belongs to, not what a link leads to; None where unknown."""

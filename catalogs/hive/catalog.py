@@ -267,6 +267,16 @@ class HiveCatalog(Catalog):
             return ReadSource("session_table", name=ObjectPath.of(table.database, table.name))
         return ReadSource("files", provider=table.provider, location=table.location, definition=to_definition(table))
 
+    def table_version(self, path: ObjectPath) -> Any:
+        """Where the table is, who published it, and when files last came to or went from its own directory.
+
+        That of a partitioned table is touched whenever twophase has written to one of its partitions.
+        """
+        table = self.find(self.canonical(path))
+        if table is None or table.kind == VIEW or table.location is None:
+            return None
+        return [table.location, table.stamp, self.files.change_mark(table.location)]
+
     # -- the two-phase write -------------------------------------------------------------------------------------
 
     def two_phase_create_table(

@@ -120,10 +120,8 @@ def _link_named(files: Files, source: str, target: str, entry: Entry, transactio
         files.link(join(source, entry.name), join(target, directory, f"{transaction_id}-{name}").replace("//", "/"))
 
 
-def marks(files: Files, directory: str) -> dict[str, int | None]:
-    """Change marks of a directory and its partition directories: they differ once a file came or went."""
-    found: dict[str, int | None] = {"": files.change_mark(directory)}
-    for entry in files.list(directory):
-        if not entry.is_file:
-            found[entry.name] = files.change_mark(join(directory, entry.name))
-    return found
+def is_marked(files: Files, directory: str, mark: Any) -> bool:
+    """Whether a directory's files are still those of which a fingerprint was taken."""
+    if isinstance(mark, dict):  # An older version of twophase took only change marks.
+        mark = mark[""]
+    return (files.change_mark(directory) if isinstance(mark, int) else files.fingerprint(directory)) == mark

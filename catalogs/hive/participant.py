@@ -302,7 +302,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
             keep = (
                 linking.keep_all if self.scope is None else linking.outside(self.scope, columns, self.new_keys(columns))
             )
-            self.document["inherit_mark"] = linking.marks(self.files, source)
+            self.document["inherit_mark"] = self.files.fingerprint(source)
             linking.link_tree(self.files, source, self.version, keep, self.transaction_id)
         self.document["inherited"] = True
 
@@ -358,7 +358,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def check_inherited(self) -> None:
         """Refuse when files came to or went from the directory whose files were taken over."""
         marks = self.document.get("inherit_mark")
-        if marks is not None and linking.marks(self.files, self.document["inherit"]) != marks:
+        if marks is not None and not linking.is_marked(self.files, self.document["inherit"], marks):
             raise self.conflict("files were written to it meanwhile, past the metastore")
 
     def replaced(self, now: HiveTable) -> Iterator[str]:
@@ -379,7 +379,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if began is None or began < 0:
             return  # No filesystem that tells: the partitions need not be listed for it.
         for directory in directories:
-            changed = self.files.change_mark(directory)
+            changed = self.files.last_change(directory)
             if changed is not None and changed > began:
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
@@ -640,6 +640,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def tell(self) -> None:
         """Make the session see the new state."""
         self._told = True
+        before = self.before
+        if before is not None and before["tracked"] and self.stored_definition.partition_columns:
+            self.files.touch(str(before["location"]))  # See HiveCatalog.table_version.
         self.metastore.changed(self.database, self.path.name, written=self.effect == INSERT)
 
     def left_behind(self) -> list[str]:

@@ -42,13 +42,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """All changes of one publish, and the change marks of the directories whose files were taken over.
+    """All changes of one publish, and the fingerprints of the directories whose files were taken over.
 
     ``loses``: something of the old partitions ends with it that no compensation brings back.
     """
 
     changes: tuple[Change, ...]
-    marks: Mapping[str, int | None]
+    marks: Mapping[str, Any]
     loses: bool = False
 
     def of(self, *actions: str) -> list[Change]:

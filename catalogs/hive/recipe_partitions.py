@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from twophase.catalogs.files import is_below, join, parent, same
 from twophase.catalogs.hive import layout, linking
@@ -92,7 +92,7 @@ class PointerPartitions(PointerParticipant):
     def _is_stale(self, table: HiveTable, plan: Plan) -> bool:
         if unexpected(plan, self.locations(table, plan.keys), self.empty_of):
             return True
-        return any(self.files.change_mark(directory) != mark for directory, mark in plan.marks.items())
+        return not all(linking.is_marked(self.files, directory, mark) for directory, mark in plan.marks.items())
 
     @property
     def shares_appends(self) -> bool:
@@ -145,7 +145,7 @@ class PointerPartitions(PointerParticipant):
         for key in (c.key for c in based.values() if c.action == REMOVE):
             present.pop(key, None)
         changes = [self._change(key, join(self.version, name), registered) for key, name in sorted(new.items())]
-        marks: dict[str, int | None] = {}
+        marks: dict[str, Any] = {}
         joined = {key: name for key, name in new.items() if not self._replaces(key)}
         if self.purpose is Purpose.INSERT_INTO or joined:
             marks = self._take_over(joined, present)
@@ -186,7 +186,7 @@ class PointerPartitions(PointerParticipant):
             self.files.make_directory(join(self.version, new[key]))
         return new
 
-    def _take_over(self, new: Mapping[Key, str], present: Mapping[Key, str]) -> dict[str, int | None]:
+    def _take_over(self, new: Mapping[Key, str], present: Mapping[Key, str]) -> dict[str, Any]:
         """INSERT INTO: old files of the partitions that get new rows belong to their new version too."""
         marks = {}
         with self.step("link"):
@@ -195,7 +195,7 @@ class PointerPartitions(PointerParticipant):
             for key, name in new.items():
                 if key in present:
                     target = join(self.version, name)
-                    marks[present[key]] = self.files.change_mark(present[key])
+                    marks[present[key]] = self.files.fingerprint(present[key])
                     linking.link_tree(self.files, present[key], target, linking.keep_all, self.transaction_id)
         return marks
 
@@ -302,7 +302,7 @@ class PointerPartitions(PointerParticipant):
             raise self.conflict(f"{written[0]} was written to a new partition of it meanwhile, past twophase")
         self.check_replaced(str(change.old) for change in plan.of(SWITCH, REMOVE))
         for directory, mark in plan.marks.items():
-            if self.files.change_mark(directory) != mark:
+            if not linking.is_marked(self.files, directory, mark):
                 raise self.conflict(f"files were written to {directory} meanwhile, past the metastore")
 
     def _written_to_new(self, plan: Plan) -> list[str]:

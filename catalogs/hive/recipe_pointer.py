@@ -314,10 +314,11 @@ class PointerAppend(PointerSwitch):
         self.set_level(Level.ATOMIC)
 
     def _is_based_on(self, now: HiveTable) -> bool:
-        marks = self.document.get("inherit_mark")
-        if marks is None or not same(now.location, self.document.get("inherit")):
+        if "inherit_mark" not in self.document or not same(now.location, self.document.get("inherit")):
             return False
-        return now.stamp == self._before_now["stamp"] and linking.marks(self.files, str(now.location)) == marks
+        return now.stamp == self._before_now["stamp"] and linking.is_marked(
+            self.files, str(now.location), self.document["inherit_mark"]
+        )
 
     @property
     def _before_now(self) -> dict[str, Any]:
@@ -329,7 +330,7 @@ class PointerAppend(PointerSwitch):
             linking.note_own_rows(self.files, self.version)
             linking.take_links_out(self.files, self.version)
             self.document["inherit"] = str(now.location)
-            self.document["inherit_mark"] = linking.marks(self.files, str(now.location))
+            self.document["inherit_mark"] = self.files.fingerprint(str(now.location))
             linking.link_tree(self.files, str(now.location), self.version, linking.keep_all, self.transaction_id)
         # What is compensated goes back to what it was based on, and that is what it retires.
         self.document["before"] = {**self._before_now, "location": now.location, "stamp": now.stamp}

@@ -354,6 +354,32 @@ def test_the_loser_of_two_writes_of_one_table_is_refused(world: World, purpose: 
     assert world.rows("t") == seen
 
 
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["flat", "partitioned"])
+def test_each_write_gives_a_table_another_version_and_nothing_else_does(world: World, by: list[str]) -> None:
+    df = world.sql("SELECT id, 1 AS k FROM range(2)")
+    participant = world.run("t", df, by=by)
+    seen = [world.catalog.table_version(participant.path)]
+    for purpose in (Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE):
+        world.stage("t", df, purpose).abort()
+        assert world.catalog.table_version(participant.path) == seen[-1]
+        world.run("t", df, purpose)
+        seen.append(world.catalog.table_version(participant.path))
+        assert seen[-1] not in seen[:-1]
+
+
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE], ids=str)
+def test_a_file_that_is_rewritten_in_place_meanwhile_is_a_conflict(world: World, purpose: Purpose) -> None:
+    world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
+    participant = world.with_options(append="links").stage("f", world.sql("SELECT 5L AS id"), purpose)
+    file = next(path for path in (world.warehouse / "f").iterdir() if path.suffix == ".parquet")
+    with file.open("r+b") as stream:
+        stream.write(b"PAR1")  # As before: only the file's time tells.
+    with pytest.raises(WriteConflictError, match="past the metastore"):
+        participant.commit()
+    participant.abort()
+    assert world.rows("f") == [(0,), (1,)]
+
+
 def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
