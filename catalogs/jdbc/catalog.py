@@ -212,7 +212,7 @@ class JdbcCatalog(Catalog):
         with self.store.begin(path.database, path=path) as connection:
             self.store.database.drop(connection, Table(path.database, path.name))
         home = self.store.home(path.database)
-        with self.store.begin(home, path=path) as connection:
+        with suppress(CatalogError), self.store.begin(home, path=path) as connection:  # The table is gone, anyway.
             self.store.forget_target(connection, home, path)
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:

@@ -98,6 +98,10 @@ class JdbcParticipant(TwoPhaseCatalogTable):
         return self.effect in (CREATE, REPLACE)
 
     @property
+    def shares_appends(self) -> bool:
+        return self.effect == APPEND
+
+    @property
     def definition(self) -> TableDefinition:
         """The table after the publish, without its options."""
         return TableDefinition.from_document(self.document["definition"])

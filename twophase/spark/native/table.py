@@ -165,11 +165,14 @@ class WriteTable(TableProxy):
 
     offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
 
+    def __init__(self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition) -> None:
+        super().__init__(handle, catalog, path, definition)
+        staged = live.staged(handle, catalog, path)
+        self._defaults = catalog.column_defaults(path, staged[0] if staged else None)
+
     @cached_property
     def _schema_json(self) -> str:
-        staged = live.staged(self._handle, self._catalog, self._path)
-        defaults = self._catalog.column_defaults(self._path, staged[0] if staged else None)
-        return types.with_defaults(types.from_arrow(self._definition.schema), defaults)
+        return types.with_defaults(types.from_arrow(self._definition.schema), self._defaults)
 
     def capabilities(self) -> Any:
         more = ("ACCEPT_ANY_SCHEMA",) if self._catalog.accepts_any_schema(self._definition) else ()
