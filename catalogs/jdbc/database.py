@@ -346,7 +346,7 @@ class Database(ABC):
 
     def placeholder(self, text: str, kind: pa.DataType) -> str:
         """The SQL literal for a value of :mod:`~twophase.catalogs.jdbc.defaults`, as a table of ours holds it."""
-        return text if _is.is_integer(kind) else self.text(text)
+        return text if _is.is_integer(kind) or _is.is_decimal(kind) else self.text(text)
 
     def default_row(self, table: Table) -> str:
         """SQL that appends a row of which no value is given."""

@@ -30,6 +30,13 @@ _VARYING = re.compile(r"\w*char\w*(?: varying)?\((\d+)\)", re.IGNORECASE)
 _TEXTS = ("text", "longtext", "mediumtext", "tinytext", "character varying")
 #: A shorter text is no placeholder: something else might hold it.
 _SHORTEST = 12
+#: Numbers of MariaDB and MySQL that hold less than Spark's type: the lowest placeholder, and how many there are.
+_RANGES = (
+    ("mediumint unsigned", 2**24 - 2**12, 2**12),
+    ("mediumint", -(2**23), 2**12),
+    ("int unsigned", 2**32 - 2**24, 2**24),
+    ("bigint unsigned", 2**64 - 2**50, 2**50),
+)
 _FIRST_SECOND = datetime.datetime(2037, 1, 1, tzinfo=datetime.UTC)
 _SECONDS = 32_000_000
 _FIRST_DAY, _DAYS = datetime.date(8000, 1, 1), 700_000
@@ -94,6 +101,9 @@ def placeholder(path: ObjectPath, column: Column) -> Any:
     """A value of the column's type that nothing holds; None where the type has too few values for that."""
     told = hashlib.sha256(json.dumps(["default", *path.to_document(), column.name]).encode())
     number, kind = int.from_bytes(told.digest()[:7]), column.arrow
+    for word, lowest, some in _RANGES:
+        if column.type.lower().startswith(word) and "unsigned" not in column.type.lower().removeprefix(word):
+            return lowest + number % some
     if _is.is_int32(kind):
         return -(2**31) + number % 2**24
     if _is.is_int64(kind):
