@@ -127,6 +127,13 @@ def entries_of(manifest: ManifestFile) -> list[ManifestEntry]:
     return manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=True)
 
 
+def removed_in(manifest: ManifestFile, snapshot_id: int) -> list[str]:
+    """The files that a snapshot has removed, as far as a manifest of it lists them."""
+    found = manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=False)
+    gone = (e for e in found if e.status == ManifestEntryStatus.DELETED and e.snapshot_id == snapshot_id)
+    return [entry.data_file.file_path for entry in gone]
+
+
 def all_entries(manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
     """The live files of several manifests, read side by side."""
     found = ExecutorFactory.get_or_create().map(entries_of, list(manifests))
@@ -160,6 +167,8 @@ class Work:
     snapshot_id : int
         Of the snapshot that will refer to them.
     properties : mapping of str to str
+    kept : str
+        How the names of manifests of what stays begin.
     """
 
     place: Place
@@ -167,6 +176,7 @@ class Work:
     specs: Mapping[int, PartitionSpec]
     snapshot_id: int
     properties: Mapping[str, str]
+    kept: str = "k"
 
     def _writer(self, spec_id: int, location: str) -> ManifestWriter:
         output = load_file_io({}, location).new_output(location)
@@ -210,7 +220,7 @@ class Work:
     ) -> list[ManifestFile]:
         if all(self._is_own(entry) and entry.data_file.file_path in gone for entry in entries):
             return []
-        with self._writer(manifest.partition_spec_id, self.place.manifest("k", number)) as writer:
+        with self._writer(manifest.partition_spec_id, self.place.manifest(self.kept, number)) as writer:
             for entry in entries:
                 is_gone = entry.data_file.file_path in gone
                 if self._is_own(entry):

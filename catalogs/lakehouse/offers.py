@@ -13,6 +13,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.lakehouse import definitions, evolving, layout, sorting, writing
+from twophase.catalogs.lakehouse.scopes import Changes
 from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import (
@@ -181,15 +182,16 @@ def _prior(
     if base is None:
         seen = None if loaded is None else Seen.document_of(loaded)
         nothing: Document = {"prior": None, "base_kept": None, "base_counts": {}, "carries": []}
+        nothing["base_changes"] = Changes().to_document()
         metadata = None if loaded is None else loaded.metadata
         number = getattr(metadata, "last_sequence_number", 0)
         return {"seen": seen, "snapshot_id": _snapshot_id(metadata), "last_sequence_number": number, **nothing}
     facts = {name: base[name] for name in ("seen", "snapshot_id", "last_sequence_number")}
     if not purpose.inserts:
-        return {**facts, "prior": None, "base_kept": [], "base_counts": {}, "carries": []}
+        return {**facts, "prior": None, "base_kept": [], "base_counts": {}, "base_changes": None, "carries": []}
     removed = {k: v for k, v in base["counts"].items() if k.startswith(("deleted-", "removed-"))}
     kept = base["kept"] if base["effect"] != APPEND else None
-    facts |= {"base_kept": kept, "base_counts": removed}
+    facts |= {"base_kept": kept, "base_counts": removed, "base_changes": _changes(base)}
     if scope is not None and is_whole(scope):
         return {**facts, "prior": None, "carries": []}
     return {
@@ -197,6 +199,12 @@ def _prior(
         "prior": base["added"],
         "carries": [f"{base['transaction_id']}/{base['ordinal']}", *base["carries"]],
     }
+
+
+def _changes(base: Mapping[str, Any]) -> Document:
+    """What the statements of a transaction have done to the partitions so far."""
+    earlier = Changes.from_document(base.get("base_changes"))
+    return earlier.joined(Changes.from_document(base.get("changes"))).to_document()
 
 
 def _snapshot_id(metadata: TableMetadata | None) -> int:

@@ -25,7 +25,7 @@ def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
         replaced = frozenset(scope.files)
         return lambda file: file.file_path not in replaced
     if scope.static_partition:
-        wanted = _static_values(member, scope)
+        wanted = static_values(member, scope)
         return _Rule(member, lambda file: not all(file.partition[i] == value for i, value in wanted.items()))
     if scope.dynamic and member.spec.fields:
         new = {tuple(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
@@ -52,7 +52,7 @@ class _Rule:
         return self._keeps(file)
 
 
-def _static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[int, Any]:
+def static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[int, Any]:
     """Positions in the partition, and the values that are replaced."""
     zone = member.catalog.environment.conf.get("spark.sql.session.timeZone", "UTC")
     found: dict[int, Any] = {}

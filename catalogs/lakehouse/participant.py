@@ -14,7 +14,8 @@ Its document holds::
     properties                                           of the table that is made or replaced
     overwrite                                            scope of an INSERT OVERWRITE
     prior                                                manifests that an earlier statement of the transaction left
-    base_kept, base_counts                               and what it has taken away
+    base_kept, base_counts, base_changes                 what it has taken away, and what it did to partitions
+    changes                                              what the statement does to partitions, from the write on
     carries                                              participants whose files become part of this one's snapshot
     store                                                identity of the Iceberg catalog, from the staging on
     added, kept, counts, null_columns                    manifests and numbers, from the write on
@@ -22,6 +23,7 @@ Its document holds::
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.lakehouse import evolving, manifests, writing
+from twophase.catalogs.lakehouse import evolving, manifests, scopes, writing
 from twophase.catalogs.lakehouse.layout import Place, remove_file
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.offers import is_whole
@@ -190,10 +192,48 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         found: Mapping[str, str] = self.document["counts"]
         return found
 
-    def work(self, metadata: TableMetadata | None = None) -> Work:
-        """What writing manifests takes."""
+    def work(self, metadata: TableMetadata | None = None, *, rebased: bool = False) -> Work:
+        """What writing manifests takes; ``rebased``: of names that no earlier try has given."""
         specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
-        return Work(self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties)
+        kept = f"k{secrets.token_hex(4)}-" if rebased else "k"
+        return Work(self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties, kept)
+
+    # -- what it changes -----------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> scopes.Changes:
+        """What this statement and those before it in its transaction do to the partitions of the table."""
+        earlier = scopes.Changes.from_document(self.document.get("base_changes"))
+        return earlier.joined(scopes.Changes.from_document(self.document.get("changes")))
+
+    def reservation_scope(self) -> frozenset[str] | None:
+        return self.changes.keys() if self.effect in (APPEND, OVERWRITE) else None
+
+    def removed_files(self) -> frozenset[str]:
+        """The data files of the table that an overwrite takes away."""
+        own = [m for m in self.kept if m.added_snapshot_id == self.snapshot_id and manifests.is_data(m)]
+        return frozenset(path for manifest in own for path in manifests.removed_in(manifest, self.snapshot_id))
+
+    def kept_on(self, metadata: TableMetadata) -> list[ManifestFile]:
+        """Manifests of what stays of a table; of partitions that it leaves alone, others may have written some.
+
+        Raises
+        ------
+        WriteConflictError
+            Others wrote rows that the statement replaces, and has not seen.
+        """
+        seen, snapshot = self.seen, metadata.current_snapshot()
+        if self.effect != OVERWRITE or seen is None:
+            return self.kept
+        if (snapshot.snapshot_id if snapshot else None) == seen.snapshot_id:
+            return self.kept
+        scope = self.changes.replaced
+        if scope is None:
+            raise self.conflict("another writer wrote rows meanwhile that this statement has not seen")
+        # What was kept of the table as it was is no more than a try now.
+        self._left_tries = True
+        with step("lakehouse.keep"):
+            return scopes.Rebase(self, scope, metadata).kept()
 
     # -- staging -------------------------------------------------------------------------------------------------
 
@@ -225,6 +265,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         self.document["null_columns"] = sorted(nulls & {field.id for field in self.schema})
         self.document["counts"] = manifests.counts(files, [])
         self.document["added"] = [manifests.to_document(manifest) for manifest in own]
+        self.document["changes"] = scopes.changes_of(self, self.scope, files).to_document()
 
     # -- preparing -----------------------------------------------------------------------------------------------
 
@@ -276,8 +317,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     def drop_plan(self) -> None:
         """What was planned will surely not be published."""
         plan, self._plan = self._plan, None
-        if plan is not None and plan.manifest_list is not None:
-            remove_file(self.lakehouse.files, plan.manifest_list)
+        for file in [] if plan is None else plan.written():
+            remove_file(self.lakehouse.files, file)
 
     def _combine(self) -> None:
         """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""
@@ -338,15 +379,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             raise self.conflict("another writer committed to it meanwhile, which this would undo")
         if not is_ancestor(current.metadata, seen.snapshot_id):
             raise self.conflict("it was replaced or rolled back meanwhile")
-        if self.effect == OVERWRITE:
-            self._check_rows(current.metadata, seen)
         if self.effect in (APPEND, OVERWRITE):
             self._check_layout(current.metadata)
-
-    def _check_rows(self, metadata: TableMetadata, seen: Seen) -> None:
-        snapshot = metadata.current_snapshot()
-        if (snapshot.snapshot_id if snapshot else None) != seen.snapshot_id:
-            raise self.conflict("another writer wrote rows meanwhile that this statement has not seen")
 
     def _check_layout(self, metadata: TableMetadata) -> None:
         if metadata.specs().get(self.spec.spec_id) != self.spec:

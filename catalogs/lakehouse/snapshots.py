@@ -117,6 +117,7 @@ class Plan:
         self.manifest_list: str | None = None
         participant.check_target(current)
         self._resolve()
+        self._kept = participant.kept_on(self._base)
 
     # -- what it is built on -------------------------------------------------------------------------------------
 
@@ -168,6 +169,13 @@ class Plan:
         )
         self.manifest_list = location
 
+    def written(self) -> list[str]:
+        """Files that no other plan needs."""
+        prepared = {manifest.manifest_path for manifest in self.participant.kept}
+        own = [m.manifest_path for m in self._kept if self.participant.place.is_own(m.manifest_path)]
+        lists = [] if self.manifest_list is None else [self.manifest_list]
+        return [*(path for path in own if path not in prepared), *lists]
+
     def metadata(self) -> TableMetadata:
         """The metadata that refers to the manifest list, with the time of now."""
         assert self.manifest_list is not None
@@ -202,7 +210,7 @@ class Plan:
         # The newest first, as Iceberg has them.
         return [
             *member.added,
-            *(manifests.manifests_of(self._base, _current_id(self._base)) if appends else member.kept),
+            *(manifests.manifests_of(self._base, _current_id(self._base)) if appends else self._kept),
         ]
 
     def _parent(self, metadata: TableMetadata) -> Snapshot | None:

@@ -108,6 +108,68 @@ def test_what_replaces_rows_does_not_lose_those_that_it_never_saw(
     assert ordered(lake.rows(path)) == ordered([*ROWS, (8, "fast")])
 
 
+def partition(name: str) -> OverwriteScope:
+    return OverwriteScope({"name": name})
+
+
+DYNAMIC = OverwriteScope(dynamic=True)
+
+
+@pytest.mark.parametrize(("one", "two"), [(partition("one"), partition("two")), (DYNAMIC, DYNAMIC)])
+def test_overwrites_of_different_partitions_both_land(
+    catalog: LakehouseCatalog,
+    lake: Lake,
+    path: ObjectPath,
+    other: LakehouseCatalog,
+    one: OverwriteScope,
+    two: OverwriteScope,
+) -> None:
+    run(catalog, path, partitioning=(Transform.identity("name"),))
+    first = stage(catalog, path, OVERWRITE, [(7, "one")], overwrite=one)
+    second = stage(other, path, OVERWRITE, [(8, "two")], overwrite=two)
+    assert not first.reservation_scope() & second.reservation_scope()  # type: ignore[operator]
+    third = stage(other, path, INSERT, [(9, "three")])
+    for participant in (third, second, first):  # In another order, and each on what the others have made of it.
+        participant.commit()
+        participant.finish()
+    assert ordered(lake.rows(path)) == [(7, "one"), (8, "two"), (9, "three")]
+
+
+@pytest.mark.parametrize("late", ["prepare", "publish"])
+@pytest.mark.parametrize(
+    ("purpose", "rows", "scope"),
+    [
+        (INSERT, [(9, "one")], None),
+        (OVERWRITE, [(9, "one")], partition("one")),
+        (OVERWRITE, [], partition("one")),
+        (OVERWRITE, [(9, "one")], OverwriteScope()),
+    ],
+    ids=["rows came", "rows were replaced", "rows went", "all was replaced"],
+)
+def test_an_overwrite_of_a_partition_conflicts_with_what_others_did_to_it(
+    catalog: LakehouseCatalog,
+    lake: Lake,
+    path: ObjectPath,
+    other: LakehouseCatalog,
+    purpose: Purpose,
+    rows: Any,
+    scope: OverwriteScope | None,
+    late: str,
+) -> None:
+    run(catalog, path, partitioning=(Transform.identity("name"),))
+    slow = offer(catalog, path, OVERWRITE, overwrite=partition("one"))
+    slow.begin()
+    slow.write(table([(7, "one")]))
+    if late == "publish":
+        slow.prepare()
+    run(other, path, purpose, rows, **({"overwrite": scope} if scope else {}))
+    after = ordered(lake.rows(path))
+    with pytest.raises(WriteConflictError):
+        slow.prepare()
+    slow.abort()
+    assert ordered(lake.rows(path)) == after
+
+
 def test_an_append_does_not_land_in_a_table_that_was_replaced(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
 ) -> None:
