@@ -322,7 +322,8 @@ class OverwriteScope:
     files : tuple of str, optional
         For ``DELETE FROM ... WHERE``: only the rows of these files (:meth:`Catalog.plan_delete` tells them).
     version : str, optional
-        With ``files``: the state of the table that they were told of.
+        With ``files``: the state of the table that they were told of. Else the one that the new rows were read from,
+        where they are rows of the table itself: what others have done since to the replaced rows is a conflict.
     """
 
     static_partition: Mapping[str, str | None] = field(default_factory=dict)
@@ -334,7 +335,9 @@ class OverwriteScope:
         """A plain JSON document."""
 
         document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
-        return document if self.files is None else {**document, "files": list(self.files), "version": self.version}
+        if self.version is not None:
+            document["version"] = self.version
+        return document if self.files is None else {**document, "files": list(self.files)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OverwriteScope:
@@ -345,9 +348,9 @@ class OverwriteScope:
         document : mapping
         """
 
-        files = document.get("files")
+        files, version = document.get("files"), document.get("version")
         scope = (document["static_partition"], document["dynamic"])
-        return cls(*scope) if files is None else cls(*scope, tuple(files), document["version"])
+        return cls(*scope, None if files is None else tuple(files), version)
 
 
 @dataclass(frozen=True)

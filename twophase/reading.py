@@ -123,6 +123,9 @@ class ReadSource:
         For ``batches``.
     files : FileReader, optional
         For ``parquet``.
+    version : str, optional
+        The state of the table that is read, as :meth:`twophase.Catalog.table_version` tells it, where what is read
+        stays that whenever it is read. An overwrite of the table by such rows rests on it.
     """
 
     kind: str
@@ -132,6 +135,7 @@ class ReadSource:
     definition: TableDefinition | None = None
     reader: BatchReader | None = None
     files: FileReader | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)

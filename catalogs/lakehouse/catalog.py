@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -310,7 +311,12 @@ class LakehouseCatalog(Catalog):
             return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
         metadata = self.require(path).metadata
         current = metadata.current_snapshot()
-        return self.source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+        source = self.source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+        return replace(source, version=state_version(metadata))
+
+    def table_version(self, path: ObjectPath) -> str | None:
+        found = self.store.load(path) if len(path.namespace) == 1 else None
+        return None if found is None else state_version(found.metadata)
 
     def read_source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None

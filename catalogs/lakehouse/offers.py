@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionSpec
@@ -11,10 +12,20 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+from twophase import refusals
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.lakehouse import definitions, evolving, layout, sorting, writing
 from twophase.catalogs.lakehouse.scopes import Changes
-from twophase.catalogs.lakehouse.snapshots import APPEND, CREATE, OVERWRITE, REPLACE, Seen, iceberg_document
+from twophase.catalogs.lakehouse.snapshots import (
+    APPEND,
+    CREATE,
+    OVERWRITE,
+    REPLACE,
+    Seen,
+    current_id,
+    iceberg_document,
+    line_of,
+)
 from twophase.catalogs.lakehouse.store import Loaded
 from twophase.errors import (
     AtomicityNotSupportedError,
@@ -82,6 +93,7 @@ def offer(
         "seen_size": _size(loaded),
         **facts,
         **_prior(purpose, scope, base, loaded),
+        **_as_read(path, context, scope, base, loaded),
     }
 
 
@@ -99,7 +111,7 @@ def _scope(context: WriteContext, facts: Mapping[str, Any]) -> OverwriteScope:
     scope = context.overwrite or OverwriteScope()
     if scope.files is not None:
         return scope
-    return scope if facts["spec"]["fields"] or not scope.dynamic else OverwriteScope(scope.static_partition)
+    return scope if facts["spec"]["fields"] or not scope.dynamic else replace(scope, dynamic=False)
 
 
 def is_whole(scope: OverwriteScope) -> bool:
@@ -141,6 +153,34 @@ def _check_version(path: ObjectPath, context: WriteContext, loaded: Loaded | Non
             transaction_id=context.transaction_id,
             hint="Run the statement again: it will see the new state.",
         )
+
+
+def _as_read(
+    path: ObjectPath,
+    context: WriteContext,
+    scope: OverwriteScope | None,
+    base: Mapping[str, Any] | None,
+    loaded: Loaded | None,
+) -> Document:
+    """What an overwrite by rows of the table itself rests on: the state that they were read from.
+
+    Raises
+    ------
+    WriteConflictError
+        The table has changed since, and rows would go that the statement has not seen.
+    """
+    if scope is None or scope.files is not None or scope.version is None or loaded is None:
+        return {}
+    seen = Seen.document_of(loaded) if base is None else base["seen"]
+    table, _, rest = scope.version.partition("/")
+    number = rest.partition("/")[0]
+    if seen is not None and (table, number) == (seen["uuid"], str(seen["snapshot_id"])):
+        return {}
+    line = {str(snapshot.snapshot_id) for snapshot in line_of(loaded.metadata, current_id(loaded.metadata))}
+    if base is not None or is_whole(scope) or table != seen["uuid"] or number not in (line | {"None"}):
+        raise refusals.changed_since_read(str(path), context.transaction_id)
+    # Of other partitions it does not matter: what was done to those that are replaced is found at the publish.
+    return {"seen": {**seen, "snapshot_id": None if number == "None" else int(number)}}
 
 
 def state_version(metadata: TableMetadata) -> str:

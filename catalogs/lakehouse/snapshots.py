@@ -210,7 +210,7 @@ class Plan:
         # The newest first, as Iceberg has them.
         return [
             *member.added,
-            *(manifests.manifests_of(self._base, _current_id(self._base)) if appends else self._kept),
+            *(manifests.manifests_of(self._base, current_id(self._base)) if appends else self._kept),
         ]
 
     def _parent(self, metadata: TableMetadata) -> Snapshot | None:
@@ -234,7 +234,7 @@ class Plan:
         )
 
 
-def _current_id(metadata: TableMetadata) -> int | None:
+def current_id(metadata: TableMetadata) -> int | None:
     snapshot = metadata.current_snapshot()
     return None if snapshot is None else snapshot.snapshot_id
 
@@ -338,7 +338,7 @@ def is_ancestor(metadata: TableMetadata, snapshot_id: int | None) -> bool:
     """Whether a table has grown from a snapshot: it was neither replaced nor rolled back since."""
     if snapshot_id is None:
         return True
-    return any(snapshot.snapshot_id == snapshot_id for snapshot in line_of(metadata, _current_id(metadata)))
+    return any(snapshot.snapshot_id == snapshot_id for snapshot in line_of(metadata, current_id(metadata)))
 
 
 def find_published(metadata: TableMetadata, participant: str) -> Snapshot | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -439,6 +440,68 @@ def test_a_replace_does_not_lose_a_concurrent_append(shop: Shop) -> None:
         with pytest.raises(WriteConflictError, match="meanwhile"):
             shop.sql("REPLACE TABLE @t AS SELECT 2L AS id")
     assert shop.rows("t") == [(1,), (1,)]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda df, name: df.write.insertInto(name, overwrite=True),
+        lambda df, name: df.write.mode("overwrite").saveAsTable(name),
+        lambda df, name: df.writeTo(name).overwritePartitions(),
+        lambda df, name: df.writeTo(name).createOrReplace(),
+        lambda df, name: df.cache().write.insertInto(name, overwrite=True),
+    ],
+)
+def test_rows_that_were_read_before_another_writers_commit_are_not_written_over_it(shop: Shop, write: Any) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 2 AS p FROM range(4)")
+    old = shop.spark.table(shop.name("t")).selectExpr("id + 10 AS id", "p")
+    theirs = shop.iceberg("t")
+    theirs.append(theirs.scan(row_filter="id = 1").to_arrow())
+    with pytest.raises(WriteConflictError):
+        write(old, shop.name("t"))
+    shop.spark.catalog.clearCache()
+    shop.sql("REFRESH TABLE @t")
+    assert shop.rows("t") == [(0, 0), (1, 1), (1, 1), (2, 0), (3, 1)]
+    write(shop.spark.table(shop.name("t")).selectExpr("id + 10 AS id", "p"), shop.name("t"))
+    assert shop.rows("t") == [(10, 0), (11, 1), (11, 1), (12, 0), (13, 1)]
+
+
+def test_rows_of_one_partition_are_written_back_whatever_came_into_others(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 2 AS p FROM range(4)")
+    first = shop.iceberg("t").metadata.current_snapshot_id
+    old = shop.spark.table(shop.name("t")).where("p = 0").selectExpr("id + 10 AS id", "p")
+    theirs = shop.iceberg("t")
+    theirs.append(theirs.scan(row_filter="id = 1").to_arrow())
+    old.writeTo(shop.name("t")).overwritePartitions()
+    assert shop.rows("t") == [(1, 1), (1, 1), (10, 0), (12, 0), (3, 1)]
+    shop.sql(f"INSERT OVERWRITE @t SELECT * FROM @t VERSION AS OF {first}")  # Somebody wants just that.
+    assert shop.rows("t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_in_a_block_an_overwrite_rests_on_what_the_block_has_read(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(2)")
+    with pytest.raises(WriteConflictError, match="has read it"), twophase.transaction(shop.spark):
+        (total,) = shop.sql("SELECT sum(id) FROM @t").first()
+        theirs = shop.iceberg("t")
+        theirs.append(theirs.scan().to_arrow())
+        shop.sql(f"INSERT OVERWRITE @t SELECT {total}L")
+    assert shop.rows("t") == [(0,), (0,), (1,), (1,)]
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_overwrites_of_different_partitions_from_threads_of_one_job_all_land(shop: Shop, mode: str) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 8 AS p FROM range(16)")
+    name = shop.name("t")
+
+    def overwrite(p: int) -> None:
+        if mode == "static":
+            shop.sql(f"INSERT OVERWRITE @t PARTITION (p = {p}) SELECT id + 100 FROM range(2)")
+        else:
+            shop.spark.range(100, 102).selectExpr("id", f"{p}L AS p").writeTo(name).overwritePartitions()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(overwrite, range(8)))
+    assert shop.rows("t") == [(row, p) for row in (100, 101) for p in range(8)]
 
 
 def test_a_publish_that_fails_for_good_leaves_nothing(shop: Shop) -> None:

@@ -26,6 +26,7 @@ from twophase.spark.jvm.bridge import CATALOG, INTENT_PROPERTY
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, with_hive_format
 from twophase.spark.jvm.metastore import session_read_table
 from twophase.spark.jvm.remembering import ALWAYS, Lasting
+from twophase.spark.native import scans
 from twophase.spark.native.base import Proxy
 from twophase.spark.native.definition import changes_of, definition_of, object_path
 from twophase.spark.native.delete import DeletableTable, TruncatableParquetTable
@@ -135,14 +136,27 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if staged:
             return self._read_table(path, live.staged_source(staged[0]), staged[1])
         try:
-            source = self._catalog.read_source(path)
+            source = self._source(path)
         except AtomicityNotSupportedError:
             # It can still be described, replaced and dropped.
             return TableProxy(self._handle, self._catalog, path, self._catalog.load_table(path))
         table = self._read_table(path, source, None)
+        if source.version is not None and isinstance(table, TableProxy):
+            table.version_read = source.version
+            scans.remember(table)
         if isinstance(table, TableProxy):
             table.reopen = lambda options: self._read_table(path, self._catalog.read_source_with(path, options), None)
         return table
+
+    def _source(self, path: ObjectPath) -> ReadSource:
+        """How to read a table; what a block writes into it later rests on its state of now."""
+        transaction = self._handle.current_transaction()
+        if transaction is None:
+            return self._catalog.read_source(path)
+        before = self._catalog.table_version(path)
+        source = self._catalog.read_source(path)
+        transaction.note_read(self._catalog, path, before if source.version is None else source.version)
+        return source
 
     def _read_table(self, path: ObjectPath, source: ReadSource, definition: TableDefinition | None) -> Any:
         if source.kind == "session_table":

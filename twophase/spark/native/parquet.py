@@ -135,6 +135,12 @@ class RenamedScan(Proxy):
     def estimateStatistics(self) -> Any:
         return self._scan.estimateStatistics()
 
+    def estimateSizeInBytes(self) -> Any:
+        return self._scan.estimateSizeInBytes()
+
+    def reflectsFullyPushedDownFilters(self) -> bool:
+        return bool(self._scan.reflectsFullyPushedDownFilters())
+
     def columnarSupportMode(self) -> Any:
         return self._jvm.columnar_support("PARTITION_DEFINED")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from twophase.catalog import Catalog
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TransactionAborted
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.refusals import changed_since_read
 from twophase.spark import live, types
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.intent import overwrite_of, stated_overwrite
@@ -17,6 +19,7 @@ from twophase.spark.jvm.bridge import CATALOG, INTENT_PROPERTY
 from twophase.spark.jvm.remembering import ALWAYS, Lasting
 from twophase.spark.native.base import Proxy
 from twophase.spark.native.definition import table_properties, table_transforms, with_written_values
+from twophase.spark.native.scans import version_read
 from twophase.spark.native.write import Insert, WriteBuilder
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ class TableProxy(Proxy):
     offers: tuple[str, ...] = ()
     #: Opens the table once more, with options of a read; None where it is no state that options can choose.
     reopen: Callable[[Mapping[str, str]], TableProxy] | None = None
+    #: The state of the table that is read, where its catalog tells it; see :attr:`ReadSource.version`.
+    version_read: str | None = None
 
     def __init__(self, handle: Handle, catalog: Catalog, path: ObjectPath, definition: TableDefinition) -> None:
         super().__init__(handle.jvm)
@@ -56,7 +61,11 @@ class TableProxy(Proxy):
 
     def _identity(self) -> tuple[Any, ...]:
         # Spark compares tables to find cached queries: another version of the table is another table.
-        return (self._catalog.name, self._path, self._definition.location, self._schema_json)
+        return (self._catalog.name, self._path, self._definition.location, self._schema_json, self.version_read)
+
+    def is_of(self, catalog: Catalog, path: ObjectPath) -> bool:
+        """Whether this is the table of a canonical path."""
+        return self._catalog is catalog and catalog.canonical(self._path) == path
 
     def name(self) -> str:
         return f"{self._handle.name_of(self._catalog)}.{self._path}"
@@ -204,6 +213,8 @@ class WriteTable(TableProxy):
         # A dynamic overwrite arrives as an append: Spark has no such V1 write.
         scope = scope or overwrite_of(self._jvm.local_property(INTENT_PROPERTY), self._path)
         purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
+        if scope is not None and scope.version is None:
+            scope = replace(scope, version=version_read(self._jvm, df, self._catalog, self._path))
         statement = live.open_statement(self._handle, self._catalog, self._path, rows, purpose, scope)
         live.run_statement(self._handle, statement, df, self._definition)
 
@@ -231,10 +242,17 @@ class StagedTable(TableProxy):
     def _write(self, df: Any) -> None:
         self._has_query = True
         try:
+            self._require_as_read(df)
             self._statement.write(df)
         except BaseException as error:
             self._error = error
             raise
+
+    def _require_as_read(self, df: Any) -> None:
+        """Refuse rows that were read of the replaced table before another writer came."""
+        version = version_read(self._jvm, df, self._catalog, self._path)
+        if version is not None and self._catalog.table_version(self._path) != version:
+            raise changed_since_read(self.name(), self._statement.transaction.id)
 
     def commitStagedChanges(self) -> None:
         with thrown_to_spark(self._jvm):
