@@ -136,10 +136,10 @@ class RenamedScan(Proxy):
         return self._scan.estimateStatistics()
 
     def estimateSizeInBytes(self) -> Any:
-        return self._scan.estimateSizeInBytes()
+        return self._scan.estimateStatistics().sizeInBytes()
 
     def reflectsFullyPushedDownFilters(self) -> bool:
-        return bool(self._scan.reflectsFullyPushedDownFilters())
+        return False
 
     def columnarSupportMode(self) -> Any:
         return self._jvm.columnar_support("PARTITION_DEFINED")
