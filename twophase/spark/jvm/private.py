@@ -50,8 +50,10 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
     ),
     _SQL + "execution.datasources.v2.DataSourceV2Relation": (
-        *("create", "catalog", "identifier", "productElement", "productArity", "makeCopy"),
+        *("create", "catalog", "identifier", "table", "productElement", "productArity", "makeCopy"),
     ),
+    _SQL + "execution.datasources.v2.DataSourceV2ScanRelation": ("relation",),
+    _SQL + "execution.columnar.InMemoryRelation": ("cacheBuilder",),
     _SQL + "internal.connector.PredicateUtils": ("toV1",),
     _SQL + "sources.Filter": (),
     _SQL + "util.CaseInsensitiveStringMap": (),
@@ -142,6 +144,7 @@ _PARSER: Mapping[str, tuple[str, ...]] = {
     _PLANS + "Union": ("children",),
     _PLANS + "DeleteFromTable": ("table", "condition"),
     _PLANS + "Filter": (),
+    _PLANS + "LogicalPlan": ("collectLeaves", "subqueriesAll"),
     _CATALYST + "expressions.EqualNullSafe": (),
     _CATALYST + "expressions.Literal": ("TrueLiteral", "create"),
     _CATALYST + "expressions.Cast": ("eval",),
@@ -193,6 +196,7 @@ SINCE: Mapping[str, str] = {
     _CATALYST + "parser.ParserInterface.parsePlanWithParameters": "4.1",
     _PLANS + "InsertIntoStatement.replaceCriteriaOpt": "4.2",
     _PLANS + "CompoundBody.handlers": "4.0",
+    _SQL + "execution.columnar.CachedRDDBuilder.logicalPlan": "4.1",
     _CATALYST + "analysis.UnresolvedExecuteImmediate": "4.1",
     _CATALYST + "analysis.ExecuteImmediateQuery": "until 4.0",
 }
