@@ -266,6 +266,15 @@ class Files:
         except FileNotFoundError:
             return -1
 
+    def count_directories(self, location: str) -> int:
+        """How many directories lie in a directory; cheap where a local file system counts them itself."""
+        if self.is_local(location):
+            with suppress(FileNotFoundError):
+                links = os.stat(self.resolve(location)[1]).st_nlink
+                if links >= 2:  # Itself, and the two dots of each.
+                    return links - 2
+        return sum(not entry.is_file for entry in self.list(location, recursive=False))
+
     def touch(self, location: str) -> None:
         """Give a directory another change mark, where it has one and may be given one."""
         _, path = self.resolve(location)

@@ -7,7 +7,8 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twophase.catalogs.files import Entry, Files, data_entries, join
+from twophase.catalogs.files import Files, data_entries, join
+from twophase.catalogs.hive.flattening import flat_name
 from twophase.catalogs.hive.layout import OWN_FILE, partition_key, partition_values
 from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
@@ -84,6 +85,19 @@ def take_links_out(files: Files, version: str) -> None:
             files.remove_file(join(version, entry.name))
 
 
+def link_flat(files: Files, source: str, target: str, transaction_id: str) -> None:
+    """Link the data files of a directory tree into one directory, each by a name of its own. Idempotent.
+
+    Raises
+    ------
+    CannotLinkError
+        Not all of them could be linked.
+    """
+    files.make_directory(target)
+    for entry in data_entries(files.list(source)):
+        _link(files, join(source, entry.name), join(target, flat_name(entry.name)), transaction_id)
+
+
 def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id: str) -> None:
     """Link the data files of one directory tree into another. Idempotent.
 
@@ -96,28 +110,28 @@ def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id
     for directory in sorted({posixpath.dirname(entry.name) for entry in entries}):
         files.make_directory(join(target, directory) if directory else target)
     for entry in entries:
-        _link(files, source, target, entry, transaction_id)
+        _link(files, join(source, entry.name), join(target, entry.name), transaction_id)
 
 
-def _link(files: Files, source: str, target: str, entry: Entry, transaction_id: str) -> None:
+def _link(files: Files, source: str, target: str, transaction_id: str) -> None:
     try:
-        _link_named(files, source, target, entry, transaction_id)
+        _link_named(files, source, target, transaction_id)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
         raise CannotLinkError(
-            f"{join(source, entry.name)} gets no other name in {target}: {error}.",
+            f"{source} gets no other name {target}: {error}.",
             hint="Is there an older version of the table to remove? Run: twophase clean",
         ) from error
 
 
-def _link_named(files: Files, source: str, target: str, entry: Entry, transaction_id: str) -> None:
+def _link_named(files: Files, source: str, target: str, transaction_id: str) -> None:
     try:
-        files.link(join(source, entry.name), join(target, entry.name))
+        files.link(source, target)
     except FileExistsError:
         # Another file has the name (Hive's own writers use 000000_0): any other name will do.
-        directory, name = posixpath.split(entry.name)
-        files.link(join(source, entry.name), join(target, directory, f"{transaction_id}-{name}").replace("//", "/"))
+        directory, name = posixpath.split(target)
+        files.link(source, join(directory, f"{transaction_id}-{name}"))
 
 
 def is_marked(files: Files, directory: str, mark: Any) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from twophase.catalogs.files import data_entries, data_files, refuse_untried
-from twophase.catalogs.hive import linking
+from twophase.catalogs.hive import flattening, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_recursive
 from twophase.catalogs.hive.linking import CannotLinkError
 from twophase.catalogs.hive.metastore import HiveTable
@@ -79,9 +79,13 @@ class Insert(HiveParticipant):
         if len(files) <= 1 and self._mode != "links":
             return MoveAppend
         if self._goes_by_directory(table):
-            self.document["gathered"] = True
-            return MoveAppend
+            return self._way_by_directory(str(table.location))
         return PointerAppend if self._links(table, [str(table.location)]) else MoveAppend
+
+    def _way_by_directory(self, location: str) -> type[HiveParticipant]:
+        flattens = flattening.is_due(self.files, location) and self.files.can_link(location, self.version)
+        self.document["flattens" if flattens else "gathered"] = True
+        return PointerAppend if flattens else MoveAppend
 
     def _way_into_partitions(self, table: HiveTable) -> type[HiveParticipant]:
         columns, root = table.partition_columns, str(table.location)
@@ -157,6 +161,7 @@ class Insert(HiveParticipant):
             # No more names for a file (a full link count), or none at all on this filesystem: not the user's trouble.
             self._refuse_to_build()
             linking.take_links_out(self.files, self.version)
+            self.document["gathered"] = self.document.pop("flattens", False)
             self._become(MoveAppend)
             self.chosen.prepare()
 

@@ -331,7 +331,10 @@ class PointerAppend(PointerSwitch):
             linking.take_links_out(self.files, self.version)
             self.document["inherit"] = str(now.location)
             self.document["inherit_mark"] = self.files.fingerprint(str(now.location))
-            linking.link_tree(self.files, str(now.location), self.version, linking.keep_all, self.transaction_id)
+            if self.document.get("flattens"):
+                linking.link_flat(self.files, str(now.location), self.version, self.transaction_id)
+            else:
+                linking.link_tree(self.files, str(now.location), self.version, linking.keep_all, self.transaction_id)
         # What is compensated goes back to what it was based on, and that is what it retires.
         self.document["before"] = {**self._before_now, "location": now.location, "stamp": now.stamp}
 

@@ -103,6 +103,8 @@ def _execute(world: World, transaction: Transaction, statement: Statement, *, al
         transaction.discard(participant)
     elif not alone:
         transaction.prepare_participant(participant)
+        if statement.read:
+            participant.read_source()
 
 
 def _kind(error: BaseException) -> str:

@@ -36,8 +36,10 @@ class Statement:
     schema_change: bool = False
     #: Each row comes in a file of its own.
     scattered: bool = False
-    #: The option ``append`` of the table's catalog.
+    #: The table's own way to be appended to.
     append: str | None = None
+    #: A later statement of the transaction reads what it staged.
+    read: bool = False
 
     @property
     def catalog(self) -> str:
@@ -197,7 +199,7 @@ HIVE = named(
         Scenario("create then insert", (Statement("hive.t", _CREATE), Statement("hive.t", _INSERT, ((9, "z"),))), {}),
         Scenario(
             "insert twice",
-            (Statement("hive.t", _INSERT), Statement("hive.t", _INSERT, ((9, "z"),))),
+            (Statement("hive.t", _INSERT, read=True), Statement("hive.t", _INSERT, ((9, "z"),))),
             {"hive.t": _OLD},
         ),
         Scenario(

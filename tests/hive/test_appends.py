@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hive.world import World, files_of
-from twophase.catalogs.hive import recipe_insert
+from twophase.catalogs.hive import flattening, recipe_insert
 from twophase.errors import ConfigurationError, WriteConflictError
 from twophase.model import Level, Outcome, OverwriteScope, Purpose
 
@@ -55,6 +55,25 @@ def test_an_append_of_several_files_is_one_rename_of_a_directory_where_that_is_w
     assert world.sql("SELECT count(*) FROM t WHERE a = 11").collect()[0][0] == 2
     directory.run("t", world.sql("SELECT 7L AS a"), OVERWRITE, overwrite=OverwriteScope())
     assert world.rows("t") == [(7,)]
+
+
+def test_now_and_then_an_append_brings_all_files_into_one_directory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flattening, "DIRECTORIES", 2)
+    directory = world.with_options(append="directory")
+    directory.run("t", world.sql("SELECT 0L AS a"))
+    for _ in range(2):
+        directory.run("t", world.sql(SEVERAL), INTO)
+    before = location(world)
+    participant = directory.run("t", world.sql(SEVERAL), INTO)
+    assert participant.level is Level.ATOMIC
+    assert location(world) != before
+    assert not [path for path in location(world).iterdir() if path.is_dir()]
+    assert len(world.rows("t")) == 13
+    directory.run("t", world.sql(SEVERAL), INTO)
+    assert len([path for path in location(world).iterdir() if path.is_dir()]) == 1
+    assert len(world.rows("t")) == 17
 
 
 def test_a_table_that_is_read_with_its_subdirectories_gets_directories_by_itself(world: World) -> None:
