@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import infile, rendering
-from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table
 from twophase.errors import CatalogError
 
 _is = pa.types
@@ -314,10 +314,6 @@ class MySQL(Database):
         kept = " FOR UPDATE" if lock else ""
         count, made = self.run(connection, f"SELECT {sums} FROM {self.name(table)}{kept}").one()
         return [int(count), str(made)]
-
-    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
-        size = self._fact(connection, table, "DATA_LENGTH")
-        return self.content(connection, table) if size is not None and int(size) <= SMALL else None
 
     @contextmanager
     def held(self, engine: sa.Engine, tables: Sequence[Table]) -> Iterator[sa.Connection | None]:

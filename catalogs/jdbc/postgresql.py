@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
-from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table
 from twophase.errors import CatalogError
 
 _is = pa.types
@@ -76,10 +76,9 @@ WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
 
 
 _MADE_BY = "count(*), sum(xmin::text::bigint), sum(hashtext(xmin::text)::bigint)"
-#: A partitioned table has no size of its own. What the server counts it tells a little late.
+#: Told a little late.
 _COUNTED = """
-SELECT CASE WHEN c.relkind = 'r' THEN pg_relation_size(c.oid) END, pg_stat_get_tuples_inserted(c.oid),
-       pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
+SELECT pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
 FROM pg_class c WHERE c.oid = to_regclass(:name)
 """
 
@@ -250,9 +249,8 @@ class PostgreSQL(Database):
             return None
         return [str(fact) for fact in self.run(connection, f"SELECT {_MADE_BY} FROM {self.name(table)}").one()]
 
-    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
-        size, *counted = connection.execute(sa.text(_COUNTED), {"name": self.name(table)}).one()
-        return self.content(connection, table) if size is not None and size <= SMALL else [str(n) for n in counted]
+    def counted(self, connection: sa.Connection, table: Table) -> list[Any] | None:
+        return [str(number) for number in connection.execute(sa.text(_COUNTED), {"name": self.name(table)}).one()]
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

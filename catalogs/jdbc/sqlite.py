@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from twophase.catalogs.jdbc import rendering
-from twophase.catalogs.jdbc.database import SMALL, Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table
 from twophase.catalogs.jdbc.spooling import own_directory
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -268,11 +268,6 @@ class SQLite(Database):
         finally:
             driver.text_factory = made
         return [count, digest.hexdigest()]
-
-    def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
-        file = self.file(table.database)
-        size = sum(f.stat().st_size for f in (file, file.with_name(f"{file.name}-wal")) if f.exists())
-        return self.content(connection, table) if size <= SMALL else None
 
     # -- rows ----------------------------------------------------------------------------------------------------
 

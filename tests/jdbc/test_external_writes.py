@@ -91,6 +91,17 @@ def test_a_tables_version_changes_with_whoever_writes_it(place: Place, catalog: 
     assert all(version not in versions[:number] for number, version in enumerate(versions))
 
 
+def test_of_a_large_table_at_least_what_twophase_publishes_changes_its_version(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twophase.catalogs.jdbc.database.SMALL", 1)
+    run(catalog, path)
+    before = catalog.table_version(path)
+    assert catalog.table_version(path) == before is not None
+    run(catalog, path, Purpose.INSERT_INTO)
+    assert catalog.table_version(path) != before
+
+
 def _keeping_error(call: Callable[[], None], told: list[BaseException]) -> None:
     try:
         call()
