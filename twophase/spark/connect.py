@@ -24,9 +24,19 @@ class ConnectEnvironment(Environment):
         Seconds that replaced versions stay for readers in flight.
     conf : mapping of str to str, optional
         What a catalog may ask of Spark's SQL configuration.
+    allows_untested_storage : bool
+        Whether tables are written on file systems that were not tried: ``spark.twophase.storage.untested=allow``.
     """
 
-    def __init__(self, *, warehouse: str = "", retention: float = _DAY, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        warehouse: str = "",
+        retention: float = _DAY,
+        conf: Mapping[str, str] | None = None,
+        allows_untested_storage: bool = False,
+    ) -> None:
+        self.allows_untested_storage = allows_untested_storage
         self.warehouse = warehouse
         self.retention = retention
         self.conf = dict(conf or {})
