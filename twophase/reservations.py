@@ -71,6 +71,26 @@ WHOLE_TABLE = Reservation()
 
 
 @dataclass(frozen=True)
+class Published:
+    """What the timeline knows of the transactions that publish to a table.
+
+    Attributes
+    ----------
+    last : str or None
+        The one that decided last to do so; None: it is not known that any did.
+    going_on : bool
+        Whether one has decided, and it may not have happened yet.
+    """
+
+    last: str | None = None
+    going_on: bool = False
+
+    def since(self, seen: Published) -> bool:
+        """Whether one may have published since the table was seen."""
+        return seen.going_on or (self.last is not None and self.last != seen.last)
+
+
+@dataclass(frozen=True)
 class Holder:
     """What is known of a transaction that holds a reservation.
 

@@ -103,6 +103,16 @@ reservations = sa.Table(
 )
 
 
+#: Who decided last to publish to a table: what a reader compares to learn that somebody did since.
+publishers = sa.Table(
+    "twophase_publishers",
+    metadata,
+    sa.Column("target", sa.String(64), primary_key=True),
+    sa.Column("transaction_id", sa.String(64), nullable=False),
+    sa.Column("decided", sa.Double, nullable=False),
+)
+
+
 def _add_leases_and_indexes(connection: sa.Connection) -> None:
     """Version 2: how long a lease runs, by which clock, tokens of processes, indexes, and the ids of pruned ones."""
     for column in ("token", "lease_steady", "lease_seconds"):
@@ -116,7 +126,10 @@ def _add_leases_and_indexes(connection: sa.Connection) -> None:
 
 
 def _share_reservations(connection: sa.Connection) -> None:
-    """Version 3: several transactions may hold one table. SQLite changes no primary key, so the table is made anew."""
+    """Version 3: several transactions may hold one table, and a table knows who published last.
+
+    SQLite changes no primary key, so the reservations are made anew.
+    """
     for statement in (
         "CREATE TABLE twophase_reservations_3 (target VARCHAR(64) NOT NULL, transaction_id VARCHAR(64) NOT NULL, "
         "catalog VARCHAR(255) NOT NULL, path TEXT NOT NULL, mode VARCHAR(8) DEFAULT 'write' NOT NULL, scope TEXT, "
@@ -128,6 +141,7 @@ def _share_reservations(connection: sa.Connection) -> None:
         "CREATE INDEX ix_twophase_reservations_transaction_id ON twophase_reservations (transaction_id)",
     ):
         connection.exec_driver_sql(statement)
+    publishers.create(connection)
 
 
 #: From a version to the next one; each runs inside the transaction that raises the version.

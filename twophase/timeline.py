@@ -24,7 +24,7 @@ from twophase.failpoints import declare, step
 from twophase.liveness import Lease, Owner, clock, inherited
 from twophase.model import Level, ObjectPath
 from twophase.records import ParticipantRecord, TransactionRecord, describe_error
-from twophase.reservations import WHOLE_TABLE, Reservation
+from twophase.reservations import WHOLE_TABLE, Published, Reservation
 from twophase.rows import holders_of, load, owner_columns, reservation_columns
 from twophase.states import ParticipantState, TransactionState
 from twophase.tables import LEFT_BEHIND, ensure_tables, lock_target, path_text, target_key, transactions
@@ -284,10 +284,20 @@ class Timeline:
                 level_of_it = None if record.level is None else int(record.level)
                 known = {"document": _json(record.document), "state": record.state.value, "level": level_of_it}
                 self._set_participant(connection, lease, record.ordinal, **known)
+            if state is TransactionState.COMMITTING:
+                self._tell_publisher(connection, lease, ready, now)
             if state in _PARTICIPANT_END:
                 self._end_participants(connection, lease, _PARTICIPANT_END[state])
 
         return update
+
+    @staticmethod
+    def _tell_publisher(connection: sa.Connection, lease: Lease, ready: list[ParticipantRecord], now: float) -> None:
+        """Before anything is published; in one order, as several may decide at once."""
+        for target in sorted({target_key(r.catalog, r.path) for r in ready if r.state.takes_part}):
+            told = {"transaction_id": lease.transaction_id, "decided": now}
+            if connection.execute(sql.UPDATE_PUBLISHER, {**told, "of_target": target}).rowcount == 0:
+                connection.execute(sql.INSERT_PUBLISHER, {**told, "target": target})
 
     def finish(self, lease: Lease, left_behind: tuple[str, ...] = ()) -> None:
         """Record that nothing is left to do, give the reservations back, and drop documents that nobody needs."""
@@ -422,6 +432,17 @@ class Timeline:
         if coordinator is not None:
             condition &= transactions.c.coordinator == coordinator
         return self._read(lambda connection: load(connection, condition, limit))
+
+    def published(self, catalog: str, path: ObjectPath) -> Published:
+        """Who publishes to a table: to be compared later with what it is then."""
+        of_it = {"of_target": target_key(catalog, path)}
+
+        def ask(connection: sa.Connection) -> Published:
+            # In this order: who decides in between is seen twice, and never not at all.
+            last = connection.scalar(sql.SELECT_PUBLISHER, of_it)
+            return Published(last, connection.scalar(sql.SELECT_PUBLISHING, of_it) is not None)
+
+        return self._read(ask)
 
     def holders(self, catalog: str, path: ObjectPath) -> dict[str, Reservation]:
         """The transactions that have reserved a table, the oldest first, and what of it."""

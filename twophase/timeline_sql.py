@@ -9,8 +9,8 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from twophase.states import ParticipantState
-from twophase.tables import participants, reservations, transactions
+from twophase.states import ParticipantState, TransactionState
+from twophase.tables import participants, publishers, reservations, transactions
 
 _T, _P, _R = transactions.c, participants.c, reservations.c
 _TRANSACTION: sa.BindParameter[str] = sa.bindparam("of_id")
@@ -39,6 +39,19 @@ SELECT_HOLDERS = (
     .order_by(_T.created, _T.id)
 )
 INSERT_RESERVATION = reservations.insert()
+#: Those of them who have decided to publish.
+SELECT_PUBLISHING = (
+    sa.select(_R.transaction_id)
+    .select_from(reservations.join(transactions, _T.id == _R.transaction_id))
+    .where(
+        _R.target == _TARGET,
+        _T.finished.is_(None),
+        _T.state.in_([s.value for s in (TransactionState.COMMITTING, TransactionState.IN_DOUBT)]),
+    )
+)
+SELECT_PUBLISHER = sa.select(publishers.c.transaction_id).where(publishers.c.target == _TARGET)
+UPDATE_PUBLISHER = publishers.update().where(publishers.c.target == _TARGET)
+INSERT_PUBLISHER = publishers.insert()
 DELETE_RESERVATION = reservations.delete().where(_R.target == _TARGET, _R.transaction_id == _TRANSACTION)
 DELETE_RESERVATIONS = reservations.delete().where(_R.transaction_id == _TRANSACTION)
 

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twophase import actions, protocol, refusals
@@ -19,6 +20,7 @@ from twophase.liveness import Lease, inherited
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.records import Account, name_error
 from twophase.redaction import logger
+from twophase.reservations import Published
 from twophase.states import ParticipantState, TransactionState
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ __all__ = ["Transaction", "TransactionState"]
 _log = logger("twophase")
 
 declare("core.begin", "core.write")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A table as it was when it was first read: by its own catalog, and by the timeline."""
+
+    version: Any
+    published: Published
 
 
 class Transaction:
@@ -61,7 +71,7 @@ class Transaction:
         self._state = TransactionState.REQUESTED
         self._enlisted: dict[int, Enlisted] = {}
         self._definitions: dict[int, TableDefinition] = {}
-        self._reads: dict[tuple[str, ObjectPath], Any] = {}
+        self._reads: dict[tuple[str, ObjectPath], _Read] = {}
         self._lease: Lease | None = None
         self._broken: BaseException | None = None
         self._left_behind: tuple[str, ...] = ()
@@ -185,17 +195,24 @@ class Transaction:
         self._definitions[self._member(participant).ordinal] = definition
 
     def note_read(self, catalog: Catalog, path: ObjectPath, version: Any) -> None:
-        """Tell in which state a table is that this transaction reads: it rests on the first one that is told.
+        """Tell that this transaction is about to read a table, and in which state; it rests on the first one told.
 
         Parameters
         ----------
         catalog : Catalog
         path : ObjectPath
         version : Any
-            Of :meth:`twophase.Catalog.table_version`, no newer than what is read; None tells nothing.
+            Of :meth:`twophase.Catalog.table_version`, no newer than what is read; None where the catalog cannot tell.
+
+        Raises
+        ------
+        TimelineError
+            It cannot be asked who publishes to the table.
         """
-        if version is not None:
-            self._reads.setdefault((catalog.name, catalog.canonical(path)), version)
+        key = (catalog.name, catalog.canonical(path))
+        if key not in self._reads:
+            published = self._coordinator.timeline.published(*key)
+            self._reads.setdefault(key, _Read(version, published))
 
     # -- one statement ------------------------------------------------------------------------------------------------
 
@@ -590,11 +607,13 @@ class Transaction:
 
         Asked after the offer: what that rests on lies between the read and this, and is all the same.
         """
-        seen = self._reads.get((catalog.name, catalog.canonical(path)))
+        key = (catalog.name, catalog.canonical(path))
+        seen = self._reads.get(key)
         if seen is None or purpose is Purpose.INSERT_INTO:
             return
+        changed = self._coordinator.timeline.published(*key).since(seen.published)
         with concerning(path, self._id):
-            if catalog.table_version(path) != seen:
+            if changed or (seen.version is not None and catalog.table_version(path) != seen.version):
                 raise refusals.changed_since_read(f"{catalog.name}.{path}", self._id)
 
     def _enlist(self, catalog: Catalog, participant: TwoPhaseCatalogTable, earlier: Enlisted | None) -> None:
