@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.files import Files, join, parent, same
+from twophase.catalogs.files import Files, join, normal, parent, same
 from twophase.catalogs.hive import alter, identity, layout, names, offers
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
@@ -18,6 +18,7 @@ from twophase.catalogs.hive.metastore import (
     HivePartition,
     HiveTable,
     Metastore,
+    unfenced,
 )
 from twophase.catalogs.hive.places import Places
 from twophase.catalogs.hive.recipe_insert import APPENDS
@@ -273,9 +274,20 @@ class HiveCatalog(Catalog):
         That of a partitioned table is touched whenever twophase has written to one of its partitions.
         """
         table = self.find(self.canonical(path))
-        if table is None or table.kind == VIEW or table.location is None:
+        return None if table is None or table.kind == VIEW else self.version_of(table.location, table.stored_stamp)
+
+    def version_of(self, location: str | None, stamp: str | None) -> Any:
+        """The same of a table as somebody has found it.
+
+        Parameters
+        ----------
+        location : str or None
+        stamp : str or None
+            As the metastore keeps it.
+        """
+        if location is None:
             return None
-        return [table.location, table.stamp, self.files.change_mark(table.location)]
+        return [normal(location), stamp and unfenced(stamp), self.files.change_mark(location)]
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 

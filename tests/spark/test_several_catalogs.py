@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.spark.conftest import Start
-from twophase import TransactionState
+from twophase import TransactionState, failpoints
 from twophase.errors import TransactionInDoubt, WriteConflictError
 from twophase.model import Level, ObjectPath
 
@@ -37,12 +37,15 @@ class Stores:
         return [row[0] for row in self.spark.table(table).orderBy("id").collect()]
 
     def insert(self, *tables: str, but: Callable[[], None] = lambda: None) -> twophase.Transaction:
-        """A block that adds a row to each table; an outsider comes before it ends."""
-        with twophase.transaction(self.spark) as tx:
-            for table in tables:
-                self.spark.sql(f"INSERT INTO {table} SELECT 100L AS id")
-            self.tx = tx
-            but()
+        """A block that adds a row to each table; an outsider comes when it is about to decide."""
+        failpoints.arm("core.record_committing", lambda _: but())
+        try:
+            with twophase.transaction(self.spark) as tx:
+                for table in tables:
+                    self.spark.sql(f"INSERT INTO {table} SELECT 100L AS id")
+                self.tx = tx
+        finally:
+            failpoints.disarm()
         return tx
 
     def lite(self, table: str, statement: str) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
-from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError
+from twophase.catalogs.hive.catalog import HiveCatalog
+from twophase.errors import AtomicityNotSupportedError, TransactionAborted, TwoPhaseError, WriteConflictError
 from twophase.hooks.hook import JobStatusHook, checked
 from twophase.hooks.interrupts import carried_through
 from twophase.hooks.statement import Statement
@@ -25,6 +26,7 @@ from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.reading import ReadSource
 from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.bridge import TRANSACTION_PROPERTY
+from twophase.spark.jvm.scans import session_tables
 from twophase.transactions import Transaction, TransactionState
 
 if TYPE_CHECKING:
@@ -313,6 +315,44 @@ def current(handle: Handle) -> LiveTransaction | None:
     return live
 
 
+def note_reads(handle: Handle, frame: Any) -> None:
+    """Tell the surrounding transaction of the session tables that a DataFrame reads, each as its scan finds it."""
+    live, catalog = current(handle), _session_catalog(handle)
+    if live is None or catalog is None:
+        return
+    for table in session_tables(handle.jvm, frame):
+        path = ObjectPath.of(table.database, table.name)
+        live.transaction.note_read(catalog, path, catalog.version_of(table.location, table.stamp))
+
+
+def _session_catalog(handle: Handle) -> HiveCatalog | None:
+    """The catalog that serves the session's own tables, where it can tell the states of one apart."""
+    catalog = handle.catalogs.get(handle.session_catalog or "")
+    return catalog if isinstance(catalog, HiveCatalog) and catalog.metastore.read_by_session else None
+
+
+def _require_as_read(handle: Handle, participant: TwoPhaseCatalogTable, frame: Any) -> None:
+    """Refuse to replace a session table by rows that come of an older state of it.
+
+    Asked once the statement is staged: what that rests on lies between the read and this, and is all the same.
+    """
+    catalog = _session_catalog(handle)
+    if participant.purpose is Purpose.INSERT_INTO or catalog is None or participant.catalog is not catalog:
+        return
+    target = catalog.canonical(participant.path)
+    for table in session_tables(handle.jvm, frame):
+        if catalog.canonical(ObjectPath.of(table.database, table.name)) != target:
+            continue
+        if catalog.version_of(table.location, table.stamp) != catalog.table_version(target):
+            raise WriteConflictError(
+                f"Table {catalog.name}.{target} was not written: its new rows were read of a state that it had before "
+                "another writer changed it.",
+                path=target,
+                transaction_id=participant.transaction_id,
+                hint="Make the DataFrame anew, and run the statement again: it will see the new state.",
+            )
+
+
 def staged(
     handle: Handle, catalog: Catalog, path: ObjectPath
 ) -> tuple[TwoPhaseCatalogTable, TableDefinition | None] | None:
@@ -429,10 +469,24 @@ def finish_statement(handle: Handle | None, statement: Statement, definition: Ta
             statement.transaction.defines(statement.participant, definition)
 
 
+def write_rows(handle: Handle | None, statement: Statement, df: Any) -> None:
+    """Write the rows of a statement, unless they are out of date.
+
+    Raises
+    ------
+    WriteConflictError
+        They were read of the target itself, before another writer changed it.
+    """
+    if handle is not None:
+        _require_as_read(handle, statement.participant, df)
+        note_reads(handle, df)
+    statement.write(df)
+
+
 def run_statement(handle: Handle | None, statement: Statement, df: Any, definition: TableDefinition) -> None:
     """Write the rows and end the statement, well or badly; the error is the user's own."""
     try:
-        statement.write(df)
+        write_rows(handle, statement, df)
         finish_statement(handle, statement, definition)
     except BaseException as error:
         statement.fail(error)  # nothing where it has ended, well or badly

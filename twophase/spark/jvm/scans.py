@@ -3,11 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
 
+from twophase.catalogs.hive.metastore import STAMP
 from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.partitions import path_of
+from twophase.spark.jvm.statements import catalog_table, option_text
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTable:
+    """A table of the session catalog as a plan reads it: where Spark found its files when it analysed the plan.
+
+    Attributes
+    ----------
+    database, name : str
+    location : str or None
+        Hadoop path string.
+    stamp : str or None
+        The transaction that published what is there, as the metastore keeps it.
+    """
+
+    database: str
+    name: str
+    location: str | None
+    stamp: str | None
+
+
+def session_tables(jvm: Jvm, df: Any) -> list[SessionTable]:
+    """Each table of the session catalog that is read: also in views, subqueries, and by what is cached."""
+    if not hasattr(df, "_jdf"):
+        return []
+    with private_name("LogicalPlan.collectLeaves", jvm.spark):
+        return [found for leaf in _leaves(df._jdf.queryExecution().analyzed()) for found in _session_table(leaf)]
+
+
+def _session_table(leaf: Any) -> Iterator[SessionTable]:
+    kind = _kind(leaf)
+    table = catalog_table(kind, leaf) if kind in ("LogicalRelation", "HiveTableRelation") else None
+    if table is not None:
+        identifier, location = table.identifier(), option_text(table.storage().locationUri())
+        yield SessionTable(
+            str(option_text(identifier.database())),
+            str(identifier.table()),
+            None if location is None else path_of(location),
+            option_text(table.properties().get(STAMP)),
+        )
 
 
 def scanned_tables(jvm: Jvm, df: Any) -> Iterator[Any]:

@@ -287,7 +287,7 @@ class StatementReader:
         parts = _strings(name.nameParts()) if str(name.nodeName()) == "UnresolvedIdentifier" else None
         serde = specification.serde()
         has_serde = bool(serde.isDefined())
-        provider = "hive" if has_serde else _option(specification.provider())
+        provider = "hive" if has_serde else option_text(specification.provider())
         verb = "create" if kind.startswith("Create") else "replace"
         kind = verb if kind.endswith("AsSelect") else "empty"
         delimited = has_serde and _says_no_format(serde.get())
@@ -368,7 +368,7 @@ class StatementReader:
     def _tables(self, plan: Any) -> Iterator[tuple[str, str]]:
         kind = str(plan.nodeName())
         if kind in ("LogicalRelation", "HiveTableRelation"):
-            table = _catalog_table(kind, plan)
+            table = catalog_table(kind, plan)
             if table is not None:
                 identifier = table.identifier()
                 yield str(identifier.database().get()).lower(), str(identifier.table()).lower()
@@ -467,7 +467,7 @@ class NameReader:
             if str(table.tableType().name()) == "VIEW":
                 return TableFacts(None, ())
             columns = table.partitionColumnNames()
-            provider = self.short_name(_option(table.provider()) or "hive")
+            provider = self.short_name(option_text(table.provider()) or "hive")
             names = () if columns.isEmpty() else _strings(columns)
             read = self._entries
             return TableFacts(
@@ -495,7 +495,7 @@ def _read(relation: Any, use: str = "rows") -> ReadNode:
     return ReadNode(_strings(relation.multipartIdentifier()), _position(relation), stop, use)
 
 
-def _catalog_table(kind: str, relation: Any) -> Any | None:
+def catalog_table(kind: str, relation: Any) -> Any | None:
     """The catalog's entry of an analysed relation; None where it reads files by path."""
     if kind == "HiveTableRelation":
         return relation.tableMeta()
@@ -550,14 +550,14 @@ def _says_no_format(serde: Any) -> bool:
     return not any(part.isDefined() for part in (serde.storedAs(), serde.formatClasses(), serde.serde()))
 
 
-def _option(option: Any) -> str | None:
+def option_text(option: Any) -> str | None:
     """The text of an ``Option[String]`` in one crossing."""
     said = str(option.toString())
     return None if said == "None" else said.removeprefix("Some(").removesuffix(")")
 
 
 def _position(plan: Any) -> int:
-    return int(_option(plan.origin().startIndex()) or 0)
+    return int(option_text(plan.origin().startIndex()) or 0)
 
 
 def _partition(specification: Any) -> dict[str, tuple[bool, str | None]]:

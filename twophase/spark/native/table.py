@@ -243,7 +243,7 @@ class StagedTable(TableProxy):
         self._has_query = True
         try:
             self._require_as_read(df)
-            self._statement.write(df)
+            live.write_rows(self._handle, self._statement, df)
         except BaseException as error:
             self._error = error
             raise

@@ -111,12 +111,12 @@ def _sql(original: Original, spark: Any, sqlQuery: Any, args: Any = None, **kwar
         return _past_us(spark, functools.partial(original, spark, sqlQuery, args, **kwargs), writes=told)
     run = functools.partial(original, spark)
     if not kwargs:
-        return router.sql(run, sqlQuery, args)
+        return router.reading(router.sql(run, sqlQuery, args))
     from pyspark.sql.sql_formatter import SQLStringFormatter
 
     formatter = SQLStringFormatter(spark)
     try:
-        return router.sql(run, formatter.format(sqlQuery, **kwargs), args)
+        return router.reading(router.sql(run, formatter.format(sqlQuery, **kwargs), args))
     finally:
         formatter.clear()
 
@@ -174,12 +174,16 @@ def _to_table(original: Original, writer: Any, tableName: Any, *args: Any, **kwa
 
 def _table(original: Original, spark: Any, tableName: Any) -> Any:  # noqa: N803
     router = router_of(spark)
-    return original(spark, router.readable_name(tableName) if router else tableName)
+    if router is None:
+        return original(spark, tableName)
+    return router.reading(original(spark, router.readable_name(tableName)))
 
 
 def _read_table(original: Original, reader: Any, tableName: Any) -> Any:  # noqa: N803
     router = router_of(reader._spark)
-    return original(reader, router.readable_name(tableName) if router else tableName)
+    if router is None:
+        return original(reader, tableName)
+    return router.reading(original(reader, router.readable_name(tableName)))
 
 
 def _read_stream(original: Original, reader: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803

@@ -337,6 +337,12 @@ class Router:
         """Whether a ``with twophase.transaction(spark)`` is around this thread's statement."""
         return self.targets.in_transaction
 
+    def reading(self, frame: Any) -> Any:
+        """The DataFrame; the surrounding transaction, if any, knows from now on what it reads."""
+        if self.in_transaction():
+            live.note_reads(self.handle, frame)
+        return frame
+
     def readable_name(self, name: Any) -> Any:
         """The name under which a table that the surrounding transaction staged is read."""
         self.handle.catch_up()
