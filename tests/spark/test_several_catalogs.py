@@ -116,12 +116,14 @@ def test_a_late_refusal_of_hive_undoes_all(stores: Stores, database: str) -> Non
 
 def test_a_created_and_a_replaced_table_of_the_lake_are_undone_too(stores: Stores) -> None:
     spark = stores.spark
+    outsider = lambda _: stores.lite(LAST, "ALTER TABLE t RENAME TO away")  # noqa: E731
+    failpoints.arm("core.record_committing", outsider)
     with pytest.raises(WriteConflictError), twophase.transaction(spark):
         spark.sql("CREATE TABLE ice.db.made AS SELECT 1 AS id")
         spark.sql("CREATE OR REPLACE TABLE ice.db.t AS SELECT 'other' AS word")
         spark.sql("INSERT OVERWRITE ice.db.u SELECT 7L")
         spark.sql(f"INSERT INTO {LAST} SELECT 100L")
-        stores.lite(LAST, "ALTER TABLE t RENAME TO away")
+    failpoints.disarm()
     stores.lite(LAST, "ALTER TABLE away RENAME TO t")
     assert not spark.catalog.tableExists("ice.db.made")
     assert [stores.rows(table) for table in (LAKE, OTHER, LAST)] == [OLD] * 3
