@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from twophase.identifiers import Parts, parts_of
 from twophase.states import TransactionState
-from twophase.tables import LEFT_BEHIND, ended, lock_for_all, participants, reservations, transactions
+from twophase.tables import LEFT_BEHIND, ended, lock_for_all, participants, publishers, reservations, transactions
 
 _SIZE = 8
 _CODES = {TransactionState.COMPLETED: b"c", TransactionState.ROLLED_BACK: b"r"}
@@ -37,6 +37,7 @@ def prune(connection: sa.Connection, before: float, limit: int) -> int:
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
         connection.execute(reservations.delete().where(reservations.c.transaction_id.in_(some)))
+        connection.execute(publishers.delete().where(publishers.c.transaction_id.in_(some)))
         connection.execute(participants.delete().where(participants.c.transaction_id.in_(some)))
         connection.execute(transactions.delete().where(c.id.in_(some)))
     return len(ids)
