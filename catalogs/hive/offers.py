@@ -163,6 +163,8 @@ class _Offer:
             "inherit": self._inherit(),
             "overwrite": self._scope(),
             "base": None if self.base is None else self.base["version"],
+            "first": None if self.base is None else self.base.get("first") or self.base["version"],
+            "replaces": self._replaces(),
             "alone": self.context.autocommit,
         }
         if kind is Insert:
@@ -176,6 +178,12 @@ class _Offer:
         refuse_untried(self.path, *locations, allowed=self.catalog.environment.allows_untested_storage)
 
     # -- the document --------------------------------------------------------------------------------------------
+
+    def _replaces(self) -> bool:
+        """Whether rows end with the publish: by this statement, or by an earlier one that it takes in."""
+        if self.purpose is not Purpose.INSERT_INTO or self.base is None:
+            return self.purpose is not Purpose.INSERT_INTO
+        return bool(self.base.get("replaces", self.base["purpose"] != Purpose.INSERT_INTO.value))
 
     def _version(self) -> str:
         return layout.version_of(self.home, self.context.transaction_id, self.context.ordinal)

@@ -12,7 +12,8 @@ A recipe is a subclass. Its document holds::
     effect                                               create, replace or insert, as the metastore will see it
     inherit                                              a directory whose files belong to the new version too
     overwrite                                            scope of an INSERT OVERWRITE
-    base                                                 version of the earlier participant that this one builds on
+    base, first                                          version of the one that this builds on, of the first
+    replaces                                             whether rows that were there end with the publish
     appends                                              whether it rests on nothing but the table's layout
     append                                               how it is to be published, as an option says
     adopts                                               version of an earlier append, whose rows this one publishes
@@ -371,11 +372,13 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def check_replaced(self, directories: Iterable[str]) -> None:
         """Refuse where files came to or went from what this replaces: its query may have read the table without them.
 
-        The stamp was written before the rows, on the filesystem whose clock tells the time of each change.
+        The stamp was written before the rows, on the filesystem whose clock tells the time of each change; of several
+        statements of one transaction that of the first, for the others build on what that found.
         """
-        if self.purpose is Purpose.INSERT_INTO:
+        if not self.document.get("replaces", self.purpose is not Purpose.INSERT_INTO):
             return
-        began = self.files.change_mark(join(self.version, layout.STAMP_FILE))
+        first = str(self.document.get("first") or self.version)
+        began = self.files.change_mark(join(first, layout.STAMP_FILE))
         if began is None or began < 0:
             return  # No filesystem that tells: the partitions need not be listed for it.
         for directory in directories:

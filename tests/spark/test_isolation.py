@@ -252,14 +252,18 @@ def test_deadlock_insert_both_crossed_blocks_get_through(
 
 
 @every_store
+@pytest.mark.parametrize("early", [True, False])
 def test_long_holder_a_block_that_goes_on_keeps_nobody_from_its_tables(
-    spark: SparkSession, other: SparkSession, store: Store
+    spark: SparkSession, other: SparkSession, store: Store, early: bool
 ) -> None:
     with suppress(WriteConflictError), twophase.transaction(spark) as tx:
         store.write(spark, "a", [(7, 70)])
-        store.append(spark, "a", (8, 80))
-        meanwhile(lambda: store.append(other, "a", (3, 30)))
         meanwhile(lambda: store.write(other, "b", [(4, 40)]))
+        if early:
+            meanwhile(lambda: store.append(other, "a", (3, 30)))
+        store.append(spark, "a", (8, 80))
+        if not early:
+            meanwhile(lambda: store.append(other, "a", (3, 30)))
 
     # A partition that came meanwhile stays beside those of the overwrite; elsewhere there is no place for the row.
     mine = [(7, 70), (8, 80)] if tx.state is TransactionState.COMPLETED else OLD
