@@ -178,7 +178,7 @@ class Work:
     properties: Mapping[str, str]
     kept: str = "k"
 
-    def _writer(self, spec_id: int, location: str) -> ManifestWriter:
+    def writer(self, spec_id: int, location: str) -> ManifestWriter:
         output = load_file_io({}, location).new_output(location)
         return write_manifest(
             FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, _codec(self.properties)
@@ -188,7 +188,7 @@ class Work:
         """A manifest of new files."""
         if not files:
             return []
-        with self._writer(spec_id, self.place.manifest("m", 0)) as writer:
+        with self.writer(spec_id, self.place.manifest("m", 0)) as writer:
             for file in files:
                 writer.add(_entry(ManifestEntryStatus.ADDED, self.snapshot_id, file))
         return [writer.to_manifest_file()]
@@ -220,7 +220,7 @@ class Work:
     ) -> list[ManifestFile]:
         if all(self._is_own(entry) and entry.data_file.file_path in gone for entry in entries):
             return []
-        with self._writer(manifest.partition_spec_id, self.place.manifest(self.kept, number)) as writer:
+        with self.writer(manifest.partition_spec_id, self.place.manifest(self.kept, number)) as writer:
             for entry in entries:
                 is_gone = entry.data_file.file_path in gone
                 if self._is_own(entry):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
 
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.lakehouse import evolving, manifests, scopes, writing
+from twophase.catalogs.lakehouse import evolving, manifests, merging, scopes, writing
 from twophase.catalogs.lakehouse.layout import Place, remove_file
 from twophase.catalogs.lakehouse.manifests import Work
 from twophase.catalogs.lakehouse.offers import is_whole
@@ -73,6 +74,7 @@ declare(
     "lakehouse.write",
     "lakehouse.write_manifest",
     "lakehouse.keep",
+    "lakehouse.merge",
     "lakehouse.publish",
     "lakehouse.write_list",
     "lakehouse.write_metadata",
@@ -191,6 +193,17 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         """Numbers for the snapshot's summary."""
         found: Mapping[str, str] = self.document["counts"]
         return found
+
+    def merged(self, found: list[ManifestFile], metadata: TableMetadata) -> list[ManifestFile]:
+        """The manifests of its snapshot, with small ones merged; for a table as it is before that snapshot."""
+        if self.effect not in (APPEND, OVERWRITE):
+            return found
+        work = replace(self.work(metadata, rebased=True), schema=metadata.schema())
+        with step("lakehouse.merge"):
+            merged = merging.merged(work, found)
+        # What was merged into another one is listed no more.
+        self._left_tries = self._left_tries or len(merged) < len(found)
+        return merged
 
     def work(self, metadata: TableMetadata | None = None, *, rebased: bool = False) -> Work:
         """What writing manifests takes; ``rebased``: of names that no earlier try has given."""

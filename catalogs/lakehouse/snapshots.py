@@ -113,6 +113,8 @@ class Plan:
     def __init__(self, participant: LakehouseParticipant, current: Loaded | None) -> None:
         self.participant = participant
         self.current = current
+        #: What it lists, from the writing on.
+        self._listed: list[ManifestFile] = []
         #: Where it is written, from then on.
         self.manifest_list: str | None = None
         participant.check_target(current)
@@ -159,9 +161,10 @@ class Plan:
             return
         member, parent = self.participant, self._parent(self._prepared)
         location = member.place.manifest_list(member.snapshot_id)
+        self._listed = member.merged(self._manifests(), self._prepared)
         manifests.write_list(
             location,
-            self._manifests(),
+            self._listed,
             snapshot_id=member.snapshot_id,
             parent_id=None if parent is None else parent.snapshot_id,
             sequence_number=self._prepared.next_sequence_number(),
@@ -171,8 +174,10 @@ class Plan:
 
     def written(self) -> list[str]:
         """Files that no other plan needs."""
-        prepared = {manifest.manifest_path for manifest in self.participant.kept}
-        own = [m.manifest_path for m in self._kept if self.participant.place.is_own(m.manifest_path)]
+        member = self.participant
+        prepared = {manifest.manifest_path for manifest in (*member.added, *member.kept)}
+        made = {manifest.manifest_path for manifest in (*self._kept, *self._listed)}
+        own = sorted(path for path in made if member.place.is_own(path))
         lists = [] if self.manifest_list is None else [self.manifest_list]
         return [*(path for path in own if path not in prepared), *lists]
 

@@ -294,6 +294,37 @@ def test_an_expired_snapshot_does_not_take_rows_that_are_still_needed(job: Job, 
     assert len(lake.rows(path)) == 7
 
 
+def test_manifests_of_many_appends_are_merged_and_snapshots_expire_all_the_same(
+    job: Job, lake: Lake, path: ObjectPath
+) -> None:
+    job.run(path, properties={"commit.manifest.min-count-to-merge": "4"})
+    most = 0
+    for number in range(9):
+        job.run(path, INSERT, [(number, f"round {number}")])
+        most = max(most, manifests_of(lake, path))
+    assert most < 4
+    assert len(lake.rows(path)) == 11
+    assert lake.orphans() == set()
+    job.clean()
+    assert len(lake.rows(path)) == 11
+    assert len(lake.load(path).metadata.snapshots) == 1
+    job.run(path, OVERWRITE, [(4, "four")])
+    assert lake.rows(path) == [(4, "four")]
+
+
+def test_manifests_stay_apart_where_the_table_wants_that(job: Job, lake: Lake, path: ObjectPath) -> None:
+    wanted = {"commit.manifest-merge.enabled": "false", "commit.manifest.min-count-to-merge": "2"}
+    job.run(path, properties=wanted)
+    for number in range(3):
+        job.run(path, INSERT, [(number, f"round {number}")])
+    assert manifests_of(lake, path) == 4
+
+
+def manifests_of(lake: Lake, path: ObjectPath) -> int:
+    found = lake.load(path)
+    return len(found.current_snapshot().manifests(found.io))
+
+
 def test_old_metadata_files_go_where_the_table_wants_that(job: Job, lake: Lake, path: ObjectPath) -> None:
     wanted = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "2"}
     job.run(path, properties=wanted)
