@@ -445,6 +445,8 @@ BY_CATALOG = ["spark.catalog"] if hasattr(Catalog, "dropTable") else []
         "EXECUTE IMMEDIATE 'DROP TABLE t'",
         "BEGIN DROP TABLE t; END",
         "BEGIN EXECUTE IMMEDIATE 'DROP TABLE t'; END",
+        "DROP TABLE IDENTIFIER('t')",
+        "BEGIN DECLARE v STRING DEFAULT 't'; DROP TABLE IDENTIFIER(v); END",
     ],
 )
 def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -> None:

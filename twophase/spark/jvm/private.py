@@ -96,7 +96,10 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         ),
         *("renameTable", "dropTable", "listPartitions", "createPartitions", "alterPartitions", "dropPartitions"),
     ),
-    _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped",),
+    _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped", "addListener", "removeListener"),
+    _CATALYST + "catalog.ExternalCatalogEventListener": (),
+    _CATALYST + "catalog.DropTableEvent": ("database", "name"),
+    _CATALYST + "catalog.RenameTableEvent": ("database", "name", "newName"),
     _CATALYST + "catalog.CatalogDatabase": ("locationUri", "description", "properties"),
     _CATALYST + "catalog.CatalogTable": (
         *("identifier", "tableType", "storage", "schema", "provider", "partitionColumnNames", "bucketSpec"),

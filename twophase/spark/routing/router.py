@@ -81,7 +81,7 @@ class Router:
         self.targets = Targets(handle)
         self.reader = StatementReader(handle.spark)
         self.ownership = Ownership(self.targets)
-        self.ddl = SparkDdl(self.targets)
+        self.ddl = SparkDdl(self.targets, handle.jvm)
         self._staged = StagedReads(self.reader, self.targets, handle, lambda *told: self.rewriter.plain_names(*told))
         self.rewriter = Rewriter(
             self.reader,

@@ -6,15 +6,15 @@ They run as they are; the table's catalog is told before or after, so that what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from twophase.model import ObjectPath
 from twophase.redaction import logger
+from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.table_events import TableEvents, table_events
 from twophase.spark.routing.ddl import dropped_tables, renamed_table
 from twophase.spark.routing.targets import Target, Targets
-
-if TYPE_CHECKING:
-    from twophase.catalog import Catalog
 
 log = logger("twophase.spark")
 
@@ -25,10 +25,12 @@ class SparkDdl:
     Parameters
     ----------
     targets : Targets
+    jvm : Jvm
     """
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: Targets, jvm: Jvm) -> None:
         self._targets = targets
+        self._jvm = jvm
 
     def partitions_sought(self, tables: Iterable[tuple[str, ...]]) -> None:
         """Before Spark looks below a table's directory for partitions: what was replaced must not be found there."""
@@ -37,9 +39,7 @@ class SparkDdl:
             if target is not None and target.spliced and self._targets.existing(target) is not None:
                 target.catalog.partitions_sought(target.path)
 
-    def dropping(
-        self, run: Callable[[], Any], tables: Iterable[tuple[str, ...]], catalog: Catalog | None = None
-    ) -> Any:
+    def dropping(self, run: Callable[[], Any], tables: Iterable[tuple[str, ...]], *, hides: bool = False) -> Any:
         """After a DROP TABLE the place that the table held is free again for a plain CREATE TABLE.
 
         Parameters
@@ -47,17 +47,15 @@ class SparkDdl:
         run : callable
         tables : iterable of tuple of str
             The names of those that may be dropped.
-        catalog : Catalog, optional
-            Where others may be dropped, too.
+        hides : bool
+            Whether others may be dropped, too, whose names only Spark knows.
         """
         resolved = (self._targets.resolve(names, views=True) for names in tables)
         targets = [target for target in resolved if target and target.spliced]
-        before = _tables_of(catalog) if catalog else set()
-        result = run()
-        if catalog:  # names that only Spark knows
-            gone = sorted(before - _tables_of(catalog))
-            targets += [target for path in gone if (target := self._targets.in_session(path))]
-        for target in targets:
+        with self._events(hides) as events:
+            result = run()
+        named = [self._targets.in_session(ObjectPath.of(*names)) for names in events.dropped]
+        for target in [*targets, *filter(None, named)]:
             if self._targets.existing(target) is None:
                 self._table_dropped(target)
         return result
@@ -65,8 +63,12 @@ class SparkDdl:
     def dropping_said(self, run: Callable[[], Any], text: str) -> Any:
         """The same for what a text says, a script's too."""
         lower = text.lower()
-        hides = "identifier" in lower and "rename" not in lower
-        return self.dropping(run, dropped_tables(text), self._targets.session_catalog if hides else None)
+        return self.dropping(run, dropped_tables(text), hides="identifier" in lower and "rename" not in lower)
+
+    def _events(self, wanted: bool) -> AbstractContextManager[TableEvents]:
+        if wanted and self._targets.session_catalog is not None:
+            return table_events(self._jvm)
+        return nullcontext(TableEvents())
 
     def _table_dropped(self, target: Target) -> None:
         try:
@@ -87,25 +89,18 @@ class SparkDdl:
         return result
 
     def _renaming_some(self, run: Callable[[], Any]) -> Any:
-        """Names that only Spark knows, by ``IDENTIFIER`` or in a script: who has a name that was not there before?"""
-        catalog = self._targets.session_catalog
-        if catalog is None:
-            return run()
-        before = _tables_of(catalog)
-        try:
-            return run()
-        finally:  # of a script a part may have run
-            self._find_again(catalog, before)
+        """Names that only Spark knows, by ``IDENTIFIER`` or in a script."""
+        with self._events(wanted=True) as events:
+            try:
+                return run()
+            finally:  # of a script a part may have run
+                self._find_again(events)
 
-    def _find_again(self, catalog: Catalog, before: set[ObjectPath]) -> None:
+    def _find_again(self, events: TableEvents) -> None:
+        catalog = self._targets.session_catalog
         try:
-            for path in sorted(_tables_of(catalog) - before):
-                catalog.table_renamed(path, path)
+            for database, old, new in events.renamed:
+                assert catalog is not None  # or nothing was listened to
+                catalog.table_renamed(ObjectPath.of(database, old), ObjectPath.of(database, new))
         except Exception:  # the statement's own outcome counts; `twophase doctor` tells of the rest
             log.warning("A table that was renamed could not be led back to its files.", exc_info=True)
-
-
-def _tables_of(catalog: Catalog) -> set[ObjectPath]:
-    """All names of a catalog, of views too."""
-    databases = catalog.list_databases()
-    return {ObjectPath.of(database, name) for database in databases for name in catalog.list_tables(database)}
