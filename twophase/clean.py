@@ -130,8 +130,9 @@ def _removed(catalog: Catalog, residue: Residue, error: Exception | None) -> Cle
 
 def _why_kept(timeline: Timeline, residue: Residue, retention: float, dry_run: bool) -> str | None:
     record = timeline.transaction(residue.transaction_id)
-    if record is None and timeline.how_ended(residue.transaction_id) is not None:
-        return None  # Long ago: its row is pruned.
+    if record is None and (ended := timeline.how_ended(residue.transaction_id)) is not None:
+        # Long ago: its row is pruned.
+        return UNMARKED if residue.unmarked and ended is TransactionState.COMPLETED else None
     if record is None:
         return "its transaction is not on this timeline; it may be alive on another one"
     if record.is_open:

@@ -70,6 +70,20 @@ def test_a_live_version_stays_however_its_warehouse_is_spelled_and_whoever_looks
     assert len(place.rows()) == 3
 
 
+def test_a_live_version_stays_whose_transaction_the_timeline_has_forgotten(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = place.write()
+    tx.commit()
+    assert place.timeline.prune(-60.0, limit=10) == 1
+    assert place.timeline.transaction(tx.id) is None
+    hide(place, monkeypatch)
+    (found,) = place.clean()
+    assert "is not to be seen from here" in str(found.reason)
+    monkeypatch.undo()
+    assert place.rows() == [(1,), (2,)]
+
+
 def test_what_is_live_is_found_so_once_more_before_it_is_removed(place: Place) -> None:
     dead = place.write(prepare=False)
     (residue,) = place.catalog().residues()
