@@ -12,9 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from twophase import placing
 from twophase.errors import TimelineError
 from twophase.liveness import steady_clock
-from twophase.redaction import is_secret
+from twophase.redaction import is_secret, logger
+
+_log = logger("twophase")
 
 _BUSY_MILLISECONDS = 30_000
 #: Drivers that take the parameters of libpq.
@@ -118,16 +121,21 @@ def _check_file(url: URL, create: bool) -> None:
             "A timeline in memory would forget its transactions with the process.",
             hint="Name a file: sqlite:////directory/timeline.db",
         )
+    if url.query.get("uri") in ("true", "1"):
+        return  # SQLite's own URI: it says more than a place.
     if create:
-        try:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TimelineError(f"Cannot make the directory of the timeline {file}: {error.strerror}.") from error
+        placing.make_file(Path(file))
     elif not Path(file).exists():
         raise TimelineError(
             f"There is no timeline at {file}: nothing was ever recorded there.",
             hint="Give the right place with --timeline, or spark.twophase.timeline.",
         )
+    placing.check_access(Path(file))
+    if kind := placing.network_file_system(Path(file)):
+        _log.warning(
+            "The timeline %s lies on a network file system (%s). Where processes of two machines use it, their "
+            "transactions do not exclude each other, and it may be damaged: give them a PostgreSQL instead.", file, kind
+        )  # fmt: skip
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
@@ -141,12 +149,14 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
     deadline = time.monotonic() + _BUSY_MILLISECONDS / 1000
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+    if mode != "wal":
+        raise TimelineError(f"SQLite cannot keep its write-ahead log there (it answers: journal mode {mode})")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -13,10 +13,10 @@ _HIDDEN = "***"
 
 #: Names whose value is a secret, inside of a text.
 _NAME = r"""
-    (?: pass(?:word|wd|phrase|code) | pwd | secret | token | credential
+    (?: pass(?:word|wd|phrase|code) | pwd | secret | token | credential | bearer | hmac | aws[-_. ]?session
       | (?:api|access|account|client|encryption|master|private|sas|secret|service|shared|signing|ssh|storage)[-_. ]?key
     ) [\w.-]*
-    | (?<!by)(?<!com)pass | sig(?:nature)?
+    | (?<!by)(?<!com)pass | sig(?:nature)? | \b(?:pat|salt)\b
 """
 #: What stands after such a name: a sign, or in SQL a quote.
 _SIGN = r"""[\\"'`]* (?: \s*(?:[=:]+>?|->)\s* | \s+(?=["']) )"""
@@ -38,14 +38,33 @@ _PATTERNS = (
     re.compile(r"( \b bearer \s+ ) [^\s\"'\\]+", _FLAGS),
     re.compile(rf"( \b identified \s+ (?:with\s+\S+\s+)? (?:by|as) \s+ (?=[\"']) ) {_VALUE}", _FLAGS),
     re.compile(rf"( (?:{_NAME}) {_SIGN} ) {_VALUE}", _FLAGS),
+    # Oracle's way: user/password@host, which without a name before it may as well be a path.
+    re.compile(
+        r"( \b (?:dsn|connect(?:ion)?[-_]?string) {_SIGN} [\"']? [^/\s@\"':]+ / ) [^\s@]+ (?=@)".replace(
+            "{_SIGN}", _SIGN
+        ),
+        _FLAGS,
+    ),
+    # Secrets that are known by their look. An open end may be that of a text that was cut.
+    re.compile(r"( -----BEGIN [^-]* (?:PRIVATE\ KEY|CERTIFICATE) [^-]* ----- ) .*? (?= -----END | \Z)", _FLAGS),
+    re.compile(
+        r"( \b (?:dapi|dose|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|sk-|sk_live_|hf_|pypi-) ) [0-9a-z_-]{16,}",
+        _FLAGS,
+    ),
+    re.compile(r"( \b (?:AKIA|ASIA|AIza) ) [0-9A-Za-z_-]{12,}", re.VERBOSE),
+    re.compile(r"( \b eyJ ) [\w-]{8,} \. [\w-]{8,} (?:\.[\w-]*)?", re.VERBOSE),
+    re.compile(r"( https://hooks\.slack\.com/(?:services|workflows|triggers)/ ) [^\s\"']+", _FLAGS),
+    re.compile(r"( https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/ ) [^\s\"']+", _FLAGS),
+    re.compile(r"( https://[\w.-]+\.webhook\.office\.com/ ) [^\s\"']+", _FLAGS),
 )
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 #: Anywhere in the name of an option, and as one of its words.
 _IN_NAMES = re.compile(
-    r"(?i)passw|passphrase|passcode|pwd|secret|token|credential|signature|authorization|(?:api|access|account|private)key"
+    r"(?i)passw|passphrase|passcode|pwd|secret|token|credential|signature|authorization|webhook|aws[-_.]?session"
+    r"|(?:api|access|account|private)key"
 )
-_WORDS = frozenset({"auth", "cookie", "cred", "creds", "jwt", "key", "keys", "pass", "pw", "sas", "sig"})
+_WORDS = frozenset("auth bearer cookie cred creds hmac jwt key keys pass pat pem pw salt sas sig".split())
 #: Words before "key" that make it the name of a column.
 _OF_COLUMNS = frozenset(
     "bucket business cluster composite dedup distribution foreign hash join merge natural order partition primary "

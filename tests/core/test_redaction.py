@@ -57,6 +57,26 @@ TEXTS = [
     'Missing grant; "secret_key": "hunter2"',
     "AWS access-key: hunter2",
     "token = hunter2",
+    "pat=hunter2",
+    "'bearer': 'hunter2'",
+    "hmac: hunter2",
+    "salt = 'hunter2'",
+    "aws.session=hunter2",
+    "fs.aws_session -> hunter2",
+    "dsn=ann/hunter2@host:1521/x",
+    "dsn='ann/hunter2@host'",
+    "-----BEGIN RSA PRIVATE KEY-----hunter2-----END RSA PRIVATE KEY-----",
+    r"key file: -----BEGIN PRIVATE KEY-----\nMIIE\nhunter2 and the rest was cut",
+    "rejected dapi0123456789abcdefhunter2",
+    "rejected ghp_0123456789abcdefhunter2",
+    "rejected github_pat_0123456789abcdefhunter2",
+    "rejected glpat-0123456789abcdefhunter2",
+    "rejected xoxb-0123456789-abcdefhunter2",
+    "rejected AKIA0123456789hunter2",
+    "rejected eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.hunter2",
+    "POST https://hooks.slack.com/services/T00/B00/hunter2 failed",
+    "POST https://discord.com/api/webhooks/1/hunter2 failed",
+    "POST https://corp.webhook.office.com/webhookb2/hunter2 failed",
 ]
 
 
@@ -77,6 +97,9 @@ def test_an_error_that_is_written_down_holds_no_secret(text: str) -> None:
         "primary key: id; 3 tests passed: all",
         "Left behind: /warehouse/.twophase/t/app-1-0",
         "the token expired",
+        "cannot read /data/pat/salt/t, the path of user/table@branch",
+        "patch: 3, pattern=x, assault: none, basalt=1",
+        "no such key AKIA; dapi is down; sk-learn is missing",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -87,6 +110,18 @@ def test_what_is_no_secret_stays(text: str) -> None:
     "name",
     [
         *("password", "my.passphrase", "pass", "pwd", "dbPass", "client_secret", "oauthToken", "credentials", "sig"),
+        *(
+            "pat",
+            "github.pat",
+            "bearer",
+            "hmac",
+            "hmac.sha",
+            "salt",
+            "aws.session",
+            "webhook",
+            "slackWebhookUrl",
+            "pem",
+        ),
         *("apiKeyId", "APIKEY", "api_key", "fs.azure.account.key.store", "parquet.encryption.key.list", "sas", "auth"),
     ],
 )
@@ -112,6 +147,9 @@ def test_an_option_whose_value_holds_a_secret_is_one() -> None:
         "author",
         "signal",
         "path",
+        "pattern",
+        "basalt",
+        "session.timezone",
     ],
 )
 def test_an_ordinary_option_is_no_secret(name: str) -> None:

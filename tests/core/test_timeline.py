@@ -12,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.core.bench import child, path
-from twophase import tables
-from twophase.errors import LeaseLostError, TimelineError
+from twophase import placing, tables
+from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.liveness import this_process
 from twophase.model import Level, Purpose
 from twophase.records import ParticipantRecord, describe_error
 from twophase.reservations import WHOLE_TABLE, Mode, Reservation
+from twophase.spark import options
 from twophase.states import ParticipantState, TransactionState
 from twophase.tables import path_text, target_key
 from twophase.timeline import Timeline
@@ -312,6 +313,70 @@ def test_an_error_on_the_timeline_holds_no_secret(timeline: Timeline, file: Path
     timeline.finish(lease)
     timeline.close()
     assert all(b"hunter2" not in part.read_bytes() for part in file.parent.iterdir())
+
+
+# -- its place and its users ------------------------------------------------------------------------------------------
+
+
+def modes(file: Path) -> set[int]:
+    return {part.stat().st_mode & 0o777 for part in file.parent.glob("timeline.db*")}
+
+
+def test_its_files_are_the_owner_s_alone(file: Path, timeline: Timeline) -> None:
+    begin(timeline, "app-1")
+    assert modes(file) == {0o600}
+
+
+def test_its_files_are_the_group_s_too_where_the_directory_is(file: Path) -> None:
+    file.parent.mkdir()
+    file.parent.chmod(0o2770)
+    with closing(Timeline(f"sqlite:///{file}")) as timeline:
+        begin(timeline, "app-1")
+        assert modes(file) == {0o660}
+
+
+def test_one_that_is_there_keeps_its_mode(file: Path, timeline: Timeline) -> None:
+    timeline.close()
+    file.chmod(0o640)
+    Timeline(f"sqlite:///{file}").close()
+    assert modes(file) == {0o640}
+
+
+def test_another_user_is_told_how_to_share_it(file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline.close()
+    monkeypatch.setattr(placing.os, "access", lambda *_: False)  # As root everything may be written.
+    told = refuse(f"sqlite:///{file}")
+    assert "may not write it" in told
+    assert "chgrp" in told
+    assert "postgresql" in told
+
+
+def test_where_sqlite_cannot_keep_its_log_is_refused(tmp_path: Path) -> None:
+    told = refuse(f"sqlite:///file:{tmp_path / 'timeline.db'}?vfs=unix-dotfile&uri=true")
+    assert "journal mode delete" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("nfs4", "nfs4"), ("cifs", "cifs"), ("fuse.sshfs", "fuse.sshfs"), ("9p", "9p"), ("ext4", None), ("fuseblk", None)],
+)
+def test_a_network_file_system_is_known_by_its_mount(
+    tmp_path: Path, kind: str, found: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "a b"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        f"30 22 0:44 / {str(place).replace(' ', chr(92) + '040')} rw shared:2 - {kind} server:/export rw\n"
+    )
+    monkeypatch.setattr(placing, "_MOUNTS", mounts)
+    assert placing.network_file_system(place / "new" / "timeline.db") == found
+    assert placing.network_file_system(tmp_path / "timeline.db") is None
+    Timeline(f"sqlite:///{place}/timeline.db").close()
+    assert ("network file system" in caplog.text) == (found is not None)
+    if found:
+        with pytest.raises(ConfigurationError, match=r"spark\.twophase\.timeline"):
+            options.default_timeline(str(place))
 
 
 # -- an earlier version -----------------------------------------------------------------------------------------------

@@ -14,7 +14,10 @@ from urllib.parse import unquote, urlsplit
 
 from twophase.catalog import Catalog, Environment
 from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
-from twophase.redaction import redact
+from twophase.placing import network_file_system
+from twophase.redaction import logger, redact
+
+_log = logger("twophase.spark")
 
 CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
@@ -452,7 +455,7 @@ def default_timeline(warehouse: str) -> Path:
     Raises
     ------
     ConfigurationError
-        The warehouse is not on this machine.
+        The warehouse is not on this machine, or other machines may see it too.
     """
     parts = urlsplit(warehouse)
     if parts.scheme not in ("", "file"):
@@ -460,7 +463,15 @@ def default_timeline(warehouse: str) -> Path:
             f"The warehouse {warehouse} is not on this machine, so that the timeline has no default place.",
             hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database.",
         )
-    return Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"
+    file = Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"
+    if kind := network_file_system(file):
+        raise ConfigurationError(
+            f"The warehouse {warehouse} is on a network file system ({kind}), where the timeline has no default place: "
+            "drivers on two machines would damage it.",
+            hint="Set spark.twophase.timeline to a database, postgresql+psycopg://user@host/database; or, where all "
+            f"processes that use it are on one machine, to a file: sqlite:///{file} or one on a local disk.",
+        )
+    return file
 
 
 def timeline_password(configuration: Mapping[str, str]) -> str | None:
@@ -495,3 +506,21 @@ def timeline_password(configuration: Mapping[str, str]) -> str | None:
         raise ConfigurationError(
             f"The file {places['file']} of {names[0]} cannot be read: {error.strerror}."
         ) from error
+
+
+def warn_of_passwords(found: Options) -> None:
+    """Warn of passwords in URLs: Spark hides options by their names, and these stand in its event log."""
+    places = [(f"{PREFIX}timeline", found.timeline)]
+    places += [
+        (f"{CATALOG_PREFIX}{catalog.name}.{name}", value)
+        for catalog in found.catalogs
+        for name, value in catalog.options.items()
+        if name in ("url", "uri")
+    ]
+    for name, value in places:
+        if value and redact(value) != value:
+            below = name if name == f"{PREFIX}timeline" else name.rpartition(".")[0]
+            _log.warning(
+                "%s holds a password, which Spark writes into its event log and shows to whoever runs SET: "
+                "leave it out of the URL and set %s.password_env.", name, below
+            )  # fmt: skip

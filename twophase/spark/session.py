@@ -116,6 +116,7 @@ class Handle:
         self._started = False
         self.environment = SessionEnvironment(jvm, settings, self._has_ended)
         self._timeline_url = settings.timeline or self._default_timeline()
+        options.warn_of_passwords(settings)
 
     def __repr__(self) -> str:
         return f"<Handle of {', '.join(sorted(self._catalogs)) or 'no catalogs'}>"

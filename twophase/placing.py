@@ -1,0 +1,103 @@
+"""Where an SQLite timeline may lie, and who may use its file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from twophase.errors import TimelineError
+
+#: File systems over which several machines see one file, while SQLite's log (WAL) is shared memory of one machine.
+#: Whatever runs in user space (``fuse.sshfs``, ``fuse.gcsfuse``) is taken for one, but for local disks (``fuseblk``).
+_NETWORK = frozenset(
+    "9p acfs afs beegfs ceph cifs coda davfs drvfs gfs gfs2 glusterfs gpfs lustre ncpfs ocfs2 orangefs prl_fs pvfs2 "
+    "smb2 smb3 smbfs vboxsf virtiofs vmhgfs wekafs".split()
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def network_file_system(place: Path) -> str | None:
+    """The kind of the file system of a place, where other machines may see it too; None where that is not known."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None  # Not Linux.
+    place, kind, longest = Path(os.path.realpath(place)), "", -1
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        root = Path(_unescaped(before.split()[4]))
+        # Of two mounts on one place the later one is seen.
+        if len(root.parts) >= longest and place.is_relative_to(root):
+            longest, kind = len(root.parts), after.split()[0]
+    is_network = kind in _NETWORK or kind.startswith(("nfs", "fuse.")) or kind == "fuse"
+    return kind if is_network else None
+
+
+def _unescaped(text: str) -> str:
+    for code in ("\\040", "\\011", "\\012", "\\134"):
+        text = text.replace(code, chr(int(code[1:], 8)))
+    return text
+
+
+def make_file(file: Path) -> None:
+    """Make the timeline's file, for its owner alone, or also for the group that may write its directory.
+
+    SQLite gives its companions (``-wal``, ``-shm``) the same mode. One that is there keeps its own.
+
+    Raises
+    ------
+    TimelineError
+        It cannot be made, or this user may not write the one that is there.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _make(file)
+    except OSError as error:
+        raise TimelineError(f"Cannot make the timeline {file}: {error.strerror}.", hint=_sharing(file)) from error
+    check_access(file)
+
+
+def _make(file: Path) -> None:
+    directory = file.parent.stat()
+    # A directory for everyone (/tmp) shares nothing.
+    shared = directory.st_mode & stat.S_IWGRP and not directory.st_mode & stat.S_ISVTX
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return
+    try:
+        if shared:
+            os.fchown(descriptor, -1, directory.st_gid)
+            os.fchmod(descriptor, 0o660)
+    except OSError:
+        pass  # Not of that group: the owner's alone.
+    finally:
+        os.close(descriptor)
+
+
+def check_access(file: Path) -> None:
+    """Refuse a timeline that this user may not use, and name the way.
+
+    Raises
+    ------
+    TimelineError
+    """
+    if file.is_file() and not os.access(file, os.R_OK | os.W_OK):
+        raise TimelineError(
+            f"The timeline {file} belongs to {_owner(file)}, and this user may not write it.", hint=_sharing(file)
+        )
+
+
+def _owner(file: Path) -> str:
+    try:
+        return f"user {file.owner()}"
+    except (KeyError, OSError):
+        return "another user"
+
+
+def _sharing(file: Path) -> str:
+    return (
+        f"Users who share it need a group: chgrp GROUP {file.parent} {file}*; chmod g+rwxs {file.parent}; "
+        f"chmod 660 {file}*. Or set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database."
+    )
