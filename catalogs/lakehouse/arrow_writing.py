@@ -20,6 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField
 
 from twophase.catalogs.lakehouse.footers import Registrar, as_iceberg
+from twophase.catalogs.lakehouse.transforms import applied, comparable
 from twophase.schema import Field, Schema, from_iceberg, to_arrow
 
 #: So many files are open at once in one task; beyond, the one that waited longest is closed.
@@ -142,11 +143,12 @@ def _codes(rows: pa.Table, registrar: Registrar, part: PartitionField) -> tuple[
     """A number for each row that is the same for rows of one partition value, and the values by number."""
     name = registrar.schema.find_column_name(part.source_id)
     assert name is not None
-    transform = part.transform.transform(registrar.schema.find_type(part.source_id))
+    transform = applied(part.transform, registrar.schema.find_type(part.source_id))
     column = rows.column(name).combine_chunks()
     encoded = column.dictionary_encode(null_encoding="encode") if len(column) else column
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     numbers: dict[Any, int] = {}
-    of_value = [numbers.setdefault(transform(as_iceberg(value)), len(numbers)) for value in encoded.dictionary]
+    found = (comparable([transform(as_iceberg(value))])[0] for value in encoded.dictionary)
+    of_value = [numbers.setdefault(value, len(numbers)) for value in found]
     return np.array(of_value, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], list(numbers)

@@ -24,9 +24,15 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.typedef import Record
 
+from twophase.catalogs.lakehouse.transforms import applied, comparable
 from twophase.errors import CatalogError
 from twophase.schema import from_iceberg, to_arrow, verify_file_schema
 from twophase.schema.errors import SchemaError
+
+#: The first half of a pair of UTF-16, what follows the last one, and the last character.
+_SURROGATES, _PAST_SURROGATES, _LAST = 0xD800, 0xE000, 0x10FFFF
+#: Logical types whose values PyArrow gives as Python's.
+_PYTHONS_OWN = ("DATE", "TIMESTAMP", "STRING")
 
 
 @dataclass(frozen=True)
@@ -99,9 +105,16 @@ class Registrar:
             ) from error
 
     def _data_file(self, location: str, size: int, footer: pq.FileMetaData, partition: Record) -> DataFile:
-        statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
+        try:
+            statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
+        except (OverflowError, ValueError):  # Years that Python lacks, and texts that are none.
+            footer = _Footer(footer)
+            statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
         for number in _without_bounds(footer, self._ids):
             statistics.column_aggregates.pop(number, None)
+        for aggregate in statistics.column_aggregates.values():
+            if isinstance(aggregate.current_max, str) and aggregate.trunc_length is not None:
+                aggregate.current_max = _upper_bound(aggregate.current_max, aggregate.trunc_length)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=location,
@@ -132,12 +145,12 @@ class Registrar:
         name = self.schema.find_column_name(part.source_id)
         assert name is not None
         first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0]
-        transform = part.transform.transform(self.schema.find_type(part.source_id))
+        transform = applied(part.transform, self.schema.find_type(part.source_id))
         value = transform(as_iceberg(first))
         if part.transform.preserves_order:
             kind = self._arrow.field(name).type
-            for bound in _bounds(file.metadata, name):
-                if transform(as_iceberg(pa.scalar(bound, kind))) != value:
+            for bound in _bounds(file.metadata, name, kind):
+                if comparable([transform(as_iceberg(bound))]) != comparable([value]):
                     raise self._mixed(location, part)
         return value
 
@@ -173,8 +186,74 @@ def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]
     return found
 
 
-def _bounds(footer: pq.FileMetaData, name: str) -> Iterable[Any]:
+def _bounds(footer: pq.FileMetaData, name: str, kind: pa.DataType) -> Iterable[pa.Scalar]:
+    is_moment = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     for chunk in _chunks(footer):
         if chunk.path_in_schema == name and chunk.is_stats_set and chunk.statistics.has_min_max:
-            yield chunk.statistics.min
-            yield chunk.statistics.max
+            told: Any = chunk.statistics
+            bounds = (told.min_raw, told.max_raw) if is_moment else (told.min, told.max)
+            yield from (pa.scalar(bound, kind) for bound in bounds)
+
+
+def _upper_bound(text: str, length: int) -> str | None:
+    """The least text that is known to be above all that begin as one does; None where there is none."""
+    if len(text) <= length:
+        return text
+    for end in range(length, 0, -1):
+        after = ord(text[end - 1]) + 1
+        if after <= _LAST:
+            # Between the two there are halves of characters, which no text can hold.
+            return text[: end - 1] + chr(_PAST_SURROGATES if after == _SURROGATES else after)
+    return None
+
+
+# -- statistics of values that Python lacks ----------------------------------------------------------------------------
+
+
+class _Wrapped:
+    """Something of PyArrow's of which a few answers are others."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Footer(_Wrapped):
+    """A footer that tells dates and instants as numbers, and no bounds of a column with bytes that are no text."""
+
+    def row_group(self, number: int) -> _RowGroup:
+        return _RowGroup(self._inner.row_group(number))
+
+
+class _RowGroup(_Wrapped):
+    def column(self, number: int) -> _Chunk:
+        return _Chunk(self._inner.column(number))
+
+
+class _Chunk(_Wrapped):
+    @property
+    def statistics(self) -> Any:
+        told = self._inner.statistics
+        if told is None or told.logical_type.type not in _PYTHONS_OWN:
+            return told
+        try:
+            return (told.min, told.max) and told
+        except (OverflowError, ValueError):
+            return _NoText(told) if told.logical_type.type == "STRING" else _Numbers(told)
+
+
+class _Numbers(_Wrapped):
+    @property
+    def min(self) -> Any:
+        return self._inner.min_raw
+
+    @property
+    def max(self) -> Any:
+        return self._inner.max_raw
+
+
+class _NoText(_Wrapped):
+    has_min_max = False
+    min = max = None

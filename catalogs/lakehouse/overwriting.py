@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
@@ -12,6 +13,7 @@ from pyiceberg.transforms import IdentityTransform
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.footers import as_iceberg
 from twophase.catalogs.lakehouse.manifests import Keeps
+from twophase.catalogs.lakehouse.transforms import comparable
 from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
 
@@ -26,10 +28,11 @@ def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
         return lambda file: file.file_path not in replaced
     if scope.static_partition:
         wanted = static_values(member, scope)
-        return _Rule(member, lambda file: not all(file.partition[i] == value for i, value in wanted.items()))
+        values = comparable(wanted.values())
+        return _Rule(member, lambda file: comparable(file.partition[i] for i in wanted) != values)
     if scope.dynamic and member.spec.fields:
-        new = {tuple(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
-        return _Rule(member, lambda file: tuple(file.partition._data) not in new)
+        new = {comparable(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
+        return _Rule(member, lambda file: comparable(file.partition._data) not in new)
     return lambda _: False
 
 
@@ -75,14 +78,22 @@ def static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[i
 def _parsed(text: str, kind: pa.DataType, zone: str) -> pa.Scalar:
     if pa.types.is_binary(kind):
         return pa.scalar(text.encode(), kind)
+    if pa.types.is_date(kind):
+        return pa.scalar(int(np.datetime64(text.lstrip("+"), "D").astype(np.int64)), kind)
+    if pa.types.is_timestamp(kind) and not kind.tz:
+        return _local(text)
     if pa.types.is_timestamp(kind) and kind.tz:
         # Spark writes it as it is in the session's time zone; of an hour that is there twice it means the first.
-        local = pa.scalar(text).cast(pa.timestamp(kind.unit))
         try:
-            return pc.assume_timezone(local, zone, ambiguous="earliest").cast(kind)
+            return pc.assume_timezone(_local(text), zone, ambiguous="earliest").cast(kind)
         except pa.ArrowInvalid as error:
             raise CatalogError(
                 f"The partition {text} cannot be told: {error}.",
                 hint="Set spark.sql.session.timeZone to a region that this machine knows, such as UTC, or to +HH:MM.",
             ) from error
     return pa.scalar(text).cast(kind)
+
+
+def _local(text: str) -> pa.Scalar:
+    """A local time, of whatever year: PyArrow itself reads no text of more than four figures for it."""
+    return pa.scalar(int(np.datetime64(text.lstrip("+"), "us").astype(np.int64)), pa.timestamp("us"))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import Transform
+from pyiceberg.types import IcebergType
 
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.overwriting import static_values
@@ -94,7 +96,14 @@ def _texts(member: LakehouseParticipant, schema: IcebergSchema, values: Sequence
     """The values of a partition, as Iceberg writes them in the names of directories."""
     kinds = [schema.find_type(field.source_id) for field in member.spec.fields]
     pairs = zip(member.spec.fields, kinds, values, strict=True)
-    return [f"{field.name}={field.transform.to_human_string(kind, value)}" for field, kind, value in pairs]
+    return [f"{field.name}={_text(field.transform, kind, value)}" for field, kind, value in pairs]
+
+
+def _text(transform: Transform[Any, Any], kind: IcebergType, value: Any) -> str:
+    try:
+        return transform.to_human_string(kind, value)
+    except OverflowError:  # A year that Python lacks: its number tells it apart as well.
+        return str(value)
 
 
 # -- on what others committed ------------------------------------------------------------------------------------------

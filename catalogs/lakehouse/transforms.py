@@ -7,6 +7,7 @@ session's time zone is.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -25,7 +26,7 @@ from pyiceberg.types import BinaryType, DateType, DecimalType, LongType, StringT
 
 from twophase.model import quote
 
-_DAY = 86_400_000_000
+_DAY = 86_400_000_000  # microseconds
 _HOUR = 3_600_000_000
 
 
@@ -43,6 +44,34 @@ def partition_key(schema: IcebergSchema, spec: PartitionSpec) -> str | None:
     # A hash, because a directory's name is bounded and knows no empty text; JSON keeps NULL and boundaries apart.
     columns = ", ".join(f"coalesce('v' || {part}, 'n')" for part in parts)
     return f"sha2(to_json(array({columns})), 256)"
+
+
+def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
+    """What a transform makes of values of a type: as PyIceberg, which counts no years outside of 1 to 9999."""
+    if not isinstance(transform, (YearTransform, MonthTransform)):
+        return transform.transform(kind)
+    per_day = 1 if isinstance(kind, DateType) else _DAY
+
+    def count(value: int | None) -> int | None:
+        if value is None:
+            return None
+        year, month = _year_and_month(value // per_day)
+        return year - 1970 if isinstance(transform, YearTransform) else (year - 1970) * 12 + month - 1
+
+    return count
+
+
+def _year_and_month(days: int) -> tuple[int, int]:
+    """Of a day since 1970, in the Gregorian calendar of all times: years here begin in March, and eras every 400."""
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    month = (5 * (day - (365 * year + year // 4 - year // 100)) + 2) // 153
+    return year + era * 400 + month // 10, (month + 2) % 12 + 1
+
+
+def comparable(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Values of a partition as something that equals itself: NaN does not."""
+    return tuple("NaN" if isinstance(value, float) and value != value else value for value in values)
 
 
 def sort_key(schema: IcebergSchema, source_id: int, transform: Transform[Any, Any]) -> str | None:

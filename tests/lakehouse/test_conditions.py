@@ -138,3 +138,69 @@ def test_an_overwrite_of_a_condition_is_refused_where_a_block_has_written(shop: 
     assert shop.rows("t") == [(1,), (2,), (7,)]
     with pytest.raises(AtomicityNotSupportedError, match=r"condition ABS.* DELETE FROM and INSERT INTO"):
         shop.sql("INSERT INTO @t REPLACE WHERE abs(id) = 1 SELECT CAST(raise_error('a job ran') AS BIGINT)")
+
+
+def test_years_that_python_lacks_are_written_read_and_replaced(shop: Shop) -> None:
+    """As by Iceberg's own library: dates and instants are numbers."""
+    days = "VALUES (1, DATE'10000-01-01'), (2, DATE'-0044-03-15'), (3, DATE'2024-02-29'), (4, NULL) AS v(id, d)"
+    columns = "id, d, CAST(d AS TIMESTAMP) AS ltz, CAST(d AS TIMESTAMP_NTZ) AS ntz"
+    expected = sorted(tuple(row) for row in shop.sql(f"SELECT id, CAST(d AS STRING), year(d) FROM {days}").collect())
+    parts = (
+        "",
+        "d",
+        "years(d)",
+        "months(d)",
+        "days(ltz)",
+        "hours(ntz)",
+        "years(ltz)",
+        "months(ntz)",
+        "ltz",
+        "bucket(4, d)",
+    )
+    for number, part in enumerate(parts):
+        by = f"PARTITIONED BY ({part})" if part else ""
+        shop.sql(f"CREATE TABLE @t{number} {by} AS SELECT {columns} FROM {days}")
+        shop.sql(f"INSERT INTO @t{number} SELECT {columns} FROM {days}")
+        shop.sql(f"DELETE FROM @t{number} WHERE d < DATE'-0001-01-01' OR ltz > TIMESTAMP'9999-12-31 23:59:59'")
+        shop.sql(f"INSERT INTO @t{number} SELECT {columns} FROM {days} WHERE id < 3")
+        shop.spark.table(shop.name(f"t{number}")).dropDuplicates().writeTo(
+            shop.name(f"t{number}")
+        ).overwritePartitions()
+        found = shop.sql(f"SELECT id, CAST(d AS STRING), year(d) FROM @t{number}").collect()
+        assert sorted(map(tuple, found)) == expected, part
+    shop.sql("INSERT OVERWRITE @t1 PARTITION (d = DATE'10000-01-01') SELECT 9, NULL, NULL")
+    shop.sql("INSERT OVERWRITE @t1 PARTITION (d = DATE'-0044-03-15') SELECT 8, NULL, NULL")
+    assert sorted(row[0] for row in shop.read("SELECT id FROM @t1")) == [3, 4, 8, 9]
+
+
+@pytest.mark.parametrize("more", ["1", "array(1)"], ids=["by Spark", "by Arrow"])
+def test_nan_is_one_partition(shop: Shop, more: str) -> None:
+    rows = (
+        f"SELECT id, CAST(x AS DOUBLE) AS x, {more} AS more FROM VALUES (1, 'NaN'), (2, 'NaN'), (3, '0'), (4, '-0.0')"
+    )
+    shop.sql(f"CREATE TABLE @t PARTITIONED BY (x) AS {rows} AS v(id, x)")
+    shop.sql(f"INSERT INTO @t SELECT 5, float('NaN'), {more}")
+    assert shop.read("SELECT id FROM @t WHERE x = double('NaN')") == [(1,), (2,), (5,)]
+    shop.sql(f"SELECT 6 AS id, double('NaN') AS x, {more} AS more").writeTo(shop.name("t")).overwritePartitions()
+    assert shop.read("SELECT id FROM @t") == [(3,), (4,), (6,)]
+    shop.sql(f"INSERT OVERWRITE @t PARTITION (x = 'NaN') SELECT 7, {more}")
+    assert shop.read("SELECT id FROM @t") == [(3,), (4,), (7,)]
+
+
+def test_the_upper_bound_of_a_text_is_a_text(shop: Shop) -> None:
+    texts = {1: "a" * 15 + "\ud7ff" + "b", 2: "\U0010ffff" * 20, 3: "a" * 14 + "\ud7ff" + "\U0010ffff" * 3, 4: "z" * 30}
+    for number, text in texts.items():
+        frame = shop.spark.createDataFrame(
+            [(number, text, b"\xff" * 20, text.encode())], "id INT, s STRING, b BINARY, c BINARY"
+        )
+        frame.writeTo(shop.name(f"t{number}")).create()
+        assert shop.read(f"SELECT id FROM @t{number} WHERE s >= 'a'") == [(number,)]
+        assert shop.spark.table(shop.name(f"t{number}")).where(col("s") == text).count() == 1
+        (task,) = shop.iceberg(f"t{number}").scan().plan_files()
+        upper = task.file.upper_bounds.get(2)
+        assert upper is None or upper.decode() > text
+        assert (upper is None) == (number == 2)
+        assert task.file.upper_bounds.get(3) is None
+    shop.sql("CREATE TABLE @odd AS SELECT CAST(X'61FF' AS STRING) AS s, 1 AS id")
+    assert shop.read("SELECT id FROM @odd WHERE s >= 'a'") == [(1,)]
+    shop.sql("DROP TABLE @odd PURGE")  # The others cannot read what is no text.
