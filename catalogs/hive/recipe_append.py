@@ -22,7 +22,7 @@ from twophase.reading import ReadSource
 
 STEPS = (
     *("manifest", "gather", "look_below", "file_in", "mark", "add_partitions", "read"),
-    *("retire", "drop_hidden", "undo", "put_back", "restore", "remove_staging", "hidden_table"),
+    *("retire", "drop_hidden", "undo", "put_back", "restore", "remove_staging", "hidden_table", "fence"),
 )
 declare(*(f"hive.append.{name}" for name in STEPS))
 
@@ -89,6 +89,10 @@ class MoveAppend(MoveInsert):
         if not self._is_for(table):
             raise self.conflict("another writer published it meanwhile")
         super().publish(table)
+        if not (table.partitioned or table.stamp is None or self.metastore.ends_with_driver):
+            # Who looked before the rename, with a timeline of its own, and replaces the table now, is refused.
+            with self.step("fence"):
+                self.metastore.fence_table(self.database, self.path.name, table.stamp)
         now = None if table.partitioned else self.current()
         if not table.partitioned and (now is None or not self._is_for(now)):
             # Somebody who is not on the timeline has pointed the table elsewhere: rows that nobody reads are no rows.

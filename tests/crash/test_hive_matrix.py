@@ -22,7 +22,7 @@ RECIPES = ("pointer", "rename")
 ELSEWHERE = (
     {f"hive.{recipe}.{step}" for recipe in RECIPES for step in ("hidden_table", "fence")}
     | {f"hive.pointer.{step}" for step in ("own", "name_aside", "withdraw")}
-    | {"hive.append.hidden_table"}
+    | {"hive.append.hidden_table", "hive.append.fence"}
 )
 
 #: Where the quick tier dies at every step, and the slow tier fails in every way; elsewhere the quick tier dies in the

@@ -39,8 +39,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
 
 
-def filled(world: World, by: list[str]) -> None:
-    world.run("t", world.sql("SELECT id, id AS k FROM range(2)"), by=by)
+def filled(world: World, by: list[str], append: str = "links") -> None:
+    """A table whose appends are published by a call of the metastore, unless another way is named."""
+    world.run("t", world.sql("SELECT id, id AS k FROM range(2)"), by=by, properties={"twophase.append": append})
 
 
 def publish_late(world: World, participant: HiveParticipant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +60,7 @@ def publish_late(world: World, participant: HiveParticipant, monkeypatch: pytest
 
 def call_of(world: World, participant: HiveParticipant) -> tuple[object, str]:
     """Where the metastore's call is made that publishes."""
+    participant = getattr(participant, "chosen", participant)
     if not isinstance(participant, PointerPartitions):
         return hive_of(world), "_alter"
     return world.catalog.metastore, "add_partitions" if participant.existing_plan.only_adds else "alter_partitions"
@@ -93,9 +95,12 @@ def test_a_late_call_is_refused(
     assert sorted(it.rows("t")) == after
 
 
-def test_a_late_call_finds_what_another_writer_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("append", ["links", "files"])
+def test_a_late_call_finds_what_another_writer_published(
+    world: World, append: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one with a timeline of its own, that no reservation keeps away."""
-    filled(world, [])
+    filled(world, [], append)
     participant = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS)
     owner, name = call_of(world, participant)
     call = getattr(owner, name)
@@ -159,7 +164,10 @@ def test_what_has_no_fence_is_wholly_new_after_a_late_call(
     if by:
         filled(world, by)
     else:
-        world.sql("CREATE TABLE f USING parquet AS SELECT id, id AS k FROM range(2)")
+        world.sql(
+            "CREATE TABLE f USING parquet TBLPROPERTIES ('twophase.append' = 'links') "
+            "AS SELECT id, id AS k FROM range(2)"
+        )
     participant = world.stage(table, world.sql(query), purpose, by=by)
     publish_late(world, participant, monkeypatch)
     assert sorted(world.rows(table)) == after
@@ -250,6 +258,7 @@ def test_what_is_published_while_it_is_rolled_back_is_carried_through(
     it = world.with_options(recipe=recipe)
     filled(it, by)
     participant = it.stage("t", world.sql(query), purpose, by=by)
+    participant = getattr(participant, "chosen", participant)
     store = it.catalog.metastore
     fence = store.fence_table
 
