@@ -62,6 +62,7 @@ LEFT_BEHIND = transactions.c.left_behind != sa.literal_column("'[]'")
 sa.Index(
     "twophase_transactions_left_behind",
     transactions.c.created,
+    transactions.c.id,  # Both, in this order: else a database takes the index of all, which is in the order wanted.
     sqlite_where=LEFT_BEHIND,
     postgresql_where=LEFT_BEHIND,
 )

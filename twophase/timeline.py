@@ -430,7 +430,9 @@ class Timeline:
         if left_behind:
             condition &= LEFT_BEHIND
         if coordinator is not None:
-            condition &= transactions.c.coordinator == coordinator
+            # Open ones are few, all of a coordinator may be millions: the index of these is not to be taken for those.
+            name = transactions.c.coordinator.concat("") if open_only else transactions.c.coordinator
+            condition &= name == coordinator
         return self._read(lambda connection: load(connection, condition, limit))
 
     def published(self, catalog: str, path: ObjectPath) -> Published:

@@ -90,6 +90,32 @@ def test_the_newest_transactions_come_first(timeline: Timeline) -> None:
     assert timeline.transaction("app-9") is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "index"),
+    [
+        ({"limit": 50}, "created"),
+        ({"open_only": True}, "finished"),
+        ({"open_only": True, "coordinator": "app"}, "finished"),
+        ({"coordinator": "app", "limit": 100}, "coordinator"),
+        ({"left_behind": True}, "left_behind"),
+    ],
+)
+def test_a_look_at_a_few_transactions_does_not_read_the_others(
+    timeline: Timeline, asked: dict[str, Any], index: str
+) -> None:
+    begin(timeline, "app-1")
+    plans: list[str] = []
+
+    @sa.event.listens_for(timeline._engine, "before_cursor_execute")
+    def _(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and "FROM twophase_transactions" in statement:
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in cursor.fetchall())
+
+    timeline.transactions(**asked)
+    assert f"INDEX twophase_transactions_{index}" in plans[0]
+
+
 def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None:
     lease = begin(timeline, "app-1")
     timeline.record(lease, TransactionState.COMPLETED)

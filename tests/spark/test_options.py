@@ -161,3 +161,43 @@ def test_the_timeline_has_a_default_place_only_on_a_local_warehouse() -> None:
     assert str(options.default_timeline("/data/warehouse")) == "/data/warehouse/.twophase/timeline.db"
     with pytest.raises(ConfigurationError, match=r"spark\.twophase\.timeline"):
         options.default_timeline("s3a://bucket/warehouse")
+
+
+# -- the timeline's password -------------------------------------------------------------------------------------------
+
+
+def test_the_password_of_the_timeline_comes_from_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_PLACE", "hunter2")
+    (tmp_path / "secret").write_text("hunter3\n")
+    place = {"spark.twophase.timeline": "postgresql+psycopg://ann@host/db"}
+    found = options.read({**place, "spark.twophase.timeline.password_env": "SECRET_PLACE"})
+    assert found.timeline_password == "hunter2"
+    assert "hunter2" not in repr(found)
+    in_file = {"spark.twophase.timeline.password_file": str(tmp_path / "secret")}
+    assert options.read({**place, **in_file}).timeline_password == "hunter3"
+    for wrong in (
+        {"spark.twophase.timeline.password_env": "SECRET_PLACE"},
+        {**place, **in_file, "spark.twophase.timeline.password_env": "SECRET_PLACE"},
+        {**place, "spark.twophase.timeline.password_env": "NOT_SET"},
+        {**place, "spark.twophase.timeline.password_file": str(tmp_path / "none")},
+    ):
+        with pytest.raises(ConfigurationError, match=r"password") as caught:
+            options.read(wrong)
+        assert "hunter" not in str(caught.value)
+
+
+def test_a_password_in_a_url_is_warned_of_without_repeating_it(caplog: pytest.LogCaptureFixture) -> None:
+    conf = {
+        "spark.twophase.timeline": "postgresql+psycopg://ann:hunter2@host/db",
+        "spark.sql.catalog.pg": "twophase.jdbc",
+        "spark.sql.catalog.pg.url": "postgresql+psycopg://ann:hunter2@host/db",
+        "spark.sql.catalog.mine": "twophase.jdbc",
+        "spark.sql.catalog.mine.url": "postgresql+psycopg://ann@host/db",
+    }
+    options.warn_of_passwords(options.read(conf))
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split()[0] for text in told] == ["spark.twophase.timeline", "spark.sql.catalog.pg.url"]
+    assert "hunter2" not in caplog.text
+    assert "spark.sql.catalog.pg.password_env" in told[1]
