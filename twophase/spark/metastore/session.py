@@ -118,13 +118,13 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         if self._hive is None:
             self.alter_table(table)
         else:
-            self._hive.point(table, files, size, expected=self._expected(instead_of))
+            self._hive.point(table, files, size, expected=instead_of)
 
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
         if self._hive is None:
             self.alter_table(table)
         else:
-            self._hive.place(table.database, table.name, str(table.location), expected=self._expected(instead_of))
+            self._hive.place(table.database, table.name, str(table.location), expected=instead_of)
 
     def set_option(self, database: str, name: str, key: str, value: str) -> None:
         found = self._catalog.getTable(database, name)
@@ -136,10 +136,6 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def fence_table(self, database: str, name: str, stamp: str) -> None:
         if self._hive is not None and self._catalog.tableExists(database, name):
             self._hive.fence(database, name, stamp)
-
-    def _expected(self, stamp: str | None) -> str | None:
-        """Nobody but this process changes a metastore that ends with it, and every condition costs a query."""
-        return None if self.ends_with_driver else stamp
 
     def alter_columns(self, table: HiveTable) -> None:
         width = len(table.schema) - len(table.partition_columns)
@@ -159,8 +155,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             return
         # Where the columns do not fit, Spark still sees one step: it reads a data source table's from the properties.
         at_once = self.replace_in_one_step(table, template)
-        expected = self._expected(instead_of)
-        self._hive.replace(table, template, at_once=at_once, look=not same_files, expected=expected)
+        self._hive.replace(table, template, at_once=at_once, look=not same_files, expected=instead_of)
 
     def _replace_in_memory(self, table: HiveTable, template: str) -> None:
         old = self._catalog.getTable(table.database, table.name)
