@@ -34,10 +34,11 @@ from twophase.catalogs.lakehouse import (
     read_options,
     snapshots,
 )
+from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.offers import check_writable, offer, state_version
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
-from twophase.catalogs.lakehouse.reading_arrow import INSPECTIONS, IcebergReader, Rows, inspect
+from twophase.catalogs.lakehouse.reading_arrow import IcebergReader, Rows
 from twophase.catalogs.lakehouse.store import Also, Loaded, Store
 from twophase.errors import (
     CatalogError,

@@ -1,4 +1,4 @@
-"""Reading through PyIceberg, on the executors: tables with deleted rows, files without ids, and the metadata itself."""
+"""Reading through PyIceberg, on the executors: tables with deleted rows, files without ids, rows in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And
 from pyiceberg.io import load_file_io
 from pyiceberg.schema import Schema as IcebergSchema
-from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalogs.lakehouse import definitions
@@ -19,9 +19,6 @@ from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.reading import BatchReader, Filter
-
-#: Metadata tables, by the name that follows the table's.
-INSPECTIONS = ("history", "snapshots", "files", "manifests", "partitions", "refs", "metadata_log_entries")
 
 
 @dataclass(frozen=True)
@@ -103,18 +100,3 @@ class Rows(BatchReader):
     ) -> Sequence[Callable[[], Iterator[pa.RecordBatch]]]:
         chosen = self.table.select(list(columns))
         return [lambda: iter(chosen.to_batches())] if len(chosen) else []
-
-
-def inspect(table: Table, name: str) -> pa.Table:
-    """One of the metadata tables, in types that Spark has."""
-    found: pa.Table = getattr(table.inspect, name)()
-    kept = [field for field in found.schema if field.name != "readable_metrics"]
-    schema = pa.schema([pa.field(field.name, _shown(field.type), True) for field in kept])
-    return found.select(schema.names).cast(schema)
-
-
-def _shown(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        # Iceberg's instants are in UTC, whatever type they come in.
-        return pa.timestamp("us", tz="UTC")
-    return kind

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 import twophase
 from tests.lakehouse.shop import DATABASE, Shop
 from twophase import failpoints
+from twophase.catalogs.lakehouse.inspecting import INSPECTIONS
 from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 
@@ -400,6 +401,51 @@ def test_metadata_is_read_as_tables(shop: Shop) -> None:
     assert shop.read("SELECT sum(record_count) FROM @t.files") == [(2,)]
     assert len(shop.read("SELECT made_current_at FROM @t.history")) == 2
     assert len(shop.read("SELECT path FROM @t.manifests")) == 2
+    assert shop.read("SELECT name, type FROM @t.refs") == [("main", "BRANCH")]
+
+
+def test_metadata_is_read_of_tables_without_rows_and_of_tables_that_lost_what_they_were_partitioned_by(
+    shop: Shop,
+) -> None:
+    def counts() -> list[int]:
+        return [len(shop.read(f"SELECT * FROM @t.{name}")) for name in INSPECTIONS]
+
+    shop.sql("CREATE TABLE @t (a INT, p STRING, at TIMESTAMP) PARTITIONED BY (p, days(at))")
+    assert counts() == [0, 0, 0, 0, 0, 0, 1]
+    assert shop.read("SELECT partition.p, spec_id, record_count FROM @t.partitions") == []
+    shop.sql("INSERT INTO @t SELECT 1, 'x', TIMESTAMP'2020-01-02 03:00:00'")
+    assert counts() == [1, 1, 1, 1, 1, 1, 2]
+    assert shop.read("SELECT file_format, partition FROM @t.files") == [("PARQUET", ("x", datetime.date(2020, 1, 2)))]
+    # Both its columns are other ones now, of which one has the name of an old one.
+    shop.sql("CREATE OR REPLACE TABLE @t PARTITIONED BY (p) AS SELECT 7 AS p, 2L AS z")
+    assert counts() == [2, 2, 1, 1, 1, 1, 3]
+    assert shop.read("SELECT partition.p, record_count FROM @t.files") == [(7, 1)]
+    assert shop.read("SELECT partition, record_count FROM @t.partitions") == [((7,), 1)]
+    shop.sql("CREATE OR REPLACE TABLE @t AS SELECT 'only' AS z")
+    assert counts() == [3, 3, 1, 1, 1, 1, 4]
+    shop.sql("CREATE OR REPLACE TABLE @t PARTITIONED BY (z) AS SELECT 1 AS z WHERE false")
+    assert counts() == [4, 4, 0, 0, 0, 1, 5]
+    assert shop.read("SELECT partition.z, spec_id FROM @t.partitions UNION SELECT partition.z, 1 FROM @t.files") == []
+    for name in INSPECTIONS:
+        (count,) = shop.read(f"SELECT count(*) FROM @t.{name}")
+        assert count == (len(shop.read(f"SELECT * FROM @t.{name}")),)
+
+
+@pytest.mark.not_read_by("iceberg-rust", "it looks for the column of each partitioning in the present schema")
+def test_metadata_tells_files_of_an_older_partitioning_whose_column_is_gone(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (a INT, p STRING, q INT) PARTITIONED BY (p, q)")
+    shop.sql("INSERT INTO @t VALUES (1, 'x', 5)")
+    with shop.lake.iceberg() as other:  # As ALTER TABLE ... DROP PARTITION FIELD and DROP COLUMN of another engine.
+        table = other.load_table((DATABASE, "t"))
+        table.update_spec().remove_field("p").commit()
+        table.update_schema().delete_column("p").commit()
+    shop.sql("REFRESH TABLE @t")
+    shop.sql("INSERT INTO @t VALUES (2, 6)")
+    assert shop.read("SELECT partition FROM @t.files WHERE partition.q = 5") == [(("x", 5),)]
+    assert shop.read("SELECT partition FROM @t.files WHERE partition.q = 6") == [((None, 6),)]
+    assert len(shop.read("SELECT * FROM @t.partitions")) == 2
+    bounds = shop.read("SELECT partition_spec_id, partition_summaries.lower_bound FROM @t.manifests")
+    assert bounds == [(0, ("x", "5")), (1, ("6",))]
 
 
 def test_several_tables_appear_together_or_not_at_all(shop: Shop) -> None:

@@ -1,0 +1,123 @@
+"""A table's metadata as rows: what PyIceberg tells of it, in types that Spark has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField, UnknownType
+
+#: Metadata tables, by the name that follows the table's.
+INSPECTIONS = ("history", "snapshots", "files", "manifests", "partitions", "refs", "metadata_log_entries")
+
+
+def inspect(table: Table, name: str) -> pa.Table:
+    """One of the metadata tables."""
+    known = _with_partitioned_columns(table)
+    own = _OWN.get(name)
+    return _shown(own(known) if own else getattr(known.inspect, name)())
+
+
+def _with_partitioned_columns(table: Table) -> Table:
+    """The table as if it had the columns by which it is or was partitioned, and no others.
+
+    PyIceberg looks for them in the present schema, which may have lost those of an older partitioning. All that it
+    tells of the other columns is ``readable_metrics``, which is not shown.
+    """
+    metadata = table.metadata
+    specs = list(_named_apart(metadata))
+    sources = {field.source_id for spec in specs for field in spec.fields}
+    schema = IcebergSchema(*(_column(metadata, source) for source in sorted(sources)), schema_id=-1)
+    update = {
+        "schemas": [*metadata.schemas, schema],
+        "current_schema_id": schema.schema_id,
+        "partition_specs": specs,
+    }
+    return _over(table, metadata.model_copy(update=update))
+
+
+def _over(table: Table, metadata: TableMetadata) -> Table:
+    return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+
+
+def _column(metadata: TableMetadata, source: int) -> NestedField:
+    """A column, or a field within one, at the top and by its number: as it was when it was last there."""
+    schemas = sorted(metadata.schemas, key=lambda schema: schema.schema_id)
+    found = [schema.find_type(source) for schema in (*schemas, metadata.schema()) if source in schema.field_ids]
+    return NestedField(source, f"_{source}", found[-1] if found else UnknownType(), required=False)
+
+
+def _named_apart(metadata: TableMetadata) -> Iterator[PartitionSpec]:
+    """The partitionings; where two give one name to different things, the older one's is followed by its number."""
+    names: dict[str, int] = {}
+    ordered = sorted(
+        metadata.partition_specs, key=lambda spec: (spec.spec_id != metadata.default_spec_id, -spec.spec_id)
+    )
+    for spec in ordered:
+        yield PartitionSpec(*(_renamed(field, names) for field in spec.fields), spec_id=spec.spec_id)
+
+
+def _renamed(field: PartitionField, names: dict[str, int]) -> PartitionField:
+    name = field.name
+    while names.setdefault(name, field.field_id) != field.field_id:
+        name = f"{name}_{field.field_id}"
+    return field.model_copy(update={"name": name})
+
+
+class _NoRows(Snapshot):
+    """What a table has that has no snapshot."""
+
+    def manifests(self, io: Any) -> list[ManifestFile]:
+        return []
+
+
+def _files(table: Table) -> pa.Table:
+    snapshot = table.current_snapshot()
+    # PyIceberg knows the columns of no files only where there is no snapshot.
+    return table.inspect.files() if snapshot and snapshot.manifests(table.io) else _no_files(table)
+
+
+def _no_files(table: Table) -> pa.Table:
+    return _over(table, table.metadata.model_copy(update={"current_snapshot_id": None})).inspect.files()
+
+
+def _partitions(table: Table) -> pa.Table:
+    metadata = table.metadata
+    if metadata.current_snapshot() is None:
+        nothing = _NoRows.model_validate({"snapshot-id": -1, "timestamp-ms": 0, "manifest-list": ""})
+        table = _over(table, metadata.model_copy(update={"snapshots": [nothing], "current_snapshot_id": -1}))
+    found = table.inspect.partitions()
+    if len(found) or not metadata.spec().fields:
+        return found
+    # Without files PyIceberg does not look at how the table is partitioned.
+    partition = _no_files(table).schema.field("partition")
+    missing = [field for field in (partition, pa.field("spec_id", pa.int32())) if field.name not in found.schema.names]
+    return pa.Table.from_pylist([], pa.schema([*missing, *found.schema]))
+
+
+_OWN = {"files": _files, "partitions": _partitions}
+
+
+def _shown(found: pa.Table) -> pa.Table:
+    schema = pa.schema(_fields(field for field in found.schema if field.name != "readable_metrics"))
+    return found.select(schema.names).cast(schema)
+
+
+def _fields(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    return [pa.field(field.name, _type(field.type), True) for field in fields]
+
+
+def _type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_timestamp(kind):
+        # Iceberg's instants are in UTC, whatever type they come in.
+        return pa.timestamp("us", tz="UTC")
+    return kind
