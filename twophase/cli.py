@@ -100,19 +100,30 @@ def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict
     return pairs
 
 
+def _common(function: Callable[..., None]) -> Callable[..., None]:
+    """What is taken before and behind the name of a command, where the one behind counts if both are given."""
+    for option in (
+        click.option("--timeline", "url", metavar="URL", help="SQLAlchemy URL of the timeline."),
+        click.option(
+            "--conf", "-c", multiple=True, callback=_pairs, metavar="K=V", help="Spark configuration; repeatable."
+        ),
+        click.option("--output", type=click.Choice(["text", "json"]), help="For people (text) or for programs."),
+    ):
+        function = option(function)
+    return function
+
+
 def command(function: Callable[..., int | None]) -> click.Command:
     """A command with the options that all have, and with exit codes for errors."""
 
-    @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-    @click.option(
-        "--conf", "-c", multiple=True, callback=_pairs, metavar="K=V", help="Spark configuration; repeatable."
-    )
-    @click.option(
-        "--timeline", "url", metavar="URL", envvar="TWOPHASE_TIMELINE", help="SQLAlchemy URL of the timeline."
-    )
+    @_common
     @functools.wraps(function)
-    def run(output: str, conf: dict[str, str], url: str | None, **arguments: Any) -> None:
-        context = Context(JsonOutput() if output == "json" else ConsoleOutput(), url, conf)
+    @click.pass_obj
+    def run(
+        before: dict[str, Any], /, output: str | None, conf: dict[str, str], url: str | None, **arguments: Any
+    ) -> None:
+        out = JsonOutput() if (output or before["output"]) == "json" else ConsoleOutput()
+        context = Context(out, url or before["url"], {**before["conf"], **conf})
         try:
             code = function(context, **arguments)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -159,12 +170,15 @@ def _asks_for_json(words: Sequence[str]) -> bool:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="twophase")
-def main() -> None:
+@_common
+@click.pass_context
+def main(context: click.Context, /, **options: Any) -> None:
     """All-or-nothing CREATE TABLE AS SELECT, REPLACE and INSERT for PySpark.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 in doubt. A write that failed changed nothing; what the same command
     did before it stays, and is listed.
     """
+    context.obj = {**options, "url": options["url"] or os.environ.get("TWOPHASE_TIMELINE")}
 
 
 @click.option("--open", "open_only", is_flag=True, help="Only those with something left to do.")

@@ -63,6 +63,26 @@ def test_the_timeline_lists_who_what_when_and_the_level(bench: Bench, run: Any) 
     assert document(run("timeline", "--open", "--output", "json")) == {"transactions": []}
 
 
+def test_options_are_taken_before_a_command_and_behind_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*words: str) -> Any:
+        return document(CliRunner().invoke(cli.main, words))
+
+    tx = run_shape(bench, "single")
+    nowhere = "sqlite:////nowhere/timeline.db"
+    for words in (
+        ("--timeline", bench.url, "--output", "json", "timeline"),
+        ("--output=text", "--timeline", nowhere, "timeline", "--timeline", bench.url, "--output", "json"),
+        ("-c", f"spark.twophase.timeline={bench.url}", "timeline", "-c", "a=b", "--output", "json"),
+    ):
+        assert [row["id"] for row in asked(*words)["transactions"]] == [tx.id]
+    monkeypatch.setenv("TWOPHASE_TIMELINE", bench.url)
+    assert len(asked("timeline", "--output", "json")["transactions"]) == 1
+    for place in (0, 1):
+        words = ["timeline", "--output", "json"]
+        words[place:place] = ["--timeline", nowhere]
+        assert asked(*words)["error"]["kind"] == "TimelineError"
+
+
 def test_show_tells_all_of_one_transaction(bench: Bench, run: Any) -> None:
     tx = in_doubt(bench)
     result = run("show", tx.id)
