@@ -605,23 +605,34 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self.metastore.changed(self.database, self.path.name, written=True, fresh=self.defines)
 
     def retire(self) -> None:
-        """Mark what was replaced. The files of an external table are the user's and stay as they are."""
+        """Mark what was replaced: only what bears a mark is ever removed."""
         before = self.before
-        if before is not None and before["kind"] == MANAGED and not same(before["location"], self.version):
+        if before is not None and not same(before["location"], self.version):
             self.retire_table(before["location"])
 
     def retire_table(self, location: str) -> None:
         """Mark a replaced table's directory; one that a SET LOCATION named is the user's and stays as it is."""
-        if self.hive.places(self.path).is_tables(location):
+        if self._may_end(location) and self.hive.places(self.path).is_tables(location):
             layout.retire(self.files, location, self.transaction_id)
 
+    def _may_end(self, location: str) -> bool:
+        """Whether what lies at a replaced place is not the user's own: a managed table's, or a version of ours.
+
+        Through HiveServer2 each table with a LOCATION is EXTERNAL, also where twophase has made the place.
+        """
+        assert self.before is not None
+        if self.before["kind"] == MANAGED:
+            return True
+        stamp = layout.stamp_above(self.files, location)
+        return stamp is not None and stamp.get("path") == self.path.to_document()
+
     def retire_partitions(self, replaced: Mapping[Key, str]) -> None:
-        """Mark replaced partitions of a managed table; one at a LOCATION of the user's stays as it is."""
+        """Mark replaced partitions; one at a LOCATION of the user's stays as it is."""
         assert self.before is not None
         columns = tuple(self.before_definition.partition_columns)
         places, root = self.hive.places(self.path), str(self.before["location"])
         for key, location in replaced.items():
-            if places.is_partitions(location, key, columns, root):
+            if self._may_end(location) and places.is_partitions(location, key, columns, root):
                 layout.retire(self.files, location, self.transaction_id)
 
     def remove_empty(self) -> bool:

@@ -419,7 +419,7 @@ class PointerPartitions(PointerParticipant):
 
     def retire(self) -> None:
         plan = self.plan
-        if plan is None or self.before is None or self.before["kind"] != MANAGED:
+        if plan is None or self.before is None:
             return
         self.retire_partitions({c.key: c.old for c in plan.of(SWITCH, REMOVE) if c.old is not None})
         if self.effect == REPLACE and not same(self.before["location"], self.version):

@@ -120,9 +120,8 @@ class PointerUntrack(PointerSwitch):
         """Partitions that the mark of the old table's own directory does not cover."""
         assert self.before is not None
         root, columns = self.before["location"], tuple(self.before_definition.partition_columns)
-        if self.before["kind"] == MANAGED:
-            outside = [part for part in old if not is_below(part.location, root)]
-            self.retire_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
+        outside = [part for part in old if not is_below(part.location, root)]
+        self.retire_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
 
     def compensate(self) -> bool:
         return False
@@ -175,7 +174,7 @@ class PointerSwap(NameSwap, PointerCreateHidden):
         super().retire()
 
     def _retire_partitions(self, aside: HiveTable) -> None:
-        if self.before is None or self.before["kind"] != MANAGED or not aside.partitioned:
+        if self.before is None or not aside.partitioned:
             return
         listed = self.metastore.list_partitions(aside)
         outside = [part for part in listed if not is_below(part.location, str(aside.location))]
