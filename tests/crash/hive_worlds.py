@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import HIVE, Rows, Statement
+from tests.crash.scenarios import HIVE, HIVE_POINTER, Rows, Statement
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
@@ -22,7 +22,7 @@ from twophase.model import Purpose, TableDefinition
 class HiveWorld(World):
     """A Hive catalog over a metastore in a file; a table of the stock kind has its files where Spark would put them."""
 
-    scenarios = HIVE
+    scenarios = HIVE | HIVE_POINTER
     recipe = "pointer"
     database = DATABASE
     metastore: Metastore

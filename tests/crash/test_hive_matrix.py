@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.matrix import KILLS, Actions, Case, Crew, but_errors, errors_of, quick_tier, slow_tier
-from tests.crash.scenarios import HIVE
+from tests.crash.scenarios import HIVE, HIVE_POINTER
 from twophase import failpoints
 
 RECIPES = ("pointer", "rename")
@@ -98,6 +98,15 @@ def slow_at(crew: Crew, scenario: str) -> Actions:
 @pytest.mark.parametrize("scenario", HIVE)
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
+
+
+@pytest.mark.parametrize("scenario", HIVE_POINTER)
+def test_after_any_death_of_what_only_pointer_can_everything_is_old_or_new(
+    crew_of: Callable[[str], Crew], scenario: str
+) -> None:
+    crew = crew_of("hive-pointer")
+    every = kills_of(slow_tier(lambda _: ()))
+    assert not crew.run(crew.planner.cases(scenario, every))
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=str)
