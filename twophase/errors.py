@@ -9,6 +9,7 @@
     │   ├── DatabaseAlreadyExistsError
     │   ├── DatabaseNotExistError
     │   ├── InvalidNameError                the store holds no name with such characters
+    │   ├── MissingLocationError            an external table without a place
     │   └── AtomicityNotSupportedError      the catalog has no two-phase write for this statement
     ├── ConfigurationError                  a wrong option, catalog kind or Spark version
     ├── TransactionAborted                  rolled back: nothing happened, run it again
@@ -133,6 +134,10 @@ class InvalidNameError(CatalogError):
     def __init__(self, message: str, *, name: str, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.name = name
+
+
+class MissingLocationError(CatalogError):
+    """An external table is to be made, and the statement does not say where."""
 
 
 class AtomicityNotSupportedError(CatalogError):

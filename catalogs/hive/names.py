@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from twophase.catalogs import metastore_names
 from twophase.catalogs.hive.layout import HIDDEN_PREFIX
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, MissingLocationError
 from twophase.model import ObjectPath, TableDefinition
 
 
@@ -48,7 +48,7 @@ def check_definition(
     fold = (lambda name: name) if case_sensitive else str.lower
     columns = [fold(field.name) for field in definition.schema]
     if definition.external and definition.location is None:
-        raise CatalogError(f"The external table {path} needs a LOCATION.", path=path)
+        raise MissingLocationError(f"The external table {path} needs a LOCATION.", path=path)
     _check_columns(path, columns)
     _check_partitioning(path, definition, transforms, [fold(name) for name in definition.partition_columns], columns)
     _check_clustering(path, definition, columns, fold)

@@ -63,6 +63,7 @@ def test_a_table_that_is_there_is_ignored_whatever_the_rows_are(spark: SparkSess
     [
         ("CREATE TABLE n PARTITIONED BY (a, b) AS SELECT 1 AS a, 2 AS b", "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
         ("CREATE TABLE n PARTITIONED BY (c) AS SELECT 1 AS a", "COLUMN_NOT_DEFINED_IN_TABLE"),
+        ("CREATE EXTERNAL TABLE n USING parquet AS SELECT 1 AS a", "CREATE_EXTERNAL_TABLE_WITHOUT_LOCATION"),
     ],
 )
 def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(

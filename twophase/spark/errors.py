@@ -26,6 +26,7 @@ from twophase.errors import (
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     InvalidNameError,
+    MissingLocationError,
     TableAlreadyExistsError,
     TableNotExistError,
     TwoPhaseError,
@@ -106,6 +107,8 @@ def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, names
         return jvm.exception("NamespaceAlreadyExistsException", namespace)
     if isinstance(error, InvalidNameError):
         return jvm.invalid_name(error.name)
+    if isinstance(error, MissingLocationError):
+        return jvm.missing_location()
     return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
 
 

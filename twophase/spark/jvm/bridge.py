@@ -461,6 +461,12 @@ class Jvm:
             except PySparkException:  # Spark parses the name for its text, and cannot parse each
                 return errors.invalidNameForTableOrDatabaseError(quote(name))
 
+    def missing_location(self) -> Any:
+        """Spark's exception for an external table without a place."""
+        with private_name("QueryCompilationErrors.createExternalTableWithoutLocationError", self.spark):
+            errors = self.kind("org.apache.spark.sql.errors.QueryCompilationErrors")
+            return errors.createExternalTableWithoutLocationError()
+
     def runtime_exception(self, message: str) -> Any:
         """A plain ``RuntimeException``."""
         return self.kind("java.lang.RuntimeException")(message)

@@ -34,7 +34,10 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     ),
     _SQL + "internal.SharedState": ("cacheManager",),
     _SQL + "internal.SQLConf": ("resolver",),
-    _SQL + "errors.QueryCompilationErrors": ("invalidNameForTableOrDatabaseError",),
+    _SQL + "errors.QueryCompilationErrors": (
+        "invalidNameForTableOrDatabaseError",
+        "createExternalTableWithoutLocationError",
+    ),
     _SQL + "internal.VariableSubstitution": ("substitute",),
     _SQL + "internal.HiveSerDe": ("sourceToSerDe",),
     _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView", "recacheByPlan"),
