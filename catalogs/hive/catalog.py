@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
@@ -324,10 +324,15 @@ class HiveCatalog(Catalog):
         sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
         names.check_definition(path, definition, self.capabilities.partitioning, case_sensitive=sensitive)
 
-    def check_free(self, path: ObjectPath, home: str, transaction_id: str) -> None:
-        """Refuse to create a table that came into being meanwhile, or whose default location ``home`` is taken."""
+    def check_free(
+        self, path: ObjectPath, home: str, transaction_id: str, is_ours: Callable[[HiveTable], bool]
+    ) -> None:
+        """Refuse to create a table that came into being meanwhile, or whose default location ``home`` is taken.
+
+        A table is not ours by its stamp alone: that may have been copied with the definition of another one.
+        """
         found = self.find(path)
-        if found is not None and found.stamp != transaction_id:
+        if found is not None and not is_ours(found):
             raise TableAlreadyExistsError(f"Table {path} exists already.", path=path, transaction_id=transaction_id)
         if found is None:
             self.check_location(path, home, transaction_id)

@@ -291,7 +291,7 @@ def remove_retired(files: Files, directory: str) -> None:
     if mark is None:
         return
     if not is_trusted(files, directory, RETIRED_FILE):
-        raise CatalogError(f"{directory} was kept: {UNTRUSTED}.", hint="Run it as the owner of the directory.")
+        raise CatalogError(f"{directory} was kept: {UNTRUSTED}.", hint="Run it as the owner of the mark.")
     # Our own marks may be younger than the list; the directory's own one goes last.
     marks = [e.name for e in files.list(directory, links=False) if e.is_file and e.base in _MARKS]
     files.remove_files(directory, {*mark.files, *marks} - {RETIRED_FILE})

@@ -46,7 +46,7 @@ class PointerCreate(PointerParticipant):
         super().begin()
 
     def prepare(self) -> None:
-        self.hive.check_free(self.path, self.home, self.transaction_id)
+        self.hive.check_free(self.path, self.home, self.transaction_id, self.is_ours)
         self.inherit()
         self.set_level(Level.ATOMIC)
 
@@ -98,7 +98,7 @@ class PointerCreateHidden(PointerCreate):
     """
 
     def prepare(self) -> None:
-        self.hive.check_free(self.path, self.home, self.transaction_id)
+        self.hive.check_free(self.path, self.home, self.transaction_id, self.is_ours)
         self.document["at_once"] = self._untried = self._at_once()
         if not self.document["at_once"]:
             self.inherit()

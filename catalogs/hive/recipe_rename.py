@@ -90,7 +90,7 @@ class RenameCreate(HiveParticipant):
         self.hive.check_location(self.path, self.location, self.transaction_id)
 
     def prepare(self) -> None:
-        self.hive.check_free(self.path, self.home, self.transaction_id)
+        self.hive.check_free(self.path, self.home, self.transaction_id, self.is_ours)
         self.check_target()
         self.inherit()
         self.set_level(Level.ATOMIC)
@@ -113,7 +113,7 @@ class RenameCreate(HiveParticipant):
         if self.is_ours(self.current()):
             return
         self.check_staged()
-        self.hive.check_free(self.path, self.home, self.transaction_id)
+        self.hive.check_free(self.path, self.home, self.transaction_id, self.is_ours)
         self.move_in()
         if self.uses_hidden:
             self.register()

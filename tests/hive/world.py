@@ -74,6 +74,7 @@ class World:
         transaction: str | None = None,
         database: str = "default",
         autocommit: bool = False,
+        ordinal: int = 0,
         **facts: Any,
     ) -> HiveParticipant:
         """The participant of a statement; its document must be plain JSON."""
@@ -82,7 +83,7 @@ class World:
         )
         context = WriteContext(
             transaction or (base.transaction_id if base else f"test-{next(self._numbers):04d}"),
-            0 if base is None else int(base.document["ordinal"]) + 1,
+            ordinal if base is None else int(base.document["ordinal"]) + 1,
             overwrite,
             None if base is None else base.document,
             autocommit,

@@ -1,0 +1,118 @@
+"""A table's stamp goes with its definition into tables made of it: there it proves nothing, and takes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hive.world import World
+from twophase.catalogs.hive.metastore import STAMP
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.errors import TableAlreadyExistsError, WriteConflictError
+from twophase.model import ObjectPath, Outcome, Purpose
+
+ROWS = "SELECT id, id % 2 AS k FROM range(2)"
+OTHER = [(7, 7)]
+
+
+def like(world: World, source: str, copy: str) -> None:
+    world.sql(f"CREATE TABLE {copy} LIKE {source} TBLPROPERTIES ('{STAMP}' = '{stamp(world, source)}')")
+
+
+def by_text(world: World, source: str, copy: str) -> None:
+    text = world.sql(f"SHOW CREATE TABLE {source}").collect()[0][0]
+    assert STAMP in text
+    world.sql(text.replace(f"default.{source}", f"default.{copy}"))
+
+
+def stamp(world: World, table: str) -> str | None:
+    found = world.catalog.find(ObjectPath.of("default", table))
+    return None if found is None else found.stamp
+
+
+def copied(world: World, participant: HiveParticipant, copy: str = "copy", how: str = "text") -> None:
+    """A table that stock Spark makes of one's definition, with a row of its own."""
+    {"like": like, "text": by_text}[how](world, participant.path.name, copy)
+    world.sql(f"INSERT INTO {copy} VALUES (7, 7)")
+    assert stamp(world, copy) == participant.transaction_id
+
+
+@pytest.fixture(params=["pointer", "rename"])
+def recipe(world: World, request: pytest.FixtureRequest) -> World:
+    return world.with_options(recipe=request.param)
+
+
+@pytest.mark.parametrize(("by", "how"), [([], "like"), (["k"], "text")])
+def test_a_copy_is_a_table_of_its_own(recipe: World, by: list[str], how: str) -> None:
+    world = recipe
+    made = world.run("t", world.sql(ROWS), by=by)
+    copied(world, made, how=how)
+    assert world.clean() == []
+    world.run("copy", world.sql("SELECT 8L AS id, 8L AS k"), Purpose.INSERT_INTO)
+    assert world.rows("copy") == [(7, 7), (8, 8)]
+    world.run("copy", world.sql("SELECT 9L AS id, 9L AS k"), Purpose.REPLACE_TABLE_AS, by=by)
+    assert world.rows("copy") == [(9, 9)]
+    world.catalog.drop_table(ObjectPath.of("default", "copy"))
+    world.clean()
+    assert world.rows("t") == [(0, 0), (1, 1)]
+    copied(world, made, how=how)
+    world.sql("DROP TABLE copy")
+    world.clean()
+    assert world.rows("t") == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+def test_a_copy_in_the_place_of_the_original_is_not_what_the_transaction_published(
+    recipe: World, by: list[str]
+) -> None:
+    world = recipe
+    made = world.run("t", world.sql(ROWS), by=by)
+    copied(world, made)
+    world.sql("DROP TABLE t")
+    world.sql("ALTER TABLE copy RENAME TO t")
+    assert stamp(world, "t") == made.transaction_id
+    found = world.reborn(made)
+    assert not found.is_ours(found.current())
+    assert not found.compensate()
+    found.abort()
+    world.clean()
+    assert world.rows("t") == OTHER
+
+
+@pytest.mark.parametrize(
+    ("by", "purpose"),
+    [([], Purpose.INSERT_INTO), (["k"], Purpose.INSERT_OVERWRITE), ([], Purpose.REPLACE_TABLE_AS)],
+)
+def test_a_copy_that_takes_the_place_of_what_a_write_looked_at_is_a_conflict(
+    world: World, by: list[str], purpose: Purpose
+) -> None:
+    made = world.run("t", world.sql(ROWS), by=by)
+    copied(world, made)
+    facts = {"by": by} if purpose is Purpose.REPLACE_TABLE_AS else {}
+    writing = world.stage("t", world.sql("SELECT 5L AS id, 5L AS k"), purpose, **facts)
+    world.sql("DROP TABLE t")
+    world.sql("ALTER TABLE copy RENAME TO t")
+    with pytest.raises(WriteConflictError):
+        writing.commit()
+    assert writing.outcome() is Outcome.NOT_PUBLISHED
+    writing.abort()
+    assert world.rows("t") == OTHER
+
+
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+def test_a_copy_that_takes_the_name_of_a_tables_other_half_is_another_table(recipe: World, by: list[str]) -> None:
+    """A transaction makes two tables; between its publishes somebody makes the second one of the first one's text."""
+    world = recipe
+    first = world.stage("t", world.sql(ROWS), by=by, transaction="both")
+    second = world.stage("u", world.sql(ROWS), by=by, transaction="both", ordinal=1)
+    first.commit()
+    copied(world, first, "u")
+    found = world.reborn(second)
+    for retried in (found.prepare, found.commit):
+        with pytest.raises(TableAlreadyExistsError):
+            retried()
+    assert found.outcome() is Outcome.NOT_PUBLISHED
+    assert not found.compensate()
+    found.abort()
+    assert world.rows("u") == OTHER
+    assert world.rows("t") == [(0, 0), (1, 1)]
+    first.finish()
