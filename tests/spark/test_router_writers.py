@@ -63,7 +63,6 @@ def test_a_table_that_is_there_is_ignored_whatever_the_rows_are(spark: SparkSess
     [
         ("CREATE TABLE n PARTITIONED BY (a, b) AS SELECT 1 AS a, 2 AS b", "ALL_PARTITION_COLUMNS_NOT_ALLOWED"),
         ("CREATE TABLE n PARTITIONED BY (c) AS SELECT 1 AS a", "COLUMN_NOT_DEFINED_IN_TABLE"),
-        ("CREATE EXTERNAL TABLE n USING parquet AS SELECT 1 AS a", "CREATE_EXTERNAL_TABLE_WITHOUT_LOCATION"),
     ],
 )
 def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
@@ -72,6 +71,11 @@ def test_what_the_catalog_refuses_as_spark_does_is_sparks_own_error(
     with pytest.raises(AnalysisException) as caught:
         spark.sql(text)
     assert caught.value.getCondition() == condition
+
+
+def test_an_external_table_without_a_place_is_sparks_own_error(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="must be accompanied by LOCATION"):
+        spark.sql("CREATE EXTERNAL TABLE n USING parquet AS SELECT 1 AS a")
 
 
 @pytest.mark.parametrize(
