@@ -7,6 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from twophase.spark.session import handle_of
+
 MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
@@ -26,9 +28,21 @@ def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
-def is_ours(spark: SparkSession, name: str) -> bool:
-    """Whether a transaction of ours published the table last: its properties carry the owner stamp."""
+def has_stamp(spark: SparkSession, name: str) -> bool:
+    """Whether a transaction of ours made the table, replaced it, or gave it a new version."""
     return "twophase.transaction" in {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def is_ours(spark: SparkSession, name: str) -> bool:
+    """Whether a transaction of ours published the table last: it carries the owner stamp, or the last one says so.
+
+    An INSERT INTO of one file is renamed into a table, and leaves no stamp.
+    """
+    if has_stamp(spark, name):
+        return True
+    handle = handle_of(spark)
+    last = handle.timeline.transactions(limit=1) if handle else []
+    return any(p.path.name == name and record.state.name == "COMPLETED" for record in last for p in record.participants)
 
 
 def partitioned(spark: SparkSession) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql.catalog import Catalog
 
 import twophase
 from tests.spark.conftest import Start
-from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
+from tests.spark.routed import MODE, drop_all, has_stamp, is_ours, partitioned, rows
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.spark.jvm.bridge import INTENT_PROPERTY
 from twophase.spark.routing.table_writer import SessionTableWriter
@@ -599,10 +599,10 @@ def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
 def test_a_session_that_is_not_attached_goes_straight_through(spark: SparkSession) -> None:
     other = spark.newSession()
     other.sql("CREATE TABLE t AS SELECT 1 AS a")
-    assert not is_ours(spark, "t")
+    assert not has_stamp(spark, "t")
     other.range(1).selectExpr("2 AS a").write.mode("append").saveAsTable("t")
     other.range(1).selectExpr("3 AS a").write.insertInto("t")
-    assert not is_ours(spark, "t")
+    assert not has_stamp(spark, "t")
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,), (3,)]
 
 
@@ -615,6 +615,6 @@ def test_detach_puts_every_door_back(start: Start, spark: SparkSession) -> None:
     attached_twice[0].detach()
     attached_twice[0].detach()
     session.sql("CREATE TABLE u AS SELECT 1 AS a")
-    assert not is_ours(spark, "u")
+    assert not has_stamp(spark, "u")
     spark.sql("CREATE TABLE v AS SELECT 1 AS a")
     assert is_ours(spark, "v")

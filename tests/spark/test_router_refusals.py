@@ -257,6 +257,6 @@ def test_a_streaming_query_over_partitions_that_have_moved_is_refused(spark: Spa
     spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
     spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x')")
     assert spark.readStream.table("t").isStreaming
-    spark.sql("INSERT INTO t VALUES (2, 'x')")
+    spark.sql("INSERT OVERWRITE t PARTITION (d = 'x') VALUES (2)")
     with pytest.raises(AtomicityNotSupportedError, match="reads files by their place"):
         spark.readStream.table("t")

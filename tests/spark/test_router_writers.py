@@ -19,7 +19,7 @@ from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.routing.doors import router_of
-from twophase.spark.session import Handle
+from twophase.spark.session import Handle, handle_of
 
 pytestmark = pytest.mark.spark40
 
@@ -183,9 +183,10 @@ def test_an_append_to_columns_that_are_nearly_called_alike_is_ours(spark: SparkS
     """Spark's rule is not Python's: what it takes for two names it does not refuse, and would write unprotected."""
     frame = spark.sql("SELECT 1 AS `straße`, 2 AS strasse")
     frame.write.saveAsTable("t")
-    stamp = spark.sql("SHOW TBLPROPERTIES t ('twophase.transaction')").head()
+    (before,) = handle_of(spark).timeline.transactions(limit=1)
     frame.selectExpr("strasse AS STRASSE", "`straße`").write.mode("append").saveAsTable("t")
-    assert spark.sql("SHOW TBLPROPERTIES t ('twophase.transaction')").head() != stamp
+    (after,) = handle_of(spark).timeline.transactions(limit=1)
+    assert after.id != before.id
     assert rows(spark, "SELECT * FROM t") == [(1, 2), (1, 2)]
 
 

@@ -43,9 +43,9 @@ class ParquetTable(TableProxy):
 
     def newScanBuilder(self, options: Any) -> Any:
         with thrown_to_spark(self._jvm):
-            return self.as_asked(options).scan_builder()
+            return self._as_asked(options)._scan_builder()
 
-    def scan_builder(self) -> Proxy:
+    def _scan_builder(self) -> Proxy:
         return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
 
     class Java:

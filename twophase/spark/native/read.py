@@ -50,9 +50,9 @@ class BatchesTable(TableProxy):
 
     def newScanBuilder(self, options: Any) -> Any:
         with thrown_to_spark(self._jvm):
-            return self.as_asked(options).scan_builder()
+            return self._as_asked(options)._scan_builder()
 
-    def scan_builder(self) -> Proxy:
+    def _scan_builder(self) -> Proxy:
         return BatchesScanBuilder(self._jvm, self.name(), self._definition.schema, self._reader)
 
     class Java:

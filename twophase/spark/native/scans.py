@@ -26,11 +26,16 @@ def remember(table: TableProxy) -> None:
     _read[table.hashCode()] = table
 
 
+def _is_table(proxy: TableProxy, catalog: Catalog, path: ObjectPath) -> bool:
+    """Whether a proxy is the table of a canonical path; no method of it, as Java may call each of those."""
+    return proxy._catalog is catalog and catalog.canonical(proxy._path) == path
+
+
 def version_read(jvm: Jvm, df: Any, catalog: Catalog, path: ObjectPath) -> str | None:
     """The state of a table that a DataFrame reads, of several one that is over; None where it reads none."""
     target = catalog.canonical(path)
     tables = (found for table in scanned_tables(jvm, df) if (found := _proxy(table)) is not None)
-    versions = sorted({t.version_read for t in tables if t.version_read is not None and t.is_of(catalog, target)})
+    versions = sorted({t.version_read for t in tables if t.version_read is not None and _is_table(t, catalog, target)})
     if len(versions) < 2:
         return versions[0] if versions else None
     now = catalog.table_version(path)

@@ -63,10 +63,6 @@ class TableProxy(Proxy):
         # Spark compares tables to find cached queries: another version of the table is another table.
         return (self._catalog.name, self._path, self._definition.location, self._schema_json, self.version_read)
 
-    def is_of(self, catalog: Catalog, path: ObjectPath) -> bool:
-        """Whether this is the table of a canonical path."""
-        return self._catalog is catalog and catalog.canonical(self._path) == path
-
     def name(self) -> str:
         return f"{self._handle.name_of(self._catalog)}.{self._path}"
 
@@ -89,7 +85,7 @@ class TableProxy(Proxy):
     def columns(self) -> Any:
         return self._jvm.columns(self.schema())
 
-    def as_asked(self, options: Any) -> TableProxy:
+    def _as_asked(self, options: Any) -> TableProxy:
         """The table as the options of a read ask for it.
 
         Raises
@@ -113,7 +109,7 @@ class TableProxy(Proxy):
             raise CatalogError(f"{self.name()} was altered meanwhile.", path=self._path, hint="Run the query again.")
         return found
 
-    def scan_builder(self) -> Proxy:
+    def _scan_builder(self) -> Proxy:
         """What learns the columns and conditions of a read."""
         raise NotImplementedError
 
