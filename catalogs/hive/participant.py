@@ -354,7 +354,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def registered(self, table: HiveTable, keys: Collection[Key]) -> dict[Key, HivePartition]:
         """Some partitions as the metastore has them now, without those that it has not."""
-        return by_key(table, self.metastore.get_partitions(table, keys))
+        return by_key(table, self.metastore.get_partitions(table, keys)) if keys else {}
 
     def check_inherited(self) -> None:
         """Refuse when files came to or went from the directory whose files were taken over."""

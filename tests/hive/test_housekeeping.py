@@ -102,7 +102,7 @@ class Counting:
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._store, name)
-        if callable(found):
+        if callable(found) and name != "canonical":  # That asks nobody.
             self.calls.append(name)
         return found
 
@@ -125,7 +125,7 @@ def test_a_look_at_many_tables_finds_what_a_look_at_each_does(world: World, tmp_
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_dropped_table_is_looked_at_alone(world: World, replaced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run("other", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
-    world.sql("CREATE TABLE t (a INT) USING parquet")
+    world.run("t", world.sql("SELECT 1 AS a"))
     world.run("t", world.sql("SELECT 1 AS a"), Purpose.INSERT_INTO)
     if replaced:
         world.run("t", world.sql("SELECT 1 AS a"), Purpose.REPLACE_TABLE_AS)
@@ -134,7 +134,7 @@ def test_a_dropped_table_is_looked_at_alone(world: World, replaced: bool, monkey
         patched.setattr(world.catalog, "_metastore", counting)
         world.catalog.drop_table(ObjectPath.of("default", "t"))
     assert not {"list_tables", "located_tables", "list_partitions", "partition_locations"} & set(counting.calls)
-    assert len(counting.calls) <= 6
+    assert len(counting.calls) <= 6, counting.calls
     world.sql("CREATE TABLE t (a INT) USING parquet")
     assert world.rows("t") == []
 
@@ -198,7 +198,7 @@ def test_an_old_table_that_waits_aside_goes_even_when_another_writer_holds_the_n
     assert world.hidden_tables() == []
 
 
-@pytest.mark.parametrize("moment", ["list_tables", "database_location"])
+@pytest.mark.parametrize("moment", ["located_tables", "database_location"])
 def test_a_database_that_is_dropped_while_clean_looks_stops_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -226,6 +226,6 @@ def test_a_fault_of_the_metastore_while_clean_looks_is_told(world: World, monkey
     def fault(database: str) -> list[str]:
         raise CatalogError(f"no answer about {database}")
 
-    monkeypatch.setattr(world.catalog.metastore, "list_tables", fault)
+    monkeypatch.setattr(world.catalog.metastore, "located_tables", fault)
     with pytest.raises(CatalogError, match="no answer about default"):
         world.catalog.residues()
