@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
 from tests.spark.answers import Call, assert_same_answers
-from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.errors import AtomicityNotSupportedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark40]
 
@@ -258,6 +259,6 @@ def test_a_row_format_that_does_not_fit_the_default_format_is_refused(session: S
 def test_an_external_table_without_a_location_is_refused_as_in_stock_spark(session: SparkSession) -> None:
     attached = session.newSession()
     twophase.attach(attached)
-    with pytest.raises(CatalogError, match="LOCATION"):
+    with pytest.raises(AnalysisException, match="LOCATION"):
         attached.sql("CREATE EXTERNAL TABLE nowhere STORED AS parquet AS SELECT 1 AS a")
     assert not attached.catalog.tableExists("nowhere")

@@ -190,7 +190,7 @@ def test_an_interrupt_under_the_lock_arrives_as_one(world: World) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        jvm_hive._Locked(interrupted).run(hive_of(world).client)
+        jvm_hive._Locked(interrupted)._run(hive_of(world).client)
 
 
 @HIVE
