@@ -17,6 +17,8 @@ from tests.servers import Server
 from twophase.errors import TransactionAborted
 from twophase.model import Purpose
 
+#: An INSERT INTO of one file would be renamed into the table, and ask no server.
+BY_POINTER = {"twophase.append": "links"}
 ROUNDS = 6
 ROWS = "SELECT {writer} AS writer, id FROM range(0, 1000, 1, 2)"
 
@@ -138,7 +140,7 @@ def test_the_server_refuses_the_late_call_of_a_driver_that_was_rolled_back(
     world = World(spark, Path(spark.conf.get("spark.sql.warehouse.dir")))
     table = f"late_{purpose.value}"
     rows = spark.range(3).selectExpr("id")
-    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers")
+    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers", properties=BY_POINTER)
     participant = world.stage(table, rows, purpose, database="writers")
     below = world.environment.session_metastore._hive
     alter = below._alter
@@ -163,7 +165,7 @@ def test_a_server_that_takes_no_conditions_is_written_without(spark: SparkSessio
     table = f"plain_{purpose.value}"
     rows = spark.range(3).selectExpr("id")
     below = world.environment.session_metastore._hive
-    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers")
+    world.run(table, rows, Purpose.CREATE_OR_REPLACE_TABLE_AS, database="writers", properties=BY_POINTER)
     below._run(lambda store: store.setMetaConf("hive.metastore.try.direct.sql.ddl", "false"))
     try:
         world.run(table, rows, purpose, database="writers")
