@@ -21,7 +21,11 @@ pytestmark = pytest.mark.spark40
 
 _AN_HOUR = 3_600_000
 #: Methods of Spark's interfaces that its first versions do not have.
-LATER = {"listTableSummaries", "createTableLike", "id", "version", "constraints"}
+LATER = {
+    *("listTableSummaries", "createTableLike", "id", "version", "constraints"),
+    *("supportedCustomMetrics", "reportDriverMetrics", "supportsIterativePushdown", "estimateSizeInBytes"),
+    *("reflectsFullyPushedDownFilters", "changelogStateOptionKeys", "tableStateOptionKeys"),
+}
 
 
 class Asked:
