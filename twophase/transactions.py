@@ -746,5 +746,5 @@ def _require_participant(found: object, catalog: Catalog, path: ObjectPath) -> N
             f"Catalog {catalog.name} answered {type(found).__name__} for {path}, which is no TwoPhaseCatalogTable; "
             "nothing was recorded.",
             path=path,
-            hint="Mend two_phase_create_table of the plugin: it answers a participant, or None.",
+            hint="Fix two_phase_create_table of the plugin: it answers a participant, or None.",
         )

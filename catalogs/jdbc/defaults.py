@@ -2,7 +2,8 @@
 
 Spark fills such a column itself, with what its schema says. Where the database's default is a constant, that is it.
 Where the database computes it (a sequence, the present time), Spark fills in a *placeholder*: a value of the column's
-type that a hash makes up and that nothing else holds. The publish names no column for rows that hold its placeholder.
+type that a hash makes up. The publish names no column for rows that hold its placeholder; a row whose real value is
+just that gets the default, too. It is one value of a column's type, the same for each statement on a table.
 """
 
 from __future__ import annotations
