@@ -29,9 +29,9 @@ from rich.table import Table
 import twophase
 from twophase.catalog import Environment
 from twophase.catalogs.lakehouse import LakehouseCatalog, manifests
-from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.timeline import Timeline
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,6 +31,7 @@ from twophase.schema import (
     merge_schemas,
     plan_read,
     reconcile,
+    to_arrow,
     to_json,
 )
 
@@ -94,7 +95,7 @@ def measures(schema: Schema) -> dict[str, float]:
     one, by_path = ours[:1], [_by_path(schema, change) for change in theirs]
     plan = plan_read(schema, table)
     rebase, simple = RebaseSchemaConflictResolutionStrategy(), SimpleSchemaConflictResolutionStrategy()
-    arrow, text = pa.schema(list(writer.arrow)), to_json(schema)
+    arrow, text = pa.schema(list(to_arrow(writer))), to_json(schema)
     return {
         "apply one change": best(lambda: apply_changes(schema, one)),
         "apply a change to each 7th leaf": best(lambda: apply_changes(schema, theirs)),

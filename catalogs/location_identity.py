@@ -1,9 +1,10 @@
-"""Whether two locations are one directory, however they are spelled.
+"""Identity of directories: whether two locations are the same directory, however they are spelled.
 
-A warehouse is reached through symbolic links, bind mounts, several schemes of one store, with and without a default
-port. Texts tell then that a directory in use is another one; so local directories are compared by device and inode, and
-the rest by what a scheme and an authority stand for. What no look tells (a name service and its host, a disk that is
-mounted twice over a network) stays two places: nothing may be removed because two places differ.
+A warehouse may be accessed through symbolic links, bind mounts, several schemes of one store, with and without a
+default port. Compared as texts, a directory in use would seem to be another one; so local directories are compared by
+device and inode, and remote ones by the store that scheme and authority denote. Aliases that cannot be detected (a name
+service and its host, a disk mounted twice over a network) count as two places, so nothing may be removed merely because
+two places differ.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-#: What identifies a directory: equal for two spellings of one.
+#: Identity of a directory: equal for two spellings of the same one.
 Key = tuple[Any, ...]
 
 _LOCAL = "file:"
-#: Schemes that are other names for a store.
+#: Schemes that are other names of the same store.
 _STORES = {
     "s3a": "s3",
     "s3n": "s3",
@@ -30,16 +31,16 @@ _STORES = {
     "swebhdfs": "hdfs",
     "gcs": "gs",
 }
-#: Ports that a scheme has where none is named, those of Hadoop 2 too.
+#: Default ports of schemes, including those of Hadoop 2.
 _PORTS = {"hdfs": ("8020",), "webhdfs": ("9870", "50070"), "swebhdfs": ("9871", "50470")}
-#: Azure's names for one account, by its two interfaces.
+#: Azure's two host names of an account, for its two interfaces.
 _BLOB, _DFS = ".blob.core.", ".dfs.core."
 
 
 class Identities:
-    """Identities of directories; each is asked of the file system once, so that a look at many is cheap.
+    """Identities of directories, cached: the file system is asked once for each, so that checking many is cheap.
 
-    One instance serves one look: what it remembers may change afterwards.
+    Use an instance for one check only: cached identities may change afterwards.
     """
 
     def __init__(self) -> None:
@@ -53,14 +54,14 @@ class Identities:
         Parameters
         ----------
         uri : str
-            A location as :func:`twophase.catalogs.files.normal` spells it.
+            A location as normalized by :func:`twophase.catalogs.files.normal`.
         """
         if uri not in self._keys:
             self._keys[uri] = self._local(uri) if uri.startswith(_LOCAL) else _remote(uri)
         return self._keys[uri]
 
     def chain(self, uri: str) -> frozenset[Key]:
-        """The identities of a directory and of all in which it lies, by its path and by where its links lead."""
+        """The identities of a directory and of all that contain it, by its path and by its links' destinations."""
         if uri not in self._chains:
             self._chains[uri] = frozenset({self.key(uri)}.union(*map(self.chain, self._above(uri))))
         return self._chains[uri]
@@ -68,7 +69,7 @@ class Identities:
     def _above(self, uri: str) -> Iterator[str]:
         if (above := _parent(uri)) is not None:
             yield above
-        if (real := self._links.get(uri, uri)) != uri:  # a link that leads to itself stays as it is
+        if (real := self._links.get(uri, uri)) != uri:  # a link to itself has no other destination
             yield real
 
     def _local(self, uri: str) -> Key:
@@ -85,11 +86,11 @@ class Identities:
 
 
 def are_same(one: str, other: str) -> bool:
-    """Whether two locations, as :func:`twophase.catalogs.files.normal` spells them, are one directory."""
+    """Whether two locations, normalized by :func:`twophase.catalogs.files.normal`, are the same directory."""
     if one == other:
         return True
     if one.startswith(_LOCAL) and other.startswith(_LOCAL):
-        with suppress(OSError):  # not there
+        with suppress(OSError):  # does not exist
             numbers = [_number(os.stat(uri.removeprefix(_LOCAL))) for uri in (one, other)]
             if all(numbers):
                 return numbers[0] == numbers[1]
@@ -98,7 +99,7 @@ def are_same(one: str, other: str) -> bool:
 
 
 def _number(found: os.stat_result) -> Key | None:
-    """What the system identifies a file by; None where it numbers nothing, as some file systems in user space."""
+    """Device and inode number of a file; None if the file system has no inode numbers, as some in user space."""
     return ("file", found.st_dev, found.st_ino) if found.st_ino else None
 
 
@@ -122,7 +123,7 @@ def _authority(scheme: str, authority: str) -> str:
 
 
 def _parent(uri: str) -> str | None:
-    """The directory above; None for the top of a file system."""
+    """The parent directory; None for the root of a file system."""
     head, slash, name = uri.rpartition("/")
     if uri.startswith(_LOCAL):
         return None if uri == "file:/" else head if head != _LOCAL else "file:/"

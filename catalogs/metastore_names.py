@@ -1,4 +1,4 @@
-"""Names that a Hive Metastore can hold, whatever tables it keeps."""
+"""Names that a Hive Metastore supports, whatever kind of tables it holds."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name has ASCII letters, digits and underscores only."""
+    """Whether a name consists of ASCII letters, digits and underscores."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def check_name(name: str, what: str, where: str, longest: int, path: object = None) -> None:
-    """Refuse one part of a name.
+    """Refuse an invalid part of a name.
 
     Parameters
     ----------
     name : str
     what, where : str
-        What it names, and in what; for the message.
+        The kind of object that it names, and the kind of store; for the message.
     longest : int
-        Characters.
+        Maximum number of characters.
     path : object
-        What the statement is about.
+        Object of the statement.
 
     Raises
     ------
     InvalidNameError
-        For its characters: Spark has an error of its own for that, which a statement's user gets.
+        It has other characters: Spark has its own error for that, which the user gets.
     CatalogError
-        For its length.
+        It is too long.
     """
     if not is_plain(name):
         raise InvalidNameError(

@@ -1,4 +1,4 @@
-"""The rows of a statement, brought into the order of a table: for every catalog that Spark writes files for."""
+"""Arranging a statement's rows in the order of a table's columns, for every catalog that Spark writes files for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from twophase.model import quote
 
 
 def aligned(df: Any, names: Sequence[str]) -> Any:
-    """The rows with a table's column names, in the table's order.
+    """Return the rows with a table's column names, in the table's order.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        Columns by name where all names fit, else by position.
+        Columns are matched by name if all names fit, otherwise by position.
     names : sequence of str
     """
     wanted = list(names)

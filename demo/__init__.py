@@ -1,1 +1,1 @@
-"""``make demo``: one unchanged job on real data, run by stock Spark and with twophase's two lines, through faults."""
+"""``make demo``: the same job on real data and with faults, run by stock Spark and with twophase's two lines."""

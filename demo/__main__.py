@@ -22,15 +22,15 @@ from rich.table import Table
 from demo import data
 from demo.scenes import SCENES, Scene
 
-#: Each driver lives for a minute: the optimising compiler would take a quarter of its time and give little back.
-#: Without it Java has room for a fifth of the usual code, and would compile all of it again and again.
+#: Each driver runs for a minute: the optimising compiler would take a quarter of its time for little benefit. Without
+#: it, Java's code cache is only a fifth of the usual size, and code would be compiled again and again.
 JAVA_FOR_SHORT_RUNS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 TITLES = {"stock": "stock Spark", "twophase": "with twophase"}
 Result = dict[str, Any]
 
 
 class WorkerFailed(RuntimeError):
-    """A driver ended that nobody had killed."""
+    """A driver ended without having been killed by the demo."""
 
 
 class Side:
@@ -41,7 +41,7 @@ class Side:
     name : str
         ``stock`` or ``twophase``.
     directory : Path
-        Where data, warehouse and metastore lie.
+        The directory of data, warehouse and metastore.
     progress : rich.progress.Progress
     """
 
@@ -58,13 +58,13 @@ class Side:
         self._stopped = False
 
     def stop(self) -> None:
-        """End the driver that runs, if any; for Ctrl-C."""
+        """Stop the running driver, if any; for Ctrl-C."""
         self._stopped = True
         if self._driver is not None:
             _kill(self._driver)
 
     def run(self) -> None:
-        """Run all scenes; the last one kills the driver, and a second driver finds what it left."""
+        """Run all scenes; in the last one the driver is killed, and a second driver finds the leftovers."""
         self._drive([])
         self._progress.update(self._bar, what="the driver was killed; starting another")
         self._drive(["--after-kill", json.dumps(self._killed_with)])
@@ -76,7 +76,7 @@ class Side:
         (self.directory / self.name).mkdir(exist_ok=True)
         command = [sys.executable, "-m", "demo.worker", self.name, str(self.directory), *more]
         with open(self.log, "ab") as log:
-            # A session of its own: the kill must take Python and its JVM together, as a lost machine does.
+            # In a separate process session: the kill must hit Python and its JVM together, like the loss of a machine.
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         self._driver = process
         try:
@@ -116,7 +116,7 @@ class Side:
             self._kill_in_the_middle(process)
 
     def _kill_in_the_middle(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the driver when some of its tasks have written their files, wherever they put them."""
+        """Kill the driver when some of its tasks have written their files, in any location."""
         warehouse = self.directory / self.name / "warehouse"
         known = data_files(warehouse)
         while process.poll() is None and len(data_files(warehouse) - known) < 3:
@@ -127,7 +127,7 @@ class Side:
 
 
 def data_files(directory: Path) -> set[str]:
-    """Every data file below, half-written ones included. (``rglob`` would fail where a job removes a folder.)"""
+    """All data files below, including incomplete ones. (``rglob`` would fail if a job removes a folder.)"""
     return {
         os.path.join(folder, name)
         for folder, _, names in os.walk(directory)
@@ -137,7 +137,7 @@ def data_files(directory: Path) -> set[str]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a driver with its JVM; nothing when it has ended (its number may be another's by then)."""
+    """Kill a driver with its JVM, unless it has ended (its process id may have been reused by then)."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -147,13 +147,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def whole(scene: Scene, result: Result) -> bool:
-    """Whether the job happened wholly or not at all, and running it again made it whole."""
+    """Return whether the job was atomic, and a retry completed it."""
     untouched = result["error"] is None or result["after"] == result["before"]
     return bool(untouched and result["retry"] is None and result["end"] == dict(scene.complete))
 
 
 def describe(scene: Scene, result: Result) -> str:
-    """What a side's tables look like after the scene, in words."""
+    """Describe a side's tables after the scene."""
     if "skipped" in result:
         return f"[dim]{result['skipped']}[/]"
     error, retry = result["error"], result["retry"]
@@ -189,7 +189,7 @@ def _state(table: str, before: object, after: object, *, failed: bool) -> str:
         return f"{table}: [green]{after:,} rows[/]"
     if after == before:
         return f"{table}: [green]as before, {after:,} rows[/]"
-    return f"{table}: [red]{after:,} rows, {before:,} before[/]"
+    return f"{table}: [red]{after:,} rows, {before or 0:,} before[/]"
 
 
 def report(stock: Side, ours: Side) -> Table:
@@ -225,7 +225,7 @@ def main() -> int:
 
 
 def show(directory: Path, console: Console) -> int:
-    """Run the demo below ``directory``; 0 when each of our scenes ended wholly or never happened."""
+    """Run the demo below ``directory``; return 0 if all scenes with twophase were atomic."""
     console.print("336,776 flights that left New York City in 2013. Two lines make the difference:\n")
     console.print("    [bold]import twophase\n    twophase.attach(spark)[/]\n")
     data.unpack(directory / "data")
@@ -238,7 +238,7 @@ def show(directory: Path, console: Console) -> int:
                 for run in runs:
                     run.result()
             finally:
-                # After Ctrl-C, or when one side failed, drivers still run; else this does nothing.
+                # After Ctrl-C, or if one side failed, drivers are still running; otherwise this does nothing.
                 for side in sides:
                     side.stop()
     stock, ours = sides
@@ -251,7 +251,7 @@ def show(directory: Path, console: Console) -> int:
 
 
 def lakehouse(steps: list[dict[str, Any]]) -> Table:
-    """What the lakehouse part showed, step by step."""
+    """Show the results of the lakehouse part, step by step."""
     table = Table(title="Apache Iceberg tables, no jar", show_lines=True, title_style="bold")
     table.add_column("what the job ran", ratio=2, overflow="fold")
     table.add_column("with twophase", ratio=1, overflow="fold")

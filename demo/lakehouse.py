@@ -1,4 +1,4 @@
-"""The lakehouse part of the demo: an Iceberg table that fails, evolves and is looked at as it was. No Iceberg jar."""
+"""The lakehouse part of the demo: a failing write to an Iceberg table, evolution and time travel. No Iceberg jar."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FLIGHTS, JANUARY = 336_776, 27_004
 
 @dataclass(frozen=True)
 class Step:
-    """What is shown of one step.
+    """The result of one step.
 
     Attributes
     ----------
     ran : str
         The statement, shortened.
     seen : str
-        What there was afterwards.
+        The state afterwards.
     expected : bool
-        Whether that is what the README promises.
+        Whether that matches the README.
     """
 
     ran: str
@@ -38,7 +38,7 @@ SETTINGS = {"spark.sql.catalog.lake": "twophase.lakehouse"}
 
 
 def tell(spark: SparkSession) -> Iterator[Step]:
-    """The story in an attached session, step by step."""
+    """Run the lakehouse part in an attached session, step by step."""
     import twophase
 
     def rows(sql: str) -> list[Any]:

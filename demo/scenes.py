@@ -1,10 +1,10 @@
-"""The scenes: what the job runs, and which fault it meets. Both sides run exactly this code."""
+"""The scenes: the job to run, and the fault that hits it. Both sides run exactly this code."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 Fault = Literal["none", "fails", "killed"]
 
-#: The environment variable with the SQLAlchemy URL of a server that the demo publishes to as well.
+#: The environment variable with the SQLAlchemy URL of a server to which the demo also publishes.
 SERVER_URL = "TWOPHASE_DEMO_URL"
 
-#: Rows of the last evening of the year are broken: the job fails when other tasks have already written their files.
+#: Rows of the last evening of the year are broken: the job fails after other tasks have already written their files.
 _BROKEN = "IF(month = 12 AND day = 31 AND hour = 20, raise_error('a broken row'), distance)"
 
 
@@ -28,9 +28,9 @@ class Job:
     ----------
     spark : SparkSession
     faulty : bool
-        Whether it meets its fault; False for the retry.
+        Whether the fault occurs; False for the retry.
     transaction : callable
-        ``with job.transaction():`` is ``twophase.transaction(spark)`` on our side; stock Spark has nothing like it.
+        ``with job.transaction():`` is ``twophase.transaction(spark)`` with twophase; stock Spark has no equivalent.
     """
 
     spark: SparkSession
@@ -39,26 +39,31 @@ class Job:
 
     @property
     def distance(self) -> str:
-        """The column that fails in a faulty run."""
+        """The expression that fails in a faulty run."""
         return _BROKEN if self.faulty else "distance"
+
+    def say(self, statement: str) -> None:
+        """Run a statement that stock Spark does not have; there it is left out."""
+        if self.transaction is not nullcontext:
+            self.spark.sql(statement)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One scene: a job that meets a fault or none.
+    """One scene: a job, with or without a fault.
 
     Attributes
     ----------
     title : str
-        What the user ran, in one line or two.
+        The user's statements, in one or two lines.
     job : callable
     complete : mapping of str to int
-        The tables that it writes, and the rows that each has when it has happened wholly.
+        The tables that it writes, and the number of rows of each after a complete run.
     before : tuple of str
-        Statements that make the tables as they are before.
+        Statements that create the initial state of the tables.
     fault : {"none", "fails", "killed"}
     stock : str
-        Why stock Spark cannot run it; empty where it can.
+        Why stock Spark cannot run it; empty if it can.
     """
 
     title: str
@@ -97,6 +102,21 @@ def insert_both(job: Job) -> None:
         job.spark.sql(f"INSERT INTO arrivals SELECT dest, {job.distance} FROM flights")
 
 
+def change_fleet(job: Job) -> None:
+    job.say("CREATE SAVEPOINT before_the_load FOR TABLE fleet")
+    job.say("BEGIN TRANSACTION")
+    job.spark.sql("CREATE TABLE miles USING parquet AS SELECT tailnum, sum(distance) AS miles FROM flights GROUP BY 1")
+    job.spark.sql("ALTER TABLE miles ADD COLUMN note STRING")
+    job.say("SAVEPOINT loaded")
+    if job.faulty:
+        job.spark.sql("DROP TABLE fleet")
+    job.say("ROLLBACK TO loaded")
+    job.say("COMMIT")
+    if job.faulty:
+        job.spark.sql("INSERT OVERWRITE fleet SELECT tailnum, manufacturer FROM planes WHERE year > 2013")
+    job.say("RESTORE TABLE fleet TO SAVEPOINT before_the_load")
+
+
 def replace_routes(table: str) -> Callable[[Job], None]:
     def replace(job: Job) -> None:
         job.spark.sql(f"""
@@ -110,7 +130,7 @@ def replace_routes(table: str) -> Callable[[Job], None]:
 def overwrite_history(job: Job) -> None:
     rows: DataFrame = job.spark.table("flights")
     if job.faulty:
-        # Many times the same rows, in several tasks, so that there is a middle in which the driver can be killed.
+        # The same rows many times, in several tasks, so that there is time to kill the driver in the middle.
         job.spark.conf.set("spark.sql.files.maxPartitionBytes", "4m")
         rows = rows.crossJoin(job.spark.range(20)).drop("id")
     rows.write.mode("overwrite").saveAsTable("history")
@@ -121,7 +141,7 @@ def _table(name: str, query: str) -> str:
 
 
 def _into_database(table: str, where: str, stock: str = "") -> Scene:
-    """A report that goes into a table of a SQL database."""
+    """A report that is written to a table of a SQL database."""
     january = "SELECT origin, dest, count(*) AS flights FROM flights WHERE month = 1 GROUP BY origin, dest"
     return Scene(
         f"CREATE OR REPLACE TABLE {table} AS SELECT ... into {where}, and a task fails",
@@ -138,7 +158,7 @@ def _into_database(table: str, where: str, stock: str = "") -> Scene:
 
 
 def _into_server() -> tuple[Scene, ...]:
-    """The same on a server of the user's own, where one is given."""
+    """The same on the user's own server, if one is configured."""
     url = os.environ.get(SERVER_URL)
     if not url:
         return ()
@@ -183,6 +203,14 @@ SCENES = (
         ),
         fault="fails",
     ),
+    Scene(
+        "BEGIN; CREATE TABLE miles AS SELECT ...; ALTER TABLE miles ADD ...; SAVEPOINT; DROP TABLE fleet, by mistake;"
+        " ROLLBACK TO; COMMIT; fleet is overwritten, by mistake; RESTORE TABLE fleet",
+        change_fleet,
+        {"fleet": 3_322, "miles": 4_044},
+        (_table("fleet", "tailnum, manufacturer FROM planes"),),
+        fault="fails",
+    ),
     _into_database("shop.main.routes", "a SQL database"),
     *_into_server(),
     # Last: the session does not survive it.
@@ -197,7 +225,7 @@ SCENES = (
 
 
 def attempt(action: Callable[[], None]) -> str | None:
-    """Run it; the error's condition where Spark names one, else the name of its class."""
+    """Run an action; return the condition of its error if Spark names one, else the name of the error's class."""
     try:
         action()
     except Exception as error:

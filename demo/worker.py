@@ -1,7 +1,7 @@
-"""One side of the demo in a process of its own: a driver that can be killed.
+"""One side of the demo in a separate process: a driver that can be killed.
 
-It prints one JSON document a line: ``scene`` when it begins one, ``tasks`` while tasks run, ``armed`` when it may now
-be killed, ``result`` when it is through, and ``lakehouse`` for each step of the story at the end.
+It prints one JSON document per line: ``scene`` at the start of each scene, ``tasks`` while tasks run, ``armed`` when it
+may be killed, ``result`` at the end of a scene, and ``lakehouse`` for each step of the lakehouse part at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def say(kind: str, **facts: Any) -> None:
 
 
 def stores(side: str, directory: Path) -> dict[str, str]:
-    """The other catalogs: on our side SQLite and a lakehouse, on Spark's own the one that it brings along, Derby."""
+    """The other catalogs: SQLite and a lakehouse with twophase; with stock Spark the bundled Derby."""
     if side == "stock":
         facts = {
             "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
@@ -49,10 +49,10 @@ def stores(side: str, directory: Path) -> dict[str, str]:
 
 
 def session(side: str, directory: Path) -> SparkSession:
-    """A session with an embedded Hive metastore of its own, which survives the process, and with SQL databases."""
+    """Create a session with its own embedded Hive metastore, which survives the process, and with SQL databases."""
     from pyspark.sql import SparkSession
 
-    # Spark would take the first python3 of the PATH, which need not be the one with twophase in it.
+    # Spark would use the first python3 in the PATH, in which twophase may not be installed.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     metastore = f"jdbc:derby:;databaseName={directory / 'metastore_db'};create=true"
     settings = {
@@ -74,7 +74,7 @@ def session(side: str, directory: Path) -> SparkSession:
 
 
 def protect(spark: SparkSession) -> tuple[Transaction, list[str]]:
-    """The two lines. Returns what makes a transaction, and what recovery did with earlier ones."""
+    """Run the two lines of twophase; return a function that begins a transaction, and the results of recovery."""
     import twophase
 
     handle = twophase.attach(spark)
@@ -82,7 +82,7 @@ def protect(spark: SparkSession) -> tuple[Transaction, list[str]]:
 
 
 def run(spark: SparkSession, scene: Scene, transaction: Transaction) -> None:
-    """Run one scene: make what is there before, look, run the job with its fault, look again, and retry."""
+    """Run one scene: create the initial state, look, run the job with its fault, look again, and retry."""
     for sql in scene.before:
         spark.sql(sql)
     before = look(spark, scene)
@@ -95,7 +95,7 @@ def run(spark: SparkSession, scene: Scene, transaction: Transaction) -> None:
 def finish(
     spark: SparkSession, scene: Scene, transaction: Transaction, before: dict[str, Any], error: str | None
 ) -> None:
-    """Look at what a job left, and run it again without the fault."""
+    """Look at the tables after a job, and run it again without the fault."""
     after, stray = look(spark, scene), stray_files(spark, scene)
     retry = attempt(lambda: scene.job(Job(spark, False, transaction))) if error else None
     say(
@@ -110,7 +110,7 @@ def finish(
 
 
 def look(spark: SparkSession, scene: Scene) -> dict[str, Any]:
-    """Rows of each table of the scene; None where the table is gone; a word where it cannot be read."""
+    """Count the rows of each table of the scene; None if the table is gone, a word if it cannot be read."""
     return {table: rows(spark, table) for table in scene.complete}
 
 
@@ -125,7 +125,7 @@ def rows(spark: SparkSession, table: str) -> int | str | None:
 
 
 def stray_files(spark: SparkSession, scene: Scene) -> int:
-    """Data files below the scene's directories that belong to no table."""
+    """Count the data files below the scene's directories that do not belong to any table."""
     warehouse = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
     found: set[str] = set()
     for table in scene.complete:
@@ -140,7 +140,7 @@ def stray_files(spark: SparkSession, scene: Scene) -> int:
 
 @contextlib.contextmanager
 def task_reports(spark: SparkSession) -> Iterator[None]:
-    """Tell the parent process about running tasks, from Spark's own status tracker."""
+    """Report running tasks to the parent process, from Spark's own status tracker."""
     over = threading.Event()
 
     def report() -> None:
@@ -161,7 +161,7 @@ def task_reports(spark: SparkSession) -> Iterator[None]:
 
 
 def tell(spark: SparkSession) -> None:
-    """The story at the end; a step that cannot be told is one that failed, and the scenes before it are shown."""
+    """Run the lakehouse part at the end; an error counts as a failed step, and the scenes before it are still shown."""
 
     def steps() -> None:
         for step in lakehouse.tell(spark):

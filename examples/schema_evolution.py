@@ -1,4 +1,4 @@
-"""The story of FLIP-226, told with Parquet files: ``python examples/schema_evolution.py``.
+"""The example of FLIP-226 with Parquet files: ``python examples/schema_evolution.py``.
 
 A column is dropped and another one of the same name is added.
 No file is rewritten, and the old values do not come back.
@@ -21,14 +21,16 @@ from twophase.schema import (
     Schema,
     SchemaHistory,
     assign_ids,
+    to_arrow,
 )
 from twophase.schema.errors import SchemaError
 
 
 def insert(table: Path, schema: Schema, *row: object) -> None:
-    """Write a row with the schema of this moment; the file's name tells which one that is."""
-    columns = [pa.array([value], field.type) for value, field in zip(row, schema.arrow, strict=True)]
-    pq.write_table(pa.table(columns, schema=schema.arrow), table / f"data-{schema.schema_id}.parquet")
+    """Write a row with the current schema; the file's name contains the id of the schema."""
+    arrow = to_arrow(schema)
+    columns = [pa.array([value], field.type) for value, field in zip(row, arrow, strict=True)]
+    pq.write_table(pa.table(columns, schema=arrow), table / f"data-{schema.schema_id}.parquet")
 
 
 def show(table: Path, history: SchemaHistory, title: str) -> None:
@@ -41,7 +43,7 @@ def show(table: Path, history: SchemaHistory, title: str) -> None:
 
 
 def main() -> None:
-    """Run the story."""
+    """Run the example."""
     with tempfile.TemporaryDirectory() as directory:
         table = Path(directory)
         history = SchemaHistory(DirectoryHistoryStore(table))

@@ -1,4 +1,4 @@
-"""Job-status hooks: who is told what happens to a statement's job (Flink FLIP-305's ``JobStatusHook``)."""
+"""Job-status hooks: callbacks for the events of a statement's job (Flink FLIP-305's ``JobStatusHook``)."""
 
 from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook

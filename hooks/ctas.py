@@ -5,11 +5,11 @@ from __future__ import annotations
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.status import JobStatus
-from twophase.transactions import Transaction
+from twophase.transactions.transaction import Transaction
 
 
 class CtasJobStatusHook(JobStatusHook):
-    """Turns the four events of a job into begin, commit and abort.
+    """A hook that maps the four events of a job to begin, commit and abort.
 
     ========================== =====================================================================
     event                      effect
@@ -19,21 +19,21 @@ class CtasJobStatusHook(JobStatusHook):
     ``on_failed``/``canceled`` ``participant.abort()``; with ``autocommit`` the transaction aborts
     ========================== =====================================================================
 
-    Unlike a user's hook its errors are the statement's errors, and
-    :class:`twophase.hooks.statement.Statement` lets them out.
+    Unlike those of a user's hook, its errors are the errors of the statement, and
+    :class:`twophase.hooks.statement.Statement` raises them.
 
     Parameters
     ----------
     transaction : Transaction
-        The transaction that the participant was staged in.
+        The transaction of the participant.
     participant : TwoPhaseCatalogTable
         From ``transaction.stage(...)``.
     autocommit : bool
-        True when the statement is a transaction of its own.
+        True if the statement is a transaction of its own.
 
     Notes
     -----
-    Source of the idea: ``CtasJobStatusHook`` of Flink FLIP-305.
+    Modelled on ``CtasJobStatusHook`` of Flink FLIP-305.
     """
 
     def __init__(self, transaction: Transaction, participant: TwoPhaseCatalogTable, *, autocommit: bool = True) -> None:
@@ -42,7 +42,7 @@ class CtasJobStatusHook(JobStatusHook):
         self.autocommit = autocommit
 
     def on_created(self, job: JobStatus) -> None:
-        """Make the staging area.
+        """Create the staging area.
 
         Parameters
         ----------
@@ -51,13 +51,13 @@ class CtasJobStatusHook(JobStatusHook):
         Raises
         ------
         CatalogError
-            It cannot be made.
+            It cannot be created.
         """
 
         self.transaction.begin_participant(self.participant)
 
     def on_finished(self, job: JobStatus) -> None:
-        """With ``autocommit`` commit the transaction; else prepare the participant, for what comes after it.
+        """Commit the transaction with ``autocommit``; otherwise prepare the participant for later statements.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class CtasJobStatusHook(JobStatusHook):
         TransactionAborted
             It was rolled back.
         TransactionInDoubt
-            It could not be learned whether it was published.
+            It is unknown whether it was published.
         """
 
         if self.autocommit:
@@ -77,19 +77,19 @@ class CtasJobStatusHook(JobStatusHook):
             self.transaction.prepare_participant(self.participant)
 
     def on_failed(self, job: JobStatus, error: BaseException) -> None:
-        """Remove what was staged; with ``autocommit`` end the transaction.
+        """Remove the staged data; with ``autocommit``, end the transaction.
 
         Parameters
         ----------
         job : JobStatus
         error : BaseException
-            The user's; what goes wrong in here is attached to it.
+            The user's error; failures in here are attached to it.
         """
 
         self._undo(error)
 
     def on_canceled(self, job: JobStatus) -> None:
-        """As :meth:`on_failed`, with ``job.error``: a cancelled statement has an error, too.
+        """Same as :meth:`on_failed`, with ``job.error``: a cancelled statement also has an error.
 
         Parameters
         ----------

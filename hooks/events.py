@@ -1,7 +1,7 @@
-"""From Spark's events to a statement's status, without Spark: a queue, a thread, and two maps.
+"""Dispatch of Spark's events to the status of a statement, independent of Spark: a queue, a thread, and two maps.
 
-The Spark layer puts plain tuples onto :attr:`EventFeed.queue` from the listener bus and returns at once; a thread of
-ours looks up which statement a job or a stage belongs to and tells it. Nothing in here decides an outcome.
+On the listener bus, the Spark layer puts plain tuples into :attr:`EventFeed.queue` and returns immediately; a separate
+thread looks up the statement of a job or a stage and notifies it. Nothing in here decides an outcome.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class JobStarted:
     ----------
     job_id : int
     tags : tuple of str
-        The job tags among its properties.
+        The job tags in its properties.
     stages : tuple of (int, int)
-        Stage id and number of tasks of each of its stages.
+        Stage id and number of tasks of each stage.
     """
 
     job_id: int
@@ -55,7 +55,7 @@ class JobEnded:
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """``SparkListenerTaskEnd`` of a task that succeeded.
+    """``SparkListenerTaskEnd`` of a successful task.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ Event = JobStarted | JobEnded | TaskEnded
 
 
 class EventFeed:
-    """Routes events to the statements that watch them.
+    """A dispatcher of events to the statements that watch them.
 
     Attributes
     ----------
     queue : queue.SimpleQueue
-        Where the listener puts events; None ends the thread.
+        The queue that the listener fills; None ends the thread.
     """
 
     def __init__(self) -> None:
@@ -87,21 +87,21 @@ class EventFeed:
 
     @property
     def is_watching(self) -> bool:
-        """Whether any statement wants events; the listener need not look at an event otherwise."""
+        """Whether any statement watches events; otherwise the listener can ignore them."""
         return bool(self._statements)
 
     def statements(self) -> list[Statement]:
-        """The statements that are writing now."""
+        """The statements that are currently writing."""
         with self._lock:
             return list(self._statements.values())
 
     def watch(self, statement: Statement) -> None:
-        """Route events of jobs that carry the statement's tag to it.
+        """Dispatch to a statement the events of all jobs with its tag.
 
         Parameters
         ----------
         statement : Statement
-            Told until :meth:`unwatch`.
+            Notified until :meth:`unwatch`.
         """
         with self._lock:
             self._statements[statement.job.tag] = statement
@@ -110,12 +110,12 @@ class EventFeed:
                 self._thread.start()
 
     def unwatch(self, statement: Statement) -> None:
-        """Forget the statement; late events are dropped.
+        """Stop dispatching to a statement; late events are dropped.
 
         Parameters
         ----------
         statement : Statement
-            Watched or not.
+            It need not be watched.
         """
         with self._lock:
             self._statements.pop(statement.job.tag, None)
@@ -131,7 +131,7 @@ class EventFeed:
         while (event := self.queue.get()) is not None:
             try:
                 self.handle(event)
-            except BaseException:  # this thread serves all statements to come
+            except BaseException:  # this thread also serves all later statements
                 log.warning("A Spark event could not be handled: %r", event, exc_info=True)
 
     def handle(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The hook interface of FLIP-305, with Spark's progress added."""
+"""The hook interface of FLIP-305, extended by Spark's progress."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ from twophase.hooks.status import JobStatus
 
 
 class JobStatusHook:
-    """Told what happens to a statement's job. Subclass it and override what is wanted.
+    """Callbacks for the events of a statement's job. Subclass it and override the methods that you need.
 
-    The methods are called on the statement's thread, one after the other. An exception in one is logged and kept in
-    ``job.hook_errors``, and stops neither other hooks nor the statement. What is more than an ``Exception``
-    (``SystemExit``, ``KeyboardInterrupt``, ``asyncio.CancelledError``) is raised when all hooks have been told:
-    in ``on_created`` it fails the statement, which is rolled back; after ``on_finished`` the table stays as it was
-    published, and a note says so; after ``on_failed`` and ``on_canceled`` the statement's own error is raised and it is
-    a note of that. A hook must not run Spark actions.
+    A statement is first *created*; then its job is *finished*, *failed* or *canceled*; finally the statement is
+    *committed*, *rolled back* or *in doubt*. If the statement is a transaction of its own, the last two events follow
+    each other directly; in a block (``with twophase.transaction(spark)``) the last one follows at the end of the block.
+    If the driver crashes, there are no further calls: recovery ends the transaction without hooks.
+
+    The methods are called one after the other on the statement's thread, the last one on the thread that ends its
+    transaction, if that is after the statement. An exception in a hook is logged and stored in ``job.hook_errors``, and
+    stops neither other hooks nor the statement. A ``BaseException`` that is not an ``Exception`` (``SystemExit``,
+    ``KeyboardInterrupt``, ``asyncio.CancelledError``) is raised after all hooks have been called: from ``on_created``
+    it fails the statement, which is rolled back; from ``on_finished`` and ``on_committed`` the table remains published,
+    and a note says so. If the statement or its block already has an error, that one is raised, with the hook's as a
+    note. A hook must not run Spark actions.
 
     Notes
     -----
-    Source of the idea: ``JobStatusHook`` of Flink FLIP-305.
+    Modelled on ``JobStatusHook`` of Flink FLIP-305, which has the first four methods.
     """
 
     def on_created(self, job: JobStatus) -> None:
-        """The statement was accepted, its staging area exists, and no row is written yet.
+        """Called when the statement was accepted and its staging area exists, before any row is written.
 
         Parameters
         ----------
         job : JobStatus
-            What is known of the statement; the same object in each event.
+            The status of the statement; the same object for each event.
         """
 
     def on_finished(self, job: JobStatus) -> None:
-        """The statement ended well: published, or prepared when it is part of a larger transaction.
+        """Called when the job succeeded: the statement is published, or only prepared if ``job.in_transaction``.
 
         Parameters
         ----------
@@ -42,38 +48,67 @@ class JobStatusHook:
         """
 
     def on_failed(self, job: JobStatus, error: BaseException) -> None:
-        """The statement failed and was rolled back (or is in doubt: see the type of ``error``).
+        """Called when the statement failed and was rolled back (or is in doubt: see the type of ``error``).
 
         Parameters
         ----------
         job : JobStatus
             Its ``state`` is FAILED.
         error : BaseException
-            What failed. The user gets this very object, or, where the statement ran inside Spark (``spark.sql``), the
-            one that Spark makes of it.
+            The error. The user gets this same object or, if the statement ran inside Spark (``spark.sql``), the one
+            that Spark converts it to.
         """
 
     def on_canceled(self, job: JobStatus) -> None:
-        """The statement was cancelled and was rolled back.
+        """Called when the statement was cancelled and rolled back.
 
         Parameters
         ----------
         job : JobStatus
-            Its ``state`` is CANCELED; ``job.cancel_reason`` says why, and ``job.error`` is what was raised.
+            Its ``state`` is CANCELED; ``job.cancel_reason`` is the reason, and ``job.error`` the error that was raised.
+        """
+
+    def on_committed(self, job: JobStatus) -> None:
+        """Called when the statement is published, with its entire transaction, and visible to all readers.
+
+        Parameters
+        ----------
+        job : JobStatus
+            Its ``published`` is True.
+        """
+
+    def on_rolled_back(self, job: JobStatus) -> None:
+        """Called when nothing of the statement is published, whatever was reported before: it or its block failed.
+
+        Parameters
+        ----------
+        job : JobStatus
+            Its ``published`` is False; ``job.error`` is its own error, or None if the block failed later.
+        """
+
+    def on_in_doubt(self, job: JobStatus) -> None:
+        """Called when it is unknown whether the statement is published: ``twophase recover`` ends its transaction.
+
+        Parameters
+        ----------
+        job : JobStatus
+            Its ``published`` is None.
         """
 
     def on_progress(self, job: JobStatus) -> None:
-        """Tasks ended. Called on the event thread, best effort; no call begins after the end, one may last beyond it.
+        """Called when tasks have ended, on the event thread, best effort.
+
+        No call starts after the end of the statement, but one that is running may outlast it.
 
         Parameters
         ----------
         job : JobStatus
-            Its ``tasks_done`` and ``tasks_total`` moved.
+            Its ``tasks_done`` and ``tasks_total`` have changed.
         """
 
 
 def checked(hooks: Iterable[JobStatusHook]) -> tuple[JobStatusHook, ...]:
-    """The hooks, all of them hooks: of others each call would fail, and only the log would say so.
+    """Validate the hooks: each call of an invalid one would fail, and only the log would show it.
 
     Raises
     ------

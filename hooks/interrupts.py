@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wait while something is being published or rolled back."""
+"""Deferral of Ctrl-C and SIGTERM while something is being published or rolled back."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from twophase.reservations import interrupted_by
-from twophase.states import TransactionState
-from twophase.transactions import Transaction
+from twophase.protocol.states import TransactionState
+from twophase.timeline.reservations import interrupted_by
+from twophase.transactions.transaction import Transaction
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
     """Hold back SIGINT and SIGTERM until the block ends, then deliver them.
 
-    A half-made publish is what this project exists to prevent, so that a signal must find it done or not begun. Only
-    Python's main thread receives signals; elsewhere this does nothing.
+    A signal must not interrupt a publish: it arrives before the publish begins or after it has completed. Only Python's
+    main thread receives signals; on other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -26,13 +26,14 @@ def deferred_interrupts() -> Iterator[None]:
     held: set[int] = set()
     on_interrupt, on_terminate = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda signum, _frame: held.add(signum))
-        with interrupted_by(lambda: bool(held)):  # Nothing is begun while it waits for others.
+        for number, handler in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
+            if handler is not signal.SIG_IGN:  # As Ctrl-C in a job that a shell has started in the background.
+                signal.signal(number, lambda signum, _frame: held.add(signum))
+        with interrupted_by(lambda: bool(held)):  # While it waits for other transactions, nothing has begun.
             yield
     finally:
-        # Also when the block failed: a SIGTERM that is swallowed would leave the process running. It comes before a
-        # Ctrl-C, which throws, and which has nothing to add where the SIGTERM has thrown.
+        # Also if the block failed: a swallowed SIGTERM would leave the process running. SIGTERM is delivered before
+        # Ctrl-C, which raises, and which is redundant if the SIGTERM has raised.
         try:
             restore_handler(signal.SIGTERM, on_terminate)
             if signal.SIGTERM in held:
@@ -44,29 +45,32 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def restore_handler(number: int, handler: Any) -> None:
-    """Put a signal's handler back.
+    """Restore the handler of a signal.
 
     Parameters
     ----------
     number : int
     handler : Any
-        From ``signal.getsignal``. One that was not installed from Python (None) cannot be put back; the default is the
-        nearest.
+        From ``signal.getsignal``. A handler that was not installed from Python (None) cannot be restored; the default
+        handler is used instead.
     """
     signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
-def carried_through(transaction: Transaction) -> Iterator[None]:
-    """Hold signals back while a transaction ends; what one of them raises afterwards tells how it ended.
+def carried_through(transaction: Transaction, cause: BaseException | None = None) -> Iterator[None]:
+    """Hold back signals while a transaction ends; an exception that one of them raises afterwards notes the outcome.
 
     Parameters
     ----------
     transaction : Transaction
-        That the block publishes or rolls back.
+        The transaction that the block publishes or rolls back.
+    cause : BaseException, optional
+        Why it is rolled back; the caller still raises it.
     """
     try:
-        with deferred_interrupts():
+        # Hooks are told afterwards: one that hangs can be interrupted.
+        with transaction.reporting(cause), deferred_interrupts():
             yield
     except BaseException as error:
         if not isinstance(error, Exception):
@@ -75,12 +79,12 @@ def carried_through(transaction: Transaction) -> Iterator[None]:
 
 
 def tell_outcome(interrupt: BaseException, transaction: Transaction) -> None:
-    """Note with an interrupt what has become of a transaction; nothing of one that goes on.
+    """Add the outcome of a transaction to an interrupt, as a note; nothing if the transaction continues.
 
     Parameters
     ----------
     interrupt : BaseException
-        What the user gets.
+        The exception that the user gets.
     transaction : Transaction
     """
     tables = ", ".join(f"{p.catalog.name}.{p.path}" for p in transaction.participants)

@@ -1,23 +1,23 @@
-"""One statement's run, from accepted to published or rolled back.
+"""The execution of one statement, from accepted to published or rolled back.
 
-Whoever executes the query (the native Spark catalog, or :func:`twophase.create_table_as`) calls ``start``, ``write``
-and ``finish``, or ``fail``. The statement feeds the hooks; the participant is driven by :class:`CtasJobStatusHook`.
+The code that executes the query (the native Spark catalog, or :func:`twophase.create_table_as`) calls ``start``,
+``write`` and ``finish``, or ``fail``. The statement calls the hooks; :class:`CtasJobStatusHook` drives the participant.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from twophase.catalog import TwoPhaseCatalogTable
+from twophase.catalog import SupportsSavepoints, TwoPhaseCatalogTable
 from twophase.hooks.ctas import CtasJobStatusHook
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.interrupts import deferred_interrupts, tell_outcome
 from twophase.hooks.status import JobState, JobStatus
 from twophase.redaction import logger
-from twophase.transactions import Transaction, TransactionState
+from twophase.transactions.transaction import Transaction, TransactionState
 
 log = logger("twophase.hooks")
 
@@ -25,19 +25,19 @@ JobScope = Callable[["Statement"], AbstractContextManager[Any]]
 
 _live: set[Statement] = set()
 _followed: list[list[Statement]] = []
-#: Signal handlers ask what is live, perhaps in the middle of a change by the same thread.
+#: Reentrant, because a signal handler may look up the live statements while the same thread is changing them.
 _live_lock = threading.RLock()
 
 
 def live_statements() -> list[Statement]:
-    """The statements of this process that began and have not ended: what SIGTERM must wait for."""
+    """The statements of this process that have begun and not ended yet; SIGTERM must wait for them."""
     with _live_lock:
         return list(_live)
 
 
 @contextmanager
 def statements_begun() -> Iterator[list[Statement]]:
-    """Collect the statements that begin in this process, on whatever thread, until the block ends."""
+    """Collect the statements that begin in this process, on any thread, until the block ends."""
     begun: list[Statement] = []
     with _live_lock:
         _followed.append(begun)
@@ -49,7 +49,7 @@ def statements_begun() -> Iterator[list[Statement]]:
 
 
 class Statement:
-    """Runs one participant through its hooks. Thread safe; the first terminal call wins.
+    """One statement, which drives a participant and its hooks. Thread safe; the first terminal call wins.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ class Statement:
     participant : TwoPhaseCatalogTable
         From ``transaction.stage(...)``.
     hooks : iterable of JobStatusHook
-        Told in order, after the participant itself was driven.
+        Called in order, after the participant.
     autocommit : bool
-        True when the statement is a transaction of its own.
+        True if the statement is a transaction of its own.
     job_scope : callable, optional
-        Gives a context manager around the write: the Spark layer tags the jobs and watches their events there.
+        Returns a context manager for the write, in which the Spark layer tags the jobs and watches their events.
     """
 
     def __init__(
@@ -84,24 +84,28 @@ class Statement:
             path=f"{participant.catalog.name}.{participant.path}",
             purpose=participant.purpose.value,
             tag=f"twophase-{transaction.id}-{participant.document.get('ordinal', 0)}",
+            in_transaction=not autocommit,
         )
+        self._end_is_told = self._is_concluded = False
         self._driver = CtasJobStatusHook(transaction, participant, autocommit=autocommit)
         self._job_scope = job_scope or (lambda _: nullcontext())
 
     def start(self) -> None:
-        """Make the staging area.
+        """Create the staging area.
 
         Raises
         ------
         CatalogError
-            It cannot be made; the statement is rolled back.
+            It cannot be created; the statement is rolled back.
         BaseException
-            A hook wants an end: what it raised is no ``Exception``. The statement is rolled back.
+            A hook raised an exception that is not an ``Exception``. The statement is rolled back.
         """
         with _live_lock:
             _live.add(self)
             for begun in _followed:
                 begun.append(self)
+        if not self.autocommit:
+            self.transaction.at_end(self._conclude)
         try:
             self._driver.on_created(self.job)
             if (end := self._tell("on_created")) is not None:
@@ -121,33 +125,48 @@ class Statement:
         Raises
         ------
         Exception
-            The user's own error; the caller then calls :meth:`fail`.
+            The user's own error; the caller must then call :meth:`fail`.
         """
         self.job.started()
         with self._job_scope(self):
             self.transaction.write(self.participant, df)
 
+    def write_kept(self, catalog: SupportsSavepoints, document: Mapping[str, Any]) -> bool:
+        """Stage the rows that a savepoint keeps, instead of :meth:`write`; False if they must be read and written.
+
+        Parameters
+        ----------
+        catalog, document
+            As in :meth:`twophase.catalog.SupportsSavepoints.write_kept`.
+
+        Raises
+        ------
+        TwoPhaseError
+            They cannot be staged; the caller must then call :meth:`fail`.
+        """
+        return self.transaction.write_kept(self.participant, catalog, document)
+
     def write_nothing(self) -> None:
-        """In place of :meth:`write`, for a statement without a query.
+        """Finish the write of a statement without a query, instead of :meth:`write`.
 
         Raises
         ------
         TransactionAborted
-            The transaction was rolled back meanwhile; the caller then calls :meth:`fail`.
+            The transaction was rolled back in the meantime; the caller must then call :meth:`fail`.
         """
         self.transaction.write_nothing(self.participant)
 
     def finish(self) -> None:
-        """The query finished: prepare, and publish when the statement is its own transaction.
+        """Prepare after the query has finished, and publish if the statement is a transaction of its own.
 
         Raises
         ------
         TransactionAborted
             It was rolled back.
         TransactionInDoubt
-            It could not be learned whether it was published.
+            It is unknown whether it was published.
         BaseException
-            A hook wants an end: what it raised is no ``Exception``. The statement has ended well, and a note says so.
+            A hook raised an exception that is not an ``Exception``. The statement succeeded, and a note says so.
         """
         if self.done.is_set():
             return
@@ -156,7 +175,7 @@ class Statement:
                 self._driver.on_finished(self.job)
         except BaseException as error:
             if self.transaction.state is TransactionState.COMPLETED:
-                # A held-back Ctrl-C arrives after the publish: the table is there, and the user must know.
+                # A held-back Ctrl-C arrives after the publish: the user must be informed that the table is published.
                 tell_outcome(error, self.transaction)
                 self._finished()
             else:
@@ -176,17 +195,17 @@ class Statement:
             end.add_note(f"{self.job.path} was written before this; it is part of transaction {self.transaction.id}.")
 
     def fail(self, error: BaseException) -> None:
-        """The query failed or was cancelled: roll back. A clean-up error is attached to ``error``, and not raised.
+        """Roll back after the query failed or was cancelled. A cleanup error is attached to ``error``, not raised.
 
         Parameters
         ----------
         error : BaseException
-            The user's own, which the caller raises afterwards.
+            The user's own error, which the caller raises afterwards.
 
         Raises
         ------
         KeyboardInterrupt
-            It came meanwhile, and waited until the statement was rolled back.
+            It arrived in the meantime, and was held back until the statement was rolled back.
         """
         if self.done.is_set() or not self.job.failed(error):
             return
@@ -208,7 +227,7 @@ class Statement:
             self._driver.on_failed(self.job, error)
 
     def _refused(self, error: BaseException) -> None:
-        """The commit itself ended badly; of a single statement the coordinator has already taken care."""
+        """Handle a failed commit; for a single statement the coordinator has already cleaned up."""
         ended = (TransactionState.ROLLED_BACK, TransactionState.IN_DOUBT)
         if not self.autocommit or self.transaction.state not in ended:
             self.fail(error)
@@ -220,22 +239,63 @@ class Statement:
         canceled = self.job.state is JobState.CANCELED
         end = self._end("on_canceled") if canceled else self._end("on_failed", error)
         if end is not None and end is not error:
-            error.add_note(f"A hook that was told of this raised {end!r}.")
+            error.add_note(f"A hook that was called for this raised {end!r}.")
 
     def _end(self, event: str, *arguments: Any) -> BaseException | None:
         try:
-            return self._tell(event, *arguments)
+            first, second = self._tell_end(event, *arguments), self._conclude()
+            return first or second
         finally:
             with _live_lock:
                 _live.discard(self)
             self.done.set()
 
+    def _tell_end(self, event: str, *arguments: Any) -> BaseException | None:
+        try:
+            return self._tell(event, *arguments)
+        finally:
+            self._end_is_told = True
+
+    def _conclude(self) -> BaseException | None:
+        """Notify all hooks of the outcome, once the statement and its transaction have ended."""
+        with _live_lock:
+            event = None if self._is_concluded else self._fate()
+            if event is None:
+                return None
+            self._is_concluded = True
+        self.job.published = {"on_committed": True, "on_rolled_back": False}.get(event)
+        return self._tell(event)
+
+    def _fate(self) -> str | None:
+        if not self._end_is_told:
+            return None  # Another thread ends the block meanwhile: what becomes of it is told after its own end.
+        if self.job.state is not JobState.FINISHED and not (self._is_doubtful or self._is_published_anyway):
+            return "on_rolled_back"  # Also if its block continues without it.
+        if not self.autocommit and self.transaction.is_discarded(self.participant):
+            return "on_rolled_back"  # Its block was rolled back to a savepoint before it.
+        fates = {
+            TransactionState.COMPLETED: "on_committed",
+            TransactionState.ROLLED_BACK: "on_rolled_back",
+            TransactionState.IN_DOUBT: "on_in_doubt",
+        }
+        return fates.get(self.transaction.state)
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Whether its own publish has failed with an unknown outcome."""
+        return self.autocommit and self.transaction.state is TransactionState.IN_DOUBT
+
+    @property
+    def _is_published_anyway(self) -> bool:
+        """Whether its block publishes its rows although it has failed: another thread ended the block before that."""
+        return not self.autocommit and any(found is self.participant for found in self.transaction.participants)
+
     def _tell(self, event: str, *arguments: Any) -> BaseException | None:
-        """Tell all hooks; the answer is the first of their errors that is no ``Exception``: what wants an end."""
+        """Call all hooks; return the first of their errors that is not an ``Exception``, such as an interrupt."""
         end: BaseException | None = None
         for hook in self.hooks:
             if event == "on_progress" and self.job.state.is_terminal:
-                break  # a slow hook before this one
+                break  # the end came during a slow hook before this one
             try:
                 getattr(hook, event)(self.job, *arguments)
             except BaseException as error:
@@ -251,5 +311,5 @@ class Statement:
         return end
 
     def tell_progress(self) -> None:
-        """Pass progress on to the hooks (event thread); nothing that they raise comes out."""
+        """Notify the hooks of progress (on the event thread), and suppress their errors."""
         self._tell("on_progress")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -31,37 +32,54 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_configurations_apart()
 
 
-#: A server to start, or Hive's own metastore, by the name of a fixture or of a test's parameter.
-_SLOW = {
-    *("postgresql", "mariadb", "plain-postgresql", "plain-mariadb", "duckdb"),
-    *("hive", "hive_metastore", "hive_server2", "rest"),
-}
-
+#: What these prove needs neither a Spark session for each file nor a server: all of it is quick.
+_QUICK = tuple(f"tests/{folder}/" for folder in ("core", "hooks", "kit", "schema"))
+#: But not with a server, by the name of its fixture or of a test's parameter.
+_SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2"}
 
 #: Purposes that publish as another one does, once the table that is there was looked at.
 _LIKE_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.REPLACE_TABLE_AS}
-#: Those in which what a participant says of itself holds most.
+#: Tests of what a fresh process can do with what a participant says of itself.
+_IN_A_FRESH_PROCESS = {
+    "test_it_survives_into_a_fresh_process",
+    "test_a_publish_whose_connection_is_cut_is_carried_through",
+    "test_a_publish_whose_process_is_killed_is_carried_through_by_a_fresh_one",
+}
+#: The purposes in which that holds most.
 _FULL_DOCUMENTS = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
-
-
-def _repeats(test: str, purpose: Purpose | None) -> bool:
-    """Whether a test of the conformance suite tries, on another store, what others of its cases try there."""
-    if test == "test_it_survives_into_a_fresh_process":
-        return purpose not in _FULL_DOCUMENTS
-    return purpose in _LIKE_OTHERS
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The quick tests start no server: files, SQLite, and Spark's catalog in memory. What is exhaustive is slow."""
+    """Mark as ``quick``, for ``make test``, the first case of each test of a promise, and what takes no time.
+
+    Files with ``spark40_first_cases`` get ``spark40`` on the first case of each test: the others differ in what is the
+    same on any PySpark.
+    """
+    proven: set[object] = set()
+    guarded: set[object] = set()
     for item in items:
         assert isinstance(item, pytest.Function)
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.get_closest_marker("another_store") and _repeats(item.originalname, given.get("purpose")):
+        if getattr(item.module, "spark40_first_cases", False) and item.function not in guarded:
+            guarded.add(item.function)
+            item.add_marker(pytest.mark.spark40)
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if getattr(item.cls, "another_store", False) and _repeats(item.originalname, parameters.get("purpose")):
             item.add_marker(pytest.mark.exhaustive)
-        names = {*getattr(item, "fixturenames", ()), *(value for value in given.values() if isinstance(value, str))}
-        if not _SLOW.isdisjoint(names) or item.get_closest_marker("exhaustive"):
-            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("exhaustive"):
+            continue
+        asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
+        is_first = item.get_closest_marker("promise") and item.function not in proven
+        if is_first or (item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks)):
+            proven.add(item.function)
+            item.add_marker(pytest.mark.quick)
+
+
+def _repeats(test: str, purpose: Purpose | None) -> bool:
+    """Whether a test of the conformance suite tries, on another store, what others of its cases try there."""
+    if test in _IN_A_FRESH_PROCESS:
+        return purpose not in _FULL_DOCUMENTS
+    return purpose in _LIKE_OTHERS
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -89,6 +107,18 @@ def _keep_configurations_apart() -> None:
     from pyspark.java_gateway import launch_gateway
 
     context.launch_gateway = lambda conf=None, popen_kwargs=None: launch_gateway(None, popen_kwargs)
+
+
+@pytest.fixture
+def pythons_own_handler() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt.
+
+    A Spark session of an earlier test leaves PySpark's handler, which calls a JVM that is gone; in the background of a
+    shell the tests would ignore it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ class Recorder(JobStatusHook):
     ----------
     events : list of str
         ``created`` and how it ended, of each statement.
+    fates : list of (str, str)
+        ``committed``, ``rolled_back`` or ``in_doubt`` of each statement, and its table.
     jobs : list of JobStatus
         Of each statement.
     errors : list of BaseException
@@ -26,6 +28,7 @@ class Recorder(JobStatusHook):
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.fates: list[tuple[str, str]] = []
         self.jobs: list[JobStatus] = []
         self.errors: list[BaseException] = []
         self.progress = 0
@@ -34,6 +37,7 @@ class Recorder(JobStatusHook):
     def clear(self) -> None:
         """Forget everything."""
         self.events.clear()
+        self.fates.clear()
         self.jobs.clear()
         self.errors.clear()
         self.progress = 0
@@ -52,6 +56,15 @@ class Recorder(JobStatusHook):
 
     def on_canceled(self, job: JobStatus) -> None:
         self.events.append("canceled")
+
+    def on_committed(self, job: JobStatus) -> None:
+        self.fates.append(("committed", job.path))
+
+    def on_rolled_back(self, job: JobStatus) -> None:
+        self.fates.append(("rolled_back", job.path))
+
+    def on_in_doubt(self, job: JobStatus) -> None:
+        self.fates.append(("in_doubt", job.path))
 
     def on_progress(self, job: JobStatus) -> None:
         self.progress += 1

@@ -160,13 +160,17 @@ def mariadb(*settings: str) -> Iterator[Server]:
     client = _program("mariadb", "mariadb-server", "/usr/bin")
     user = _unprivileged_user("mysql")
     with _directory("mariadb", user) as directory:
-        data, sock = directory / "data", directory / "server.sock"
+        data, sock, temporary = directory / "data", directory / "server.sock", directory / "tmp"
+        temporary.mkdir(mode=0o777)
+        temporary.chmod(0o777)
         options = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         _run([install, "--no-defaults", f"--datadir={data}", *options], directory, user)
 
         def command(port: int) -> list[str]:
             return [
                 *(mariadbd, "--no-defaults", f"--datadir={data}", f"--socket={sock}", f"--port={port}"),
+                # A server that starts removes the temporary tables that are in its directory: another one's, too.
+                f"--tmpdir={temporary}",
                 *(f"--bind-address={HOST}", f"--pid-file={directory / 'server.pid'}", "--skip-name-resolve"),
                 *("--debug-no-sync", "--character-set-server=utf8mb4", "--local-infile=ON"),
                 *settings,

@@ -1,9 +1,9 @@
-"""All-or-nothing CREATE TABLE AS SELECT, REPLACE, saveAsTable and INSERT OVERWRITE for PySpark.
+"""Atomic CREATE TABLE AS SELECT, REPLACE, saveAsTable and INSERT OVERWRITE for PySpark.
 
 >>> import twophase
 >>> twophase.attach(spark)
 
-Names that need PySpark are imported when they are first used, so that a plugin is quick to import.
+Names that need PySpark are imported on first use, so that a plugin can be imported quickly.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, Environment, Leftover, TableChange, TwoPhaseCatalogTable
+from twophase.catalog.reading import BatchReader, Filter, ReadSource
+from twophase.catalog.schema_versions import SchemaVersion
+from twophase.catalog.transactional import StagedRows, StoredTable, TransactionalCatalog
 from twophase.model import (
     BucketSpec,
     Capabilities,
+    Isolation,
     Level,
     ObjectPath,
     Outcome,
@@ -24,45 +28,85 @@ from twophase.model import (
     Transform,
     WriteContext,
 )
-from twophase.reading import ReadSource
 
 if TYPE_CHECKING:
-    from twophase.spark.frames import create_table_as
-    from twophase.spark.session import attach, transaction
-    from twophase.transactions import Transaction, TransactionState
+    from twophase.spark.attach import attach, begin, snapshot, transaction
+    from twophase.spark.begun import OpenTransaction
+    from twophase.spark.create_table_as import create_table_as
+    from twophase.spark.named_savepoints import create_savepoint, drop_savepoint, restore, savepoints, undo
+    from twophase.spark.run import run
+    from twophase.spark.schema_history import schema_history
+    from twophase.transactions.conflict_policy import ConflictPolicy, Contender, Resolution
+    from twophase.transactions.savepoints import Savepoint
+    from twophase.transactions.transaction import Transaction, TransactionState
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchReader",
     "BucketSpec",
     "Capabilities",
     "Catalog",
+    "ConflictPolicy",
+    "Contender",
     "Environment",
+    "Filter",
+    "Isolation",
+    "Leftover",
     "Level",
     "ObjectPath",
+    "OpenTransaction",
     "Outcome",
     "OverwriteScope",
     "Purpose",
     "ReadSource",
-    "Residue",
+    "Resolution",
+    "Savepoint",
+    "SchemaVersion",
+    "StagedRows",
+    "StoredTable",
     "TableChange",
     "TableDefinition",
     "Transaction",
     "TransactionState",
+    "TransactionalCatalog",
     "Transform",
     "TwoPhaseCatalogTable",
     "WriteContext",
     "attach",
+    "begin",
+    "create_savepoint",
     "create_table_as",
+    "drop_savepoint",
+    "restore",
+    "run",
+    "savepoints",
+    "schema_history",
+    "snapshot",
     "transaction",
+    "undo",
 ]
 
 _HOMES = {
-    "attach": "twophase.spark.session",
-    "create_table_as": "twophase.spark.frames",
-    "transaction": "twophase.spark.session",
-    "Transaction": "twophase.transactions",
-    "TransactionState": "twophase.transactions",
+    "OpenTransaction": "twophase.spark.begun",
+    "attach": "twophase.spark.attach",
+    "begin": "twophase.spark.attach",
+    "create_savepoint": "twophase.spark.named_savepoints",
+    "create_table_as": "twophase.spark.create_table_as",
+    "drop_savepoint": "twophase.spark.named_savepoints",
+    "restore": "twophase.spark.named_savepoints",
+    "savepoints": "twophase.spark.named_savepoints",
+    "run": "twophase.spark.run",
+    "schema_history": "twophase.spark.schema_history",
+    "snapshot": "twophase.spark.attach",
+    "transaction": "twophase.spark.attach",
+    "undo": "twophase.spark.named_savepoints",
+    "ConflictPolicy": "twophase.transactions.conflict_policy",
+    "Contender": "twophase.transactions.conflict_policy",
+    "Resolution": "twophase.transactions.conflict_policy",
+    "Savepoint": "twophase.transactions.savepoints",
+    "Transaction": "twophase.transactions.transaction",
+    "TransactionState": "twophase.transactions.transaction",
 }
 
 

@@ -8,19 +8,22 @@
     │   ├── TableNotExistError
     │   ├── DatabaseAlreadyExistsError
     │   ├── DatabaseNotExistError
-    │   ├── InvalidNameError                the store holds no name with such characters
-    │   ├── MissingLocationError            an external table without a place
-    │   └── AtomicityNotSupportedError      the catalog has no two-phase write for this statement
+    │   ├── InvalidNameError                the store does not support such characters in a name
+    │   ├── MissingLocationError            an external table without a location
+    │   └── AtomicityNotSupportedError      the catalog does not support a two-phase write for this statement
     ├── ConfigurationError                  a wrong option, catalog kind or Spark version
+    ├── TransactionStatementError           a BEGIN, COMMIT, SAVEPOINT, ... that is wrong, or wrong where it is
     ├── TransactionAborted                  rolled back: nothing happened, run it again
     │   ├── WriteConflictError              another writer changed or holds the target
-    │   │   └── ConcurrentSchemaEvolutionError
+    │   │   ├── ConcurrentSchemaEvolutionError
+    │   │   └── SnapshotTooOldError     the state that the transaction reads is no longer available
+    │   ├── WoundedError                another transaction needed a table of this one (wound-wait)
     │   └── LeaseLostError                  another process took this transaction over
-    ├── TransactionInDoubt                  the outcome is not known, or is a half: do not retry blindly
+    ├── TransactionInDoubt                  the outcome is unknown, or a partial publish: do not retry blindly
     └── TimelineError                       the timeline cannot be read or written
 
-Every error keeps its facts as attributes (``path``, ``transaction_id``, ``left_behind``, ``hint``), survives
-pickling, and says what happened, to which table, in which transaction, what is left, and what to do next.
+Every error has its details as attributes (``path``, ``transaction_id``, ``left_behind``, ``hint``), survives
+pickling, and says what happened, to which table, in which transaction, what the leftovers are, and what to do next.
 """
 
 from __future__ import annotations
@@ -30,18 +33,18 @@ from typing import Any
 
 
 class TwoPhaseError(Exception):
-    """Base of all errors of twophase.
+    """The base class of all errors of twophase.
 
     Parameters
     ----------
     message : str
         What happened, in one sentence.
     path : str, optional
-        The table or database it happened to, as the user would write it.
+        The affected table or database, as the user would write it.
     transaction_id : str, optional
-        The transaction it happened in.
+        The affected transaction.
     left_behind : iterable of str, optional
-        What remains in the stores: paths, tables.
+        Leftovers in the stores: paths, tables.
     hint : str, optional
         What to do next: a command to run, an option to set.
     """
@@ -75,20 +78,20 @@ class TwoPhaseError(Exception):
         return " ".join(facts)
 
     def concerns(self, path: object, transaction_id: str | None = None) -> None:
-        """Fill in what whoever raised this did not know.
+        """Fill in the details that were unknown where the error was raised.
 
         Parameters
         ----------
         path : object
-            The table or database, as the user would write it; a path that is told already stays.
+            The table or database, as the user would write it; a path that is already set is not changed.
         transaction_id : str, optional
-            The transaction; one that is told already stays.
+            The transaction; one that is already set is not changed.
         """
         self.path = self.path or str(path)
         self.transaction_id = self.transaction_id or transaction_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own pickling passes only ``args`` and would lose the keyword facts.
+        # Exception's own pickling passes only ``args`` and would lose the keyword arguments.
         return (_rebuild, (type(self), dict(self.__dict__)))
 
 
@@ -104,15 +107,19 @@ class CatalogError(TwoPhaseError):
 
 
 class TableAlreadyExistsError(CatalogError):
-    """The table to create exists already."""
+    """The table to create already exists."""
 
 
 class TableNotExistError(CatalogError):
     """The table to replace, write or alter does not exist."""
 
 
+class VersionNotExistError(CatalogError):
+    """The table has no such version, branch or tag."""
+
+
 class DatabaseAlreadyExistsError(CatalogError):
-    """The database to create exists already."""
+    """The database to create already exists."""
 
 
 class DatabaseNotExistError(CatalogError):
@@ -120,7 +127,7 @@ class DatabaseNotExistError(CatalogError):
 
 
 class InvalidNameError(CatalogError):
-    """The store holds no table or database of such a name.
+    """The store does not support the name of a table or database.
 
     Parameters
     ----------
@@ -128,7 +135,7 @@ class InvalidNameError(CatalogError):
     name : str
         The part of the table's or database's name that is not valid.
     **facts
-        As for every error.
+        As for all errors.
     """
 
     def __init__(self, message: str, *, name: str, **facts: Any) -> None:
@@ -137,7 +144,7 @@ class InvalidNameError(CatalogError):
 
 
 class MissingLocationError(CatalogError):
-    """An external table is to be made, and the statement does not say where."""
+    """The statement creates an external table, but does not specify a location."""
 
 
 class AtomicityNotSupportedError(CatalogError):
@@ -145,7 +152,11 @@ class AtomicityNotSupportedError(CatalogError):
 
 
 class ConfigurationError(TwoPhaseError):
-    """A configuration value is wrong; nothing was started."""
+    """A configuration value is invalid; nothing was started."""
+
+
+class TransactionStatementError(TwoPhaseError):
+    """A statement about transactions is misspelled, or is not possible where it was issued; nothing was changed."""
 
 
 class TransactionAborted(TwoPhaseError):
@@ -157,17 +168,25 @@ class WriteConflictError(TransactionAborted):
 
 
 class ConcurrentSchemaEvolutionError(WriteConflictError):
-    """Two writers changed the schema of one table in ways that do not combine (Hudi RFC-82)."""
+    """Two writers made incompatible changes to the schema of one table (Hudi RFC-82)."""
+
+
+class SnapshotTooOldError(WriteConflictError):
+    """A table has changed since the transaction began, and its earlier state can no longer be read."""
+
+
+class WoundedError(TransactionAborted):
+    """Another transaction needed a table that this one had reserved, and has rolled it back (wound-wait)."""
 
 
 class LeaseLostError(TransactionAborted):
-    """Another process recovered this transaction while this one was not heard of (it is fenced off)."""
+    """Another process recovered this transaction while this process did not renew its lease (it is fenced off)."""
 
 
 class TransactionInDoubt(TwoPhaseError):
-    """It could not be learned whether the transaction was published, or it is in part and that cannot be undone.
+    """It is unknown whether the transaction was published, or it was partially published and that cannot be undone.
 
-    Nothing was cleaned up; the message says what is known of each table.
+    Nothing was cleaned up; the message reports the known state of each table.
 
     It is deliberately not a :class:`TransactionAborted`: a caller must not retry it blindly.
     """

@@ -1,22 +1,22 @@
-"""Named places where a test can make a step of the protocol fail.
+"""Named points at which a test can make a step of the protocol fail.
 
-Each step with an effect outside the process runs inside ``with step("layer.step"):``. In production this costs one
-dictionary look-up. A test arms a step in its own process (:func:`arm`) or in a child process through the environment
-variable ``TWOPHASE_FAILPOINTS`` (``name=action[@n],name=action``), where ``n`` means the n-th time only (default: each
-time).
+Each step with an effect outside the process has a :class:`Failpoint`, declared in the module where it is used, and runs
+inside ``with step(POINT):``. In production this costs one lookup in an empty dictionary. A test arms a step by name,
+in its own process (:func:`arm`) or in a child process through the environment variable ``TWOPHASE_FAILPOINTS``
+(``name=action[@n],name=action``), where ``n`` means the n-th time only (default: every time).
 
 =============== ==================================================================================
 action          what happens
 =============== ==================================================================================
 ``error``       :class:`FailpointError` before the effect
 ``error_after`` the effect, then :class:`FailpointError`
-``lost_reply``  the effect, then a :class:`ConnectionError`, as when the answer never arrived
-``exit``        the process ends at once, before the effect (as kill -9)
-``exit_after``  the effect, then the process ends at once
-``pause``       the file ``$TWOPHASE_FAILPOINT_DIR/<name>.reached`` is made; waits until ``<name>.go`` exists
+``lost_reply``  the effect, then a :class:`ConnectionError`, as if the reply had been lost
+``exit``        the process ends immediately, before the effect (as with kill -9)
+``exit_after``  the effect, then the process ends immediately
+``pause``       the file ``$TWOPHASE_FAILPOINT_DIR/<name>.reached`` is created; waits until ``<name>.go`` exists
 =============== ==================================================================================
 
-A callable may be armed instead of a word: it is called before the effect, with the step's name.
+A callable may be armed instead of an action: it is called before the effect, with the step's name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXIT_CODE = 86
 
 Action = str | Callable[[str], None]
 
-_declared: set[str] = set()
+_declared: dict[str, Failpoint] = {}
 _armed: dict[str, tuple[Action, int | None]] = {}
 _reached: Counter[str] = Counter()
 _lock = threading.Lock()
@@ -43,18 +43,47 @@ class FailpointError(RuntimeError):
     """Raised by an armed step; never in production."""
 
 
-def declare(*names: str) -> None:
-    """Make step names known, at import, so that a test can assert that each was tried."""
-    _declared.update(names)
+class Failpoint:
+    """A step that a test can make fail: ``PUBLISH = Failpoint("core.publish")``, declared next to its use.
+
+    Parameters
+    ----------
+    name : str
+        ``layer.step``; tests arm it by this name, and assert that each name was tried.
+
+    Raises
+    ------
+    ValueError
+        Another failpoint has this name.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name in _declared:
+            raise ValueError(f"A failpoint {name!r} is declared already; import that one")
+        self.name = name
+        _declared[name] = self
 
 
 def declared() -> frozenset[str]:
-    """All step names that the imported modules know."""
+    """The names of all failpoints of the imported modules."""
     return frozenset(_declared)
 
 
+def named(name: str) -> Failpoint:
+    """Look up a failpoint by name.
+
+    Raises
+    ------
+    ValueError
+        No imported module declares it.
+    """
+    if name not in _declared:
+        raise ValueError(f"No failpoint {name!r}; known: {', '.join(sorted(_declared))}")
+    return _declared[name]
+
+
 def reached() -> Counter[str]:
-    """How often each step was reached while anything was armed."""
+    """Count how often each step was reached while anything was armed."""
     return Counter(_reached)
 
 
@@ -66,29 +95,36 @@ def arm(name: str, action: Action, *, nth: int | None = None) -> None:
     ValueError
         An unknown step or action.
     """
-    if name not in _declared:
-        raise ValueError(f"No failpoint {name!r}; known: {', '.join(sorted(_declared))}")
+    named(name)
     if not callable(action) and action not in ACTIONS:
         raise ValueError(f"No action {action!r}; known: {', '.join(ACTIONS)}")
     _armed[name] = (action, nth)
 
 
 def disarm() -> None:
-    """Disarm all steps and forget the counts."""
+    """Disarm all steps and reset the counts."""
     _armed.clear()
     _reached.clear()
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
-    """Run one step of the protocol, failing as armed."""
+def step(point: Failpoint) -> Iterator[None]:
+    """Run one step of the protocol, failing as armed.
+
+    Raises
+    ------
+    TypeError
+        A name was passed instead of a failpoint: a typo would go unnoticed.
+    """
+    if not isinstance(point, Failpoint):
+        raise TypeError(f"step() takes a declared Failpoint, not {point!r}")
     if not _armed:
         yield
         return
+    name = point.name
     with _lock:
         _reached[name] += 1
         count = _reached[name]
-    _record(name)
     action, nth = _armed.get(name, (None, None))
     if action is None or (nth is not None and nth != count):
         yield
@@ -126,23 +162,37 @@ def _pause(name: str) -> None:
         gate.wait(0.02)
 
 
-def _record(name: str) -> None:
-    """Tell a parent process which steps a child reached (the crash matrix asserts that none was left out)."""
-    if log := os.environ.get("TWOPHASE_FAILPOINT_LOG"):
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(name + "\n")
-
-
 def arm_from_environment(text: str | None = None) -> None:
-    """Arm what ``TWOPHASE_FAILPOINTS`` says. Names are not checked: their modules may not be imported yet."""
-    text = os.environ.get("TWOPHASE_FAILPOINTS", "") if text is None else text
+    """Arm the steps in ``TWOPHASE_FAILPOINTS``, or in a text of the same format.
+
+    Names in the environment are not checked: their modules may not be imported yet.
+
+    Raises
+    ------
+    ValueError
+        An unknown step (in a text) or action.
+    """
+    for name, action, nth in parse(os.environ.get("TWOPHASE_FAILPOINTS", "") if text is None else text):
+        if text is not None:
+            named(name)
+        # An empty action only counts.
+        _armed[name] = (action or (lambda _: None), nth)
+
+
+def parse(text: str) -> Iterator[tuple[str, str, int | None]]:
+    """Yield name, action and count of each step in a text like ``TWOPHASE_FAILPOINTS``.
+
+    Raises
+    ------
+    ValueError
+        An unknown action.
+    """
     for item in filter(None, text.split(",")):
         name, _, action = item.partition("=")
         action, _, nth = action.partition("@")
         if action and action not in ACTIONS:
             raise ValueError(f"No action {action!r} in TWOPHASE_FAILPOINTS; known: {', '.join(ACTIONS)}")
-        # An empty action only counts and logs.
-        _armed[name] = (action or (lambda _: None), int(nth) if nth else None)
+        yield name, action, int(nth) if nth else None
 
 
 arm_from_environment()

@@ -1,7 +1,7 @@
-"""The words of the interface as values: paths, definitions, purposes, outcomes, levels.
+"""The value types of the interface: paths, definitions, purposes, outcomes, levels.
 
-They are frozen, compare by value and round-trip through plain JSON documents. PyArrow's schema carries the
-types; there is no second type system.
+They are frozen, compare by value and round-trip through plain JSON documents. Column types are those of PyArrow's
+schema; there is no second type system.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import base64
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
 import pyarrow as pa
 
 from twophase.errors import CatalogError
+
+#: Additional column of the rows of an insert: JSON lists, as strings, of the columns whose value the store computes.
+WAITING = "__twophase_waiting"
 
 
 @dataclass(frozen=True, order=True)
@@ -25,9 +28,9 @@ class ObjectPath:
     Parameters
     ----------
     namespace : tuple of str
-        One name a level; ``("sales",)`` for the database ``sales``.
+        One name per level; ``("sales",)`` for the database ``sales``.
     name : str
-        The table's name, unquoted, exactly as the store has it. Dots, quotes and spaces are part of it.
+        The table's name, unquoted, exactly as in the store. Dots, quotes and spaces are part of it.
     """
 
     namespace: tuple[str, ...]
@@ -39,12 +42,12 @@ class ObjectPath:
 
     @classmethod
     def of(cls, *parts: str) -> ObjectPath:
-        """From its parts.
+        """Create a path from its parts.
 
         Parameters
         ----------
         *parts : str
-            One name a level, the table's name last: ``ObjectPath.of("sales", "daily")``.
+            One name per level, the table's name last: ``ObjectPath.of("sales", "daily")``.
 
         Raises
         ------
@@ -61,13 +64,13 @@ class ObjectPath:
         return ".".join(self.namespace)
 
     def to_document(self) -> list[str]:
-        """Its parts, the table's name last."""
+        """Return its parts, the table's name last."""
 
         return [*self.namespace, self.name]
 
     @classmethod
     def from_document(cls, document: list[str]) -> ObjectPath:
-        """What :meth:`to_document` gave.
+        """Restore a value from its :meth:`to_document`.
 
         Parameters
         ----------
@@ -81,19 +84,19 @@ class ObjectPath:
 
 
 def quote_if_needed(part: str) -> str:
-    """A name as Spark SQL prints it: in backticks where it is no plain identifier."""
+    """Return a name as Spark SQL prints it: in backticks unless it is a plain identifier."""
     if part.isascii() and part.replace("_", "a").isalnum() and not part[0].isdigit():
         return part
     return quote(part)
 
 
 def quote(part: str) -> str:
-    """A name in backticks, backticks in it doubled (Spark SQL, Hive, MySQL)."""
+    """Return a name in backticks, with backticks in it doubled (Spark SQL, Hive, MySQL)."""
     return "`" + part.replace("`", "``") + "`"
 
 
 class Purpose(Enum):
-    """What a statement does to its target (the enum that Flink shipped after FLIP-305)."""
+    """The effect of a statement on its target (the enum that Flink shipped after FLIP-305)."""
 
     CREATE_TABLE_AS = "create_table_as"
     CREATE_TABLE_AS_IF_NOT_EXISTS = "create_table_as_if_not_exists"
@@ -101,10 +104,14 @@ class Purpose(Enum):
     CREATE_OR_REPLACE_TABLE_AS = "create_or_replace_table_as"
     INSERT_INTO = "insert_into"
     INSERT_OVERWRITE = "insert_overwrite"
+    #: No write: see :class:`~twophase.catalog.SupportsStagedDrop`.
+    DROP_TABLE = "drop_table"
+    #: No rows: see :class:`~twophase.catalog.SupportsStagedAlter`.
+    ALTER_TABLE = "alter_table"
 
     @property
     def creates(self) -> bool:
-        """Whether the target may come into being by this."""
+        """Whether the statement may create the target."""
         return self in (
             Purpose.CREATE_TABLE_AS,
             Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS,
@@ -113,7 +120,7 @@ class Purpose(Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether an existing target gets a new definition by this."""
+        """Whether the statement gives an existing target a new definition."""
         return self in (Purpose.REPLACE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS)
 
     @property
@@ -121,9 +128,29 @@ class Purpose(Enum):
         """Whether the target keeps its definition."""
         return self in (Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE)
 
+    @property
+    def drops(self) -> bool:
+        """Whether the statement removes the target, instead of writing it."""
+        return self is Purpose.DROP_TABLE
+
+    @property
+    def alters(self) -> bool:
+        """Whether the statement changes the target's definition and leaves its rows as they are."""
+        return self is Purpose.ALTER_TABLE
+
+    @property
+    def redefines(self) -> bool:
+        """Whether the statement creates or replaces the target, instead of building on what there is."""
+        return not (self.inserts or self.alters)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the statement has rows to write; DROP TABLE and ALTER TABLE have none."""
+        return not (self.drops or self.alters)
+
 
 class Outcome(Enum):
-    """What a store says of a publish. ``UNKNOWN`` never cleans up."""
+    """The outcome of a publish, as reported by the store. After ``UNKNOWN`` nothing is ever cleaned up."""
 
     PUBLISHED = "published"
     NOT_PUBLISHED = "not_published"
@@ -131,29 +158,53 @@ class Outcome(Enum):
 
 
 class Level(IntEnum):
-    """What a recipe guarantees (the atomicity levels of Flink's CTAS documents)."""
+    """The guarantee of a publish, from weakest to strongest (the atomicity levels of Flink's CTAS documents)."""
 
-    #: Nothing is undone.
-    NONE = 1
-    #: Undone on failure, but readers could see it meanwhile.
-    UNDONE = 2
-    #: Nobody sees anything before the publish, and the publish is one step.
+    #: A partial publish is reported and can be completed, but not rolled back.
+    BEST_EFFORT = 1
+    #: Rolled back on failure, but readers may see an intermediate state.
+    REVERSIBLE = 2
+    #: No reader sees anything before the publish, and the publish is a single step.
     ATOMIC = 3
+
+    def __str__(self) -> str:
+        return self.name
+
+    __format__ = Enum.__format__
+
+
+class Isolation(StrEnum):
+    """The isolation level of a transaction with several statements, in the terms of Berenson et al. (1995) and Adya.
+
+    Modelled on the snapshot isolation over several tables of Hudi's RFC-73.
+    """
+
+    #: Each statement reads what is published when it begins.
+    READ_COMMITTED = "read_committed"
+    #: All statements read the state at the beginning of the transaction; of two that write the same, one is refused.
+    SNAPSHOT = "snapshot"
+    #: Like ``SNAPSHOT``, and a transaction is refused if anything that it has read was changed before its commit.
+    SERIALIZABLE = "serializable"
+
+    @property
+    def pins_reads(self) -> bool:
+        """Whether all reads see the state at the beginning of the transaction."""
+        return self is not Isolation.READ_COMMITTED
 
 
 @dataclass(frozen=True)
 class Transform:
     """A partition transform: ``identity``, ``bucket``, ``years``, ``months``, ``days``, ``hours``, ``truncate``; and
-    ``cluster_by``, Spark's ``CLUSTER BY``, which makes no partitions.
+    ``cluster_by``, Spark's ``CLUSTER BY``, which does not create partitions.
 
     Parameters
     ----------
     name : str
     columns : tuple of str
-        Column paths, levels joined by dots.
+        Column paths, with levels joined by dots.
     arguments : tuple
         Literals: the number of buckets or the width; for a sorted bucket also the sort columns, as a list; for
-        ``cluster_by`` each column's path, as a list.
+        ``cluster_by`` the path of each column, as a list.
     """
 
     name: str
@@ -162,35 +213,35 @@ class Transform:
 
     @classmethod
     def identity(cls, column: str) -> Transform:
-        """The column's own value.
+        """Partition by the value of a column itself.
 
         Parameters
         ----------
         column : str
-            Its path, levels joined by dots.
+            Its path, with levels joined by dots.
         """
 
         return cls("identity", (column,))
 
     @classmethod
     def cluster_by(cls, *columns: Sequence[str]) -> Transform:
-        """``CLUSTER BY``.
+        """Cluster by columns, as Spark's ``CLUSTER BY``.
 
         Parameters
         ----------
         *columns : sequence of str
-            Path of each column, one name a level.
+            The path of each column, one name per level.
         """
         return cls("cluster_by", tuple(".".join(path) for path in columns), tuple(list(path) for path in columns))
 
     def to_document(self) -> dict[str, Any]:
-        """A plain JSON document."""
+        """Return a plain JSON document."""
 
         return {"name": self.name, "columns": list(self.columns), "arguments": list(self.arguments)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Transform:
-        """What :meth:`to_document` gave.
+        """Restore a value from its :meth:`to_document`.
 
         Parameters
         ----------
@@ -207,11 +258,11 @@ class BucketSpec:
     Parameters
     ----------
     count : int
-        Buckets, at least 1.
+        The number of buckets, at least 1.
     columns : tuple of str
-        Whose hash tells a row's bucket.
+        The columns whose hash determines a row's bucket.
     sort_columns : tuple of str
-        By which the rows of a bucket are sorted.
+        The columns by which the rows of a bucket are sorted.
     """
 
     count: int
@@ -221,13 +272,13 @@ class BucketSpec:
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What a table is: schema, layout, properties. A plain value, without rows and without connections.
+    """The definition of a table: schema, layout, properties. A plain value, without rows or connections.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        All columns, partition columns included. Field metadata may carry ``comment`` and ``SPARK:field`` (Spark's
-        own JSON of the field, so that types without an Arrow counterpart survive).
+        All columns, including partition columns. Field metadata may contain ``comment`` and ``SPARK:field`` (Spark's
+        own JSON of the field, which preserves types without an Arrow counterpart).
     provider : str, optional
         Spark's name of the format (``parquet``, ``orc``, ``csv``, ...; ``hive`` for a SerDe); None: the catalog's
         default.
@@ -238,15 +289,15 @@ class TableDefinition:
     properties : mapping of str to str
         ``TBLPROPERTIES``.
     options : mapping of str to str
-        ``OPTIONS`` of the format. May hold secrets of the user's: never log.
+        ``OPTIONS`` of the format. They may contain the user's secrets: never log them.
     location : str, optional
         ``LOCATION`` as the user wrote it; None for a managed location.
     external : bool
-        Whether the files outlive the table.
+        Whether the files are preserved when the table is dropped.
     serde : mapping of str to str
         ``serde``, ``input_format``, ``output_format`` for ``STORED AS``.
     written_provider : str, optional
-        The provider as the statement names it, where that is by a class or in capitals: the table keeps that name.
+        The provider as written in the statement, if it is a class name or in upper case: the table keeps that name.
     """
 
     schema: pa.Schema
@@ -263,16 +314,16 @@ class TableDefinition:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """Columns of the identity transforms, in order."""
+        """The columns of the identity transforms, in order."""
         return tuple(t.columns[0] for t in self.partitioning if t.name == "identity")
 
     @property
     def clustering_columns(self) -> tuple[tuple[str, ...], ...]:
-        """Paths of the columns of ``CLUSTER BY``, one name a level, in order."""
+        """The paths of the columns of ``CLUSTER BY``, one name per level, in order."""
         return tuple(tuple(path) for t in self.partitioning if t.name == "cluster_by" for path in t.arguments)
 
     def to_document(self) -> dict[str, Any]:
-        """A plain JSON document (the schema as Arrow IPC, base64)."""
+        """Return a plain JSON document (the schema as Arrow IPC, base64)."""
         bucketing = self.bucketing
         document = {
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
@@ -290,7 +341,7 @@ class TableDefinition:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableDefinition:
-        """What :meth:`to_document` gave.
+        """Restore a value from its :meth:`to_document`.
 
         Parameters
         ----------
@@ -298,7 +349,7 @@ class TableDefinition:
         """
 
         facts = dict(document)
-        if "provider_class" in facts:  # A transaction may be pending since before the field was renamed.
+        if "provider_class" in facts:  # A pending transaction may date from before the field was renamed.
             facts["written_provider"] = facts.pop("provider_class")
         facts["schema"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"])))
         facts["partitioning"] = tuple(Transform.from_document(t) for t in facts["partitioning"])
@@ -310,7 +361,7 @@ class TableDefinition:
 
 @dataclass(frozen=True)
 class OverwriteScope:
-    """Which rows an INSERT OVERWRITE replaces.
+    """The rows that an INSERT OVERWRITE replaces.
 
     Parameters
     ----------
@@ -318,12 +369,13 @@ class OverwriteScope:
         ``PARTITION (p = 1)``: only rows of that partition; values as in the directory name, None for NULL.
         Empty: the whole table.
     dynamic : bool
-        Only those partitions that the new rows fall into (``partitionOverwriteMode=dynamic``).
+        Only the partitions that contain new rows (``partitionOverwriteMode=dynamic``).
     files : tuple of str, optional
-        For ``DELETE FROM ... WHERE``: only the rows of these files (:meth:`Catalog.plan_delete` tells them).
+        For ``DELETE FROM ... WHERE``: only the rows of these files, from
+        :meth:`~twophase.catalog.SupportsDelete.plan_delete`.
     version : str, optional
-        With ``files``: the state of the table that they were told of. Else the one that the new rows were read from,
-        where they are rows of the table itself: what others have done since to the replaced rows is a conflict.
+        With ``files``: the table version that they belong to. Otherwise, if the new rows were read from the table
+        itself, the version that was read: any later change of the replaced rows by another writer is a conflict.
     """
 
     static_partition: Mapping[str, str | None] = field(default_factory=dict)
@@ -331,8 +383,13 @@ class OverwriteScope:
     files: tuple[str, ...] | None = None
     version: str | None = None
 
+    @property
+    def is_whole_table(self) -> bool:
+        """Whether all rows are replaced."""
+        return not (self.static_partition or self.dynamic or self.files is not None)
+
     def to_document(self) -> dict[str, Any]:
-        """A plain JSON document."""
+        """Return a plain JSON document."""
 
         document: dict[str, Any] = {"static_partition": dict(self.static_partition), "dynamic": self.dynamic}
         if self.version is not None:
@@ -341,7 +398,7 @@ class OverwriteScope:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> OverwriteScope:
-        """What :meth:`to_document` gave.
+        """Restore a value from its :meth:`to_document`.
 
         Parameters
         ----------
@@ -355,22 +412,25 @@ class OverwriteScope:
 
 @dataclass(frozen=True)
 class WriteContext:
-    """What the coordinator tells a catalog about the statement.
+    """The context of a statement that is passed to a catalog.
 
     Parameters
     ----------
     transaction_id : str
         Owner stamp of everything that is staged.
     ordinal : int
-        Number of the participant inside its transaction, from 0; part of every staging name.
+        The number of the participant in its transaction, from 0; part of every staging name.
     overwrite : OverwriteScope, optional
         For INSERT_OVERWRITE.
     base : mapping, optional
-        Document of the participant of the same transaction that wrote the same table before, so that a second
-        statement builds on what the first one staged.
+        The document of the earlier participant of the same transaction and table, if any: a second statement builds on
+        the staged data of the first.
     autocommit : bool
-        Whether the statement is a transaction of its own: its publish is then the decision, and what the store refuses
-        there is simply rolled back.
+        Whether the statement is a transaction of its own: its publish is then the decision, and if the store refuses
+        it, the transaction is simply rolled back.
+    pins_reads : bool
+        Whether the transaction reads a snapshot (:attr:`Isolation.pins_reads`): with its own rows, a later statement
+        must not read rows that others have published since this one began.
     """
 
     transaction_id: str
@@ -378,10 +438,11 @@ class WriteContext:
     overwrite: OverwriteScope | None = None
     base: Mapping[str, Any] | None = None
     autocommit: bool = False
+    pins_reads: bool = False
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:
-        """For a participant that no coordinator asked for: a transaction id of its own.
+        """Create the context of a participant without a coordinator, with a transaction id of its own.
 
         Parameters
         ----------
@@ -393,26 +454,27 @@ class WriteContext:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a catalog can do. Every flag is closed until opened, as in SQLAlchemy's requirements.
+    """The capabilities of a catalog. Every flag is off by default, as in SQLAlchemy's requirements.
 
     Parameters
     ----------
     purposes : frozenset of Purpose
-        Purposes for which :meth:`Catalog.two_phase_create_table` gives a participant.
+        The purposes for which :meth:`Catalog.two_phase_create_table` returns a participant. Those that write nothing
+        are left out: a catalog has them by an interface.
     streaming : bool
-        Whether it does so for an unbounded query.
+        Whether it also does so for an unbounded query.
     partitioning : frozenset of str
-        Names of the partition transforms.
+        The names of the supported partition transforms.
     bucketing, alter_database, rename_table, alter_table, read, group_publish, external_location : bool
     compensate : bool
-        Whether a publish can be undone, with ``group_publish`` also one of several tables. Where some cannot, their
-        participants say so (:attr:`TwoPhaseCatalogTable.can_undo`).
+        Whether a publish can be undone; with ``group_publish``, also that of several tables. Participants for which
+        this is not the case declare it (:attr:`TwoPhaseCatalogTable.can_undo`).
     delete : bool
-        Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are offered.
+        Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are supported.
     providers : frozenset of str
-        Formats; empty: the store has none to choose.
+        The supported formats; empty if the store has no choice of formats.
     max_level : Level
-        The best level that this catalog reaches.
+        The highest level of this catalog.
     """
 
     purposes: frozenset[Purpose] = frozenset()
@@ -429,3 +491,6 @@ class Capabilities:
     delete: bool = False
     providers: frozenset[str] = frozenset()
     max_level: Level = Level.ATOMIC
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "purposes", frozenset(purpose for purpose in self.purposes if purpose.writes))

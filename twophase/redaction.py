@@ -1,7 +1,7 @@
-"""Secrets stay out of what is written down: texts for the timeline and the log, and options of tables.
+"""Redaction of secrets in everything that is recorded: texts for the timeline and the log, and options of tables.
 
-Everything that we log goes through :func:`logger`, so that no line has to think of it. The error that the user gets
-is never touched.
+All log messages go through :func:`logger`, so that no call site has to redact. The error that the user gets is never
+changed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import re
 
 _HIDDEN = "***"
 
-#: Names whose value is a secret, inside of a text.
+#: Names in a text whose value is a secret.
 _NAME = r"""
     (?: pass(?:word|wd|phrase|code) | pwd | secret | token | credential | bearer | hmac | aws[-_. ]?session
       | (?:api|access|account|client|encryption|master|private|sas|secret|service|shared|signing|ssh|storage)[-_. ]?key
     ) [\w.-]*
     | (?<!by)(?<!com)pass | sig(?:nature)? | \b(?:pat|salt)\b
 """
-#: What stands after such a name: a sign, or in SQL a quote.
+#: The separator after such a name: an operator or, in SQL, a quote.
 _SIGN = r"""[\\"'`]* (?: \s*(?:[=:]+>?|->)\s* | \s+(?=["']) )"""
-#: A value: quoted, where an open end is part of it, or up to the next space.
+#: A value: quoted (also without the closing quote), or up to the next space.
 _VALUE = r"""
     (?: (?:[bru]|\\+)?"(?:\\.|""|[^"\\])*"?
       | (?:[bru]|\\+)?'(?:\\.|''|[^'\\])*'?
@@ -31,21 +31,21 @@ _VALUE = r"""
 _SCHEMES = "(?:apikey|aws4-hmac-sha256|basic|bearer|digest|negotiate|token)"
 _FLAGS = re.IGNORECASE | re.VERBOSE | re.DOTALL
 _PATTERNS = (
-    # A password in a URL may hold any sign itself: it ends at the last @.
+    # A password in a URL may contain any character: it ends at the last @.
     re.compile(r"( :// [^/\s:]* : ) \S* (?=@)", _FLAGS),
     re.compile(r"( : (?:thin|oci8?) : [^/\s@]+ / ) \S* (?=@)", _FLAGS),
     re.compile(rf"( authorization {_SIGN} [\\\"']* (?:{_SCHEMES}\s+)? ) [^\s\"'\\]+", _FLAGS),
     re.compile(r"( \b bearer \s+ ) [^\s\"'\\]+", _FLAGS),
     re.compile(rf"( \b identified \s+ (?:with\s+\S+\s+)? (?:by|as) \s+ (?=[\"']) ) {_VALUE}", _FLAGS),
     re.compile(rf"( (?:{_NAME}) {_SIGN} ) {_VALUE}", _FLAGS),
-    # Oracle's way: user/password@host, which without a name before it may as well be a path.
+    # Oracle's format: user/password@host, which without a preceding name might also be a path.
     re.compile(
         r"( \b (?:dsn|connect(?:ion)?[-_]?string) {_SIGN} [\"']? [^/\s@\"':]+ / ) [^\s@]+ (?=@)".replace(
             "{_SIGN}", _SIGN
         ),
         _FLAGS,
     ),
-    # Secrets that are known by their look. An open end may be that of a text that was cut.
+    # Secrets with a known format. The end may be missing if the text was truncated.
     re.compile(r"( -----BEGIN [^-]* (?:PRIVATE\ KEY|CERTIFICATE) [^-]* ----- ) .*? (?= -----END | \Z)", _FLAGS),
     re.compile(
         r"( \b (?:dapi|dose|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|sk-|sk_live_|hf_|pypi-) ) [0-9a-z_-]{16,}",
@@ -59,13 +59,13 @@ _PATTERNS = (
 )
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-#: Anywhere in the name of an option, and as one of its words.
+#: Matched anywhere in the name of an option, or as one of its words.
 _IN_NAMES = re.compile(
     r"(?i)passw|passphrase|passcode|pwd|secret|token|credential|signature|authorization|webhook|aws[-_.]?session"
     r"|(?:api|access|account|private)key"
 )
 _WORDS = frozenset("auth bearer cookie cred creds hmac jwt key keys pass pat pem pw salt sas sig".split())
-#: Words before "key" that make it the name of a column.
+#: Words before "key" that indicate the name of a column.
 _OF_COLUMNS = frozenset(
     "bucket business cluster composite dedup distribution foreign hash join merge natural order partition primary "
     "range record row shard sort surrogate unique upsert".split()
@@ -73,14 +73,14 @@ _OF_COLUMNS = frozenset(
 
 
 def redact(text: str) -> str:
-    """A text without anything in it that looks like a secret."""
+    """Return a text without anything that looks like a secret."""
     for pattern in _PATTERNS:
         text = pattern.sub(rf"\g<1>{_HIDDEN}", text)
     return text
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether an option or a property looks like a secret: by its name, or as its value holds one."""
+    """Return whether an option or a property looks like a secret: by its name, or because its value contains one."""
     return _IN_NAMES.search(name) is not None or _has_secret_word(name) or redact(value) != value
 
 
@@ -93,12 +93,12 @@ def _has_secret_word(name: str) -> bool:
 
 
 class _Redacting(logging.Filter):
-    """Takes secrets out of a record, and out of the stack trace that comes with it, before any handler has it."""
+    """A filter that removes secrets from a log record, including its stack trace, before any handler gets it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             text = record.getMessage()
-        except Exception:  # As logging itself: a text that cannot be made is no error of the caller's.
+        except Exception:  # As in logging itself: a message that cannot be formatted must not fail the caller.
             text = f"{record.msg} (what belongs into this text cannot be printed)"
         record.msg, record.args = redact(text), None
         if record.exc_info:
@@ -111,7 +111,7 @@ _redacting = _Redacting()
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module of ours; what it logs holds nothing that looks like a secret."""
+    """Return the logger of a twophase module; its records contain nothing that looks like a secret."""
     found = logging.getLogger(name)
-    found.addFilter(_redacting)  # The same one twice is one.
+    found.addFilter(_redacting)  # Adding the same filter again has no effect.
     return found

@@ -140,7 +140,7 @@ def statements(sides: Sides, sizes: list[int]) -> Iterator[Row]:
 
 def cleaning(sides: Sides, handle: Any, counts: list[int]) -> Iterator[Row]:
     """``twophase clean`` of so many replaced versions, all past their retention."""
-    from twophase.clean import clean
+    from twophase.transactions.clean import clean
 
     sides.ours.sql("CREATE TABLE cleaned (a INT) USING parquet")
     hive = handle.catalog("hive")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from benchmarks.scale.measure import Row, alone
-from twophase.clean import clean
+from twophase.transactions.clean import clean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from benchmarks.scale.measure import Row, alone
 from twophase import ObjectPath, Purpose, TableDefinition
-from twophase.clean import clean
-from twophase.coordinator import Coordinator
 from twophase.testing.chaos import ChaosCatalog
-from twophase.timeline import Timeline
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.clean import clean
+from twophase.transactions.coordinator import Coordinator
 
 _SCHEMA = pa.schema([("a", pa.int64())])
 

@@ -1,4 +1,4 @@
-"""Tables of a Hive metastore, all or nothing."""
+"""Atomic writes to tables of a Hive metastore."""
 
 from twophase.catalogs.hive.catalog import HiveCatalog
 

@@ -1,6 +1,6 @@
-"""ALTER TABLE of a Hive table: what is one metastore call and touches no file.
+"""ALTER TABLE of a Hive table: the changes that take one metastore call and touch no files.
 
-Everything else is Spark's own ``ALTER TABLE`` on the session's name of the table, as before.
+All other changes need Spark's own ``ALTER TABLE``, on the table's name in the session catalog.
 """
 
 from __future__ import annotations
@@ -10,19 +10,53 @@ from dataclasses import replace
 from typing import Any
 
 from twophase.catalog import TableChange
-from twophase.catalogs.hive.metastore import STAMP, HiveTable, Metastore
-from twophase.errors import CatalogError
+from twophase.catalogs.hive import evolution
+from twophase.catalogs.hive.metastore import STAMP, HiveTable, StampChangedError
+from twophase.catalogs.hive.store import HiveStore
+from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import ObjectPath
 
 
-def apply(metastore: Metastore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> None:
-    """Make all changes, in one call, or none.
+def apply(store: HiveStore, load: Callable[[], HiveTable], changes: Sequence[TableChange], path: ObjectPath) -> None:
+    """Apply all changes atomically, in one call.
+
+    Parameters
+    ----------
+    store : HiveStore
+    load : callable
+        Loads the table: once more if another writer has changed it before the call.
+    changes : sequence of TableChange
+    path : ObjectPath
 
     Raises
     ------
     CatalogError
-        A change is not possible here, or the changes would take two calls.
+        A change is not supported, or the changes would take two calls.
+    WriteConflictError
+        Other writers changed the table each time before the call; nothing was changed.
     """
+    try:
+        _apply(store, load(), changes, path)
+    except StampChangedError:
+        _apply_again(store, load(), changes, path)
+    store.metastore.changed(path.database, path.name)
+
+
+def _apply_again(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> None:
+    try:
+        _apply(store, table, changes, path)
+    except StampChangedError as error:
+        raise WriteConflictError(
+            f"{path} was not altered: other writers changed it meanwhile, twice.",
+            path=path,
+            hint="Run the statement again.",
+        ) from error
+
+
+def _apply(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> None:
+    is_of_columns = changes and all(change.kind in evolution.KINDS for change in changes)
+    if is_of_columns and evolution.alter(store, table, changes, path):
+        return
     altered = table
     for change in changes:
         if change.kind not in _KINDS:
@@ -32,11 +66,8 @@ def apply(metastore: Metastore, table: HiveTable, changes: Sequence[TableChange]
     facts = (altered.properties, altered.comment) != (table.properties, table.comment)
     if columns and facts:
         raise _refused(path, "Columns and properties cannot change in one step")
-    if columns:
-        metastore.alter_columns(altered)
-    elif facts:
-        metastore.alter_table(altered)
-    metastore.changed(path.database, path.name)
+    if columns or facts:
+        store.metastore.alter_definition(altered)
 
 
 def _refused(path: ObjectPath, why: str) -> CatalogError:

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.files import Files, join, normal, parent, same
-from twophase.catalogs.hive import alter, identity, layout, names, offers
+from twophase.catalog import (
+    Change,
+    Environment,
+    Leftover,
+    SupportsAlter,
+    SupportsAlterDatabase,
+    SupportsCleaning,
+    SupportsEvolution,
+    SupportsExternalChanges,
+    SupportsRename,
+    SupportsSavepoints,
+    SupportsSnapshots,
+    SupportsStagedDrop,
+    TableChange,
+    TwoPhaseCatalogTable,
+)
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import Files, same
+from twophase.catalogs.hive import alter, identity, layout, names
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
+from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.housekeeping import Housekeeping
-from twophase.catalogs.hive.metastore import (
-    EXTERNAL,
-    MANAGED,
-    VIEW,
-    HivePartition,
-    HiveTable,
-    Metastore,
-    unfenced,
-)
-from twophase.catalogs.hive.places import Places
-from twophase.catalogs.hive.recipe_insert import APPENDS
+from twophase.catalogs.hive.kept import KeptTables
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable, Located, Metastore, unfenced
+from twophase.catalogs.hive.options import Settings
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.planning import RENAME, plan_write
+from twophase.catalogs.hive.replaced import names_in
+from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
+from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
-    DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
 from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
-from twophase.reading import ReadSource
-
-#: Kinds of metastore access.
-METASTORES = ("session", "hiveserver2")
-RECIPES = ("pointer", "rename")
 
 
-class HiveCatalog(Catalog):
+class HiveCatalog(
+    SupportsAlterDatabase,
+    SupportsRename,
+    SupportsAlter,
+    SupportsEvolution,
+    SupportsCleaning,
+    SupportsExternalChanges,
+    SupportsSnapshots,
+    SupportsSavepoints,
+    SupportsStagedDrop,
+):
     """Tables of a Hive metastore, reached through the Spark session or through HiveServer2.
 
     Parameters
@@ -51,61 +70,40 @@ class HiveCatalog(Catalog):
         A wrong option.
     """
 
-    known_options: ClassVar[Mapping[str, str]] = {
-        "metastore": "session (the Spark session's own, the default) or hiveserver2",
-        "recipe": "pointer (the default) or rename: how a table is published",
-        "append": "directory, links or files: how several new files of an INSERT INTO are published; else as they are",
-        "host": "HiveServer2: host name",
-        "port": "HiveServer2: port, 10000 by default",
-        "auth": "HiveServer2: NONE (the default), NOSASL, LDAP, CUSTOM or KERBEROS",
-        "username": "HiveServer2: user",
-        "password": "HiveServer2: password, for LDAP and CUSTOM",
-        "kerberos_service_name": "HiveServer2: service name for KERBEROS",
-        "tls": "HiveServer2: true for an encrypted connection",
-        "tls_ca": "HiveServer2: file with the certificates to trust",
-        "tls_verify": "HiveServer2: false accepts any certificate",
-        "timeout": "HiveServer2: seconds to wait for a connection and the login, 30 by default",
-    }
+    known_options: ClassVar[Mapping[str, str]] = Settings.help()
 
     def __init__(self, name: str, options: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options, environment)
-        self.files = Files(durable=environment.fsync)
-        self.recipe = self._choice("recipe", RECIPES)
-        self.append = self._choice("append", APPENDS) if "append" in self.options else None
-        self._metastore_kind = self._choice("metastore", METASTORES)
-        self._metastore: Metastore | None = None
-        if self._metastore_kind == "hiveserver2":
-            SqlClient(name, self.options)  # Its options are checked now, and the server is called when it is needed.
-        self._housekeeping = Housekeeping(self)
+        self.settings = Settings.read(options, name)
+        self.store = HiveStore(name, environment, self.settings, self._open_metastore)
+        if self.settings.metastore == "hiveserver2":
+            SqlClient(self.settings)  # Checks the options now; connects on first use.
+        self._housekeeping = Housekeeping(self.store)
+        self._kept = KeptTables(self.store)
 
-    def _choice(self, option: str, allowed: tuple[str, ...]) -> str:
-        value = self.options.get(option, allowed[0]).lower()
-        if value not in allowed:
-            raise ConfigurationError(
-                f"Catalog {self.name}: the option {option} is {' or '.join(allowed)}, not {value!r}."
-            )
-        return value
-
-    # -- what it stands on ---------------------------------------------------------------------------------------
+    # -- the store -----------------------------------------------------------------------------------------------
 
     @property
     def metastore(self) -> Metastore:
-        """The metastore, opened when first asked for.
+        """The metastore, opened on first use.
 
         Raises
         ------
         ConfigurationError
-            There is no Spark session to lend one.
+            There is no Spark session to take the metastore from.
         """
-        if self._metastore is None:
-            self._metastore = self._open_metastore()
-        return self._metastore
+        return self.store.metastore
+
+    @property
+    def files(self) -> Files:
+        """The files of the tables."""
+        return self.store.files
 
     def _open_metastore(self) -> Metastore:
-        if self._metastore_kind == "hiveserver2":
+        if self.settings.metastore == "hiveserver2":
             from twophase.catalogs.hive.hiveserver2 import open_metastore
 
-            return open_metastore(self.name, self.options)
+            return open_metastore(self.settings)
         found = self.environment.session_metastore
         if found is None:
             raise ConfigurationError(
@@ -122,7 +120,7 @@ class HiveCatalog(Catalog):
 
     @property
     def capabilities(self) -> Capabilities:
-        through_session = self._metastore_kind == "session"
+        through_session = self.settings.metastore == "session"
         return Capabilities(
             purposes=frozenset(Purpose),
             partitioning=frozenset({"identity", "cluster_by"} if through_session else {"identity"}),
@@ -164,28 +162,24 @@ class HiveCatalog(Catalog):
     def load_database(self, database: str) -> dict[str, str]:
         found = self.metastore.get_database(self.metastore.canonical(database))
         if found is None:
-            raise self._no_database(database)
+            raise self.store.no_database(database)
         return found
-
-    def _no_database(self, database: str) -> DatabaseNotExistError:
-        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
-        """The path as the metastore keeps it."""
+        """The path as the metastore stores it."""
         return ObjectPath(
             tuple(self.metastore.canonical(part) for part in path.namespace), self.metastore.canonical(path.name)
         )
 
     def list_tables(self, database: str) -> list[str]:
         self.load_database(database)
-        found = self.metastore.list_tables(self.metastore.canonical(database))
-        return sorted(name for name in found if not name.startswith(layout.HIDDEN_PREFIX))
+        return self.store.list_tables(self.metastore.canonical(database))
 
     def find(self, path: ObjectPath) -> HiveTable | None:
-        """The table or view in the metastore; None for one that is not there."""
-        return self.metastore.get_table(path.database, path.name)
+        """The table or view in the metastore; None if it does not exist."""
+        return self.store.find(path)
 
     def table_exists(self, path: ObjectPath) -> bool:
         found = self.find(self.canonical(path))
@@ -211,23 +205,21 @@ class HiveCatalog(Catalog):
     def load_table(self, path: ObjectPath) -> TableDefinition:
         return to_definition(self.existing(path))
 
-    def definition_of(self, table: HiveTable) -> TableDefinition:
-        """The definition of a table of the metastore."""
-        return to_definition(table)
-
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         path = self.canonical(path)
         if self.find(path) is not None:
             if ignore_if_exists:
                 return
-            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path)
-        self.check_new(path, definition)
+            raise TableAlreadyExistsError(f"Table {path} already exists.", path=path)
+        self.store.check_new(path, definition, self.capabilities)
         wanted = complete(definition, self.conf)
+        if definition.location is None:  # It has no files yet.
+            wanted = self.store.numbered(wanted)
         if wanted.provider not in self.capabilities.providers:
             raise CatalogError(f"Catalog {self.name} knows no format {wanted.provider}.", path=path)
         kind = EXTERNAL if definition.location else MANAGED
-        location = definition.location or self.default_location(path)
-        self.check_location(path, location, "")
+        location = definition.location or self.store.default_location(path)
+        self.store.check_location(path, location, "")
         made = to_table(path, wanted, kind=kind, location=location)
         self.files.make_directory(location)
         self.metastore.create_table(made)
@@ -250,8 +242,8 @@ class HiveCatalog(Catalog):
         if new_path.namespace != path.namespace:
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.find(new_path) is not None:
-            raise TableAlreadyExistsError(f"Table {new_path} exists already.", path=new_path)
-        if same(table.location, self.default_location(path)):
+            raise TableAlreadyExistsError(f"Table {new_path} already exists.", path=new_path)
+        if same(table.location, self.store.default_location(path)):
             self.metastore.rename_with_files(path.database, path.name, new_path.name)
         else:
             # The files stay where they are: Spark's own rename would lose a managed table whose files are elsewhere.
@@ -260,34 +252,117 @@ class HiveCatalog(Catalog):
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         path = self.canonical(path)
-        alter.apply(self.metastore, self.existing(path), list(changes), path)
+        alter.apply(self.store, lambda: self.existing(path), list(changes), path)
+
+    def evolves(self, path: ObjectPath, *, only_if_evolved: bool) -> bool:
+        table = self.find(self.canonical(path))
+        if table is None or table.kind == VIEW or table.provider != "parquet" or not self.metastore.read_by_session:
+            return False
+        return not only_if_evolved or self.metastore.has_marks(table.schema)
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         table = self.existing(path)
+        definition = to_definition(table)
         if self.metastore.read_by_session:
-            return ReadSource("session_table", name=ObjectPath.of(table.database, table.name))
-        return ReadSource("files", provider=table.provider, location=table.location, definition=to_definition(table))
+            provider = read_format(definition, self.conf)
+            name = ObjectPath.of(table.database, table.name)
+            return ReadSource("session_table", name=name, provider=provider, definition=definition)
+        return ReadSource("files", provider=table.provider, location=table.location, definition=definition)
 
     def table_version(self, path: ObjectPath) -> Any:
-        """Where the table is, who published it, and when files last came to or went from its own directory.
+        """The table's location, its stamp, the change mark of its directory, and a hash of the names in it.
 
-        That of a partitioned table is touched whenever twophase has written to one of its partitions.
+        The change mark changes when files are added to or removed from the directory. twophase touches the directory
+        of a partitioned table whenever it writes to one of its partitions. The names show whether two states are the
+        same except for known files; they are not looked up if the directory has partitions, as there may be many.
         """
         table = self.find(self.canonical(path))
         return None if table is None or table.kind == VIEW else self.version_of(table.location, table.stored_stamp)
 
+    def table_versions(self, paths: Sequence[ObjectPath]) -> list[Any]:
+        wanted = [self.canonical(path) for path in paths]
+        found: dict[ObjectPath, Located] = {}
+        for database in dict.fromkeys(path.database for path in wanted):
+            named = {path.name: path for path in wanted if path.database == database}
+            found |= {named[table.name]: table for table in self.metastore.find_located(database, list(named))}
+        tables = (found.get(path) for path in wanted)
+        return [
+            None if table is None or table.kind == VIEW else self.version_of(table.location, table.stamp)
+            for table in tables
+        ]
+
     def version_of(self, location: str | None, stamp: str | None) -> Any:
-        """The same of a table as somebody has found it.
+        """Same as :meth:`table_version`, for a table that has already been loaded.
 
         Parameters
         ----------
         location : str or None
         stamp : str or None
-            As the metastore keeps it.
+            As stored in the metastore.
         """
         if location is None:
             return None
-        return [normal(location), stamp and unfenced(stamp), self.files.change_mark(location)]
+        mark = self.files.change_mark(location)
+        return version_text(location, stamp and unfenced(stamp), mark, names_in(self.files, location))
+
+    def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
+        return SnapshotRead(self.store, self.canonical(path), changes).source(version)
+
+    def is_as_left(self, path: ObjectPath, change: Change) -> bool:
+        return SnapshotRead(self.store, self.canonical(path), [change]).is_as_left(change)
+
+    def is_version_at(self, version: Any, location: str, stamp: str | None) -> bool:
+        """Return whether a version of a table has this location, and this stamp as stored in the metastore.
+
+        Parameters
+        ----------
+        version : Any
+            From :meth:`table_version`.
+        location : str
+        stamp : str or None
+        """
+        found = json.loads(version)
+        return bool(found[:2] == json.loads(version_text(location, stamp and unfenced(stamp), None, None))[:2])
+
+    def still_has_files(self, version: Any) -> bool:
+        location, stamp, _, names = json.loads(version)
+        return names is not None and bool(self.version_of(location, stamp) == version)
+
+    def lists_when_executed(self, path: ObjectPath) -> bool:
+        # Partitions are listed when a query runs; what Spark has listed of another table follows the writes of other
+        # sessions of the application (``Relations.java``) until the query runs.
+        table = self.find(self.canonical(path)) if self.metastore.read_by_session else None
+        if table is None or table.kind == VIEW:
+            return False
+        return read_format(to_definition(table), self.conf) is not None
+
+    # -- savepoints ----------------------------------------------------------------------------------------------
+
+    def tables_to_keep(self, database: str) -> list[ObjectPath]:
+        name = self.metastore.canonical(database)
+        paths = [ObjectPath.of(name, table) for table in self.list_tables(database)]
+        return [path for path in paths if (table := self.find(path)) is not None and table.kind != VIEW]
+
+    def plan_kept(self, path: ObjectPath, savepoint: str, name: str, *, copies: bool = False) -> Mapping[str, Any]:
+        table = self.existing(path)
+        return self._kept.plan(table, self.canonical(path), savepoint, self.capabilities, copies=copies)
+
+    def keep(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._kept.keep(document)
+
+    def forget_kept(self, document: Mapping[str, Any]) -> None:
+        self._kept.forget(document)
+
+    def kept_definition(self, document: Mapping[str, Any]) -> TableDefinition:
+        return self._kept.definition(document)
+
+    def read_kept(self, document: Mapping[str, Any]) -> ReadSource:
+        return self._kept.source(document)
+
+    def write_kept(self, participant: TwoPhaseCatalogTable, document: Mapping[str, Any]) -> bool:
+        assert isinstance(participant, HiveParticipant)
+        self._kept.stage(participant.table_write, document)
+        return True
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 
@@ -304,85 +379,26 @@ class HiveCatalog(Catalog):
         if is_streaming_mode:
             return None
         context = context or WriteContext.alone(self.name)
-        return offers.offer(self, self.canonical(path), definition, purpose, context)
+        plan = plan_write(self.store, self.capabilities, self.canonical(path), definition, purpose, context)
+        return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition)
+
+    def two_phase_drop_table(
+        self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        if self.settings.metastore != "session":
+            return None  # A rename through HiveServer2 moves the files of a managed table.
+        state = plan_drop(self.store, self.canonical(path), context or WriteContext.alone(self.name))
+        return HiveParticipant(self, state.to_document())
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         identity.check_document(document, self.metastore.identity)
-        return offers.participant_class(document)(self, document)
-
-    # -- checks that several participants need -------------------------------------------------------------------
-
-    def check_new(self, path: ObjectPath, definition: TableDefinition) -> None:
-        """Bad input for a new table, told before any job."""
-        names.check_path(path, self.metastore.longest_name)
-        if not self.metastore.database_exists(path.database):
-            raise self._no_database(path.database)
-        self.check_definition(path, definition)
-
-    def check_definition(self, path: ObjectPath, definition: TableDefinition) -> None:
-        """The columns of a new table."""
-        sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
-        names.check_definition(path, definition, self.capabilities.partitioning, case_sensitive=sensitive)
-
-    def check_free(
-        self, path: ObjectPath, home: str, transaction_id: str, is_ours: Callable[[HiveTable], bool]
-    ) -> None:
-        """Refuse to create a table that came into being meanwhile, or whose default location ``home`` is taken.
-
-        A table is not ours by its stamp alone: that may have been copied with the definition of another one.
-        """
-        found = self.find(path)
-        if found is not None and not is_ours(found):
-            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path, transaction_id=transaction_id)
-        if found is None:
-            self.check_location(path, home, transaction_id)
-
-    def check_location(self, path: ObjectPath, location: str, transaction_id: str) -> None:
-        """Refuse a directory that holds files of somebody else."""
-        if self.files.is_empty(location) or self._held_only_by_us(location, transaction_id):
-            return
-        raise CatalogError(
-            f"{path} cannot be created: the directory {location} is not empty and not made by twophase.",
-            path=path,
-            hint="It was left untouched. Move it away, or choose another LOCATION.",
-        )
-
-    def _held_only_by_us(self, location: str, transaction_id: str) -> bool:
-        if transaction_id and layout.owned_by(self.files, location, transaction_id):
-            return True
-        mark = layout.read_retired(self.files, location)
-        if mark is None:
-            return False
-        held = {entry.name for entry in self.files.list(location) if entry.is_file}
-        return held <= {*mark.files, layout.RETIRED_FILE}
-
-    def database_location(self, database: str) -> str:
-        """Root directory of a database."""
-        location = self.metastore.database_location(self.metastore.canonical(database))
-        if location is None:
-            raise self._no_database(database)
-        return location
-
-    def default_location(self, path: ObjectPath) -> str:
-        """Where stock Spark would put the table."""
-        return join(self.database_location(path.database), path.name)
-
-    def places(self, path: ObjectPath) -> Places:
-        """Tells a table's own directories from those that the user chose with a LOCATION."""
-        return Places(self.files, lambda: self.default_location(path))
-
-    def partitions_of(self, table: HiveTable, found: Mapping[tuple[str, ...], str]) -> list[HivePartition]:
-        """Partitions from key to location, for the metastore."""
-        columns = table.partition_columns
-        return [
-            HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())
-        ]
+        return HiveParticipant(self, document)
 
     def moves_files(self, path: ObjectPath) -> bool:
         table = self.find(self.canonical(path))
-        if table is None or table.kind != MANAGED or self.recipe == offers.RENAME:
+        if table is None or table.kind != MANAGED or self.store.settings.recipe == RENAME:
             return False
-        return self.places(path).is_tables(str(table.location))
+        return self.store.paths(path).is_tables(str(table.location))
 
     def has_moved_files(self, path: ObjectPath) -> bool:
         table = self.find(self.canonical(path))
@@ -394,16 +410,16 @@ class HiveCatalog(Catalog):
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
-        return self._housekeeping.residues(live_transactions)
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
+        return self._housekeeping.leftovers(live_transactions)
 
-    def remove_residue(self, residue: Residue) -> None:
-        (error,) = self.remove_residues([residue])
+    def remove_leftover(self, leftover: Leftover) -> None:
+        (error,) = self.remove_leftovers([leftover])
         if error is not None:
             raise error
 
-    def remove_residues(self, residues: Sequence[Residue]) -> list[Exception | None]:
-        return list(self._housekeeping.remove(residues))
+    def remove_leftovers(self, leftovers: Sequence[Leftover]) -> list[Exception | None]:
+        return list(self._housekeeping.remove(leftovers))
 
     def partitions_sought(self, path: ObjectPath) -> None:
         self._housekeeping.partitions_sought(self.canonical(path))
@@ -414,25 +430,12 @@ class HiveCatalog(Catalog):
     def table_renamed(self, path: ObjectPath, new_path: ObjectPath) -> None:
         self._housekeeping.table_renamed(self.canonical(new_path))
 
-    def remove_half_made(self, directory: str) -> None:
-        """Remove a staging directory that a crash left before its stamp was written: it holds nothing at all."""
-        if self.files.exists(directory):
-            self.files.remove_if_empty(directory)
-
-    def remove_if_unused(self, version: str) -> None:
-        """Remove the directories above a version once they hold nothing."""
-        for directory in (parent(version), parent(parent(version))):
-            is_ours = any(place.endswith("/" + layout.ROOT) for place in (directory, parent(directory)))
-            if is_ours and not (self.files.exists(directory) and self.files.remove_if_empty(directory)):
-                return
-
     def check(self) -> list[str]:
         try:
             self.metastore.list_databases()
-        except Exception as error:  # whatever it is, doctor tells it
+        except Exception as error:  # any error: doctor reports it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
         return [*self._housekeeping.strangers(), *self._housekeeping.lost_tables()]
 
     def close(self) -> None:
-        if self._metastore is not None and not self._metastore.read_by_session:
-            self._metastore.close()
+        self.store.close()

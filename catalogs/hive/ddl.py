@@ -1,4 +1,4 @@
-"""Types and definitions as SQL text, and back, for metastores that are reached through SQL."""
+"""Convert types and definitions to SQL text, and types back, for metastores that are reached through SQL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _WORDS = {kind: name for name, kind in _NAMES.items()}
-#: Spark's JSON spelling of types where SQL has another word.
+#: Names of types in Spark's JSON that differ from SQL.
 _SPARK_WORDS = {
     "byte": "tinyint",
     "short": "smallint",
@@ -42,15 +42,15 @@ _SPARK_WORDS = {
 
 
 def sql_type(field: pa.Field) -> str:
-    """The SQL type of a column; Spark's own spelling where the field carries it.
+    """Return the SQL type of a column; Spark's own spelling if the field has it.
 
     Raises
     ------
     CatalogError
-        A type without an SQL spelling here.
+        The type has no supported SQL spelling.
     """
-    told = (field.metadata or {}).get(b"SPARK:field")
-    return _sql_of_spark(json.loads(told)) if told is not None else _sql_of_arrow(field.type, field.name)
+    known = (field.metadata or {}).get(b"SPARK:field")
+    return _sql_of_spark(json.loads(known)) if known is not None else _sql_of_arrow(field.type, field.name)
 
 
 def _sql_of_spark(field: Mapping[str, Any]) -> str:
@@ -93,12 +93,12 @@ _TOKEN = re.compile(r"`((?:[^`]|``)*)`|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|([<>(),:])
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type of an SQL type.
+    """Return the Arrow type of an SQL type.
 
     Raises
     ------
     CatalogError
-        A type that is not known here.
+        The type is not supported.
     """
     tokens = [m[1].replace("``", "`") if m[1] is not None else m[0] for m in _TOKEN.finditer(text) if m[0].strip()]
     parser = _Types(text, tokens)
@@ -106,7 +106,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 class _Types:
-    """Recursive descent over the tokens of one type."""
+    """Recursive descent parser of one type."""
 
     def __init__(self, text: str, tokens: list[str]) -> None:
         self._text = text
@@ -169,30 +169,35 @@ class _Types:
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
+#: Start of a server variable (or environment variable), which the server substitutes before parsing a statement.
+VARIABLE = "${"
+
+
 def literal(text: str) -> str:
-    """A string literal of Spark and Hive SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
+    """Return a string literal of Spark and Hive SQL, in which a server does not substitute variables."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return "'" + text.replace(VARIABLE, "\\u0024{") + "'"
 
 
 def table_name(database: str, name: str) -> str:
-    """``database.table`` in backticks."""
+    """Return ``database.table`` in backticks."""
     return f"{quote(database)}.{quote(name)}"
 
 
 def pairs(entries: Mapping[str, str]) -> str:
-    """``('key' = 'value', ...)``."""
+    """Return ``('key' = 'value', ...)``."""
     return "(" + ", ".join(f"{literal(key)} = {literal(value)}" for key, value in sorted(entries.items())) + ")"
 
 
 def column(field: pa.Field) -> str:
-    """One column of a CREATE TABLE."""
+    """Return one column of a CREATE TABLE."""
     comment = (field.metadata or {}).get(b"comment")
     words = f"{quote(field.name)} {sql_type(field)}"
     return words if comment is None else f"{words} COMMENT {literal(comment.decode())}"
 
 
 def create_table(table: HiveTable) -> str:
-    """``CREATE TABLE ... USING ... LOCATION``."""
+    """Return ``CREATE TABLE ... USING ... LOCATION``."""
     parts = [
         f"CREATE TABLE {table_name(table.database, table.name)} ({', '.join(column(f) for f in table.schema)})",
         f"USING {table.provider}",
@@ -210,11 +215,11 @@ def create_table(table: HiveTable) -> str:
 
 
 def partition_spec(partition: HivePartition) -> str:
-    """``PARTITION (a = '1')``."""
+    """Return ``PARTITION (a = '1')``."""
     return "PARTITION (" + ", ".join(f"{quote(k)} = {literal(v)}" for k, v in partition.values.items()) + ")"
 
 
 def add_partitions(table: HiveTable, partitions: Sequence[HivePartition]) -> str:
-    """``ALTER TABLE ... ADD PARTITION ... LOCATION ...``, all in one statement."""
+    """Return one ``ALTER TABLE ... ADD PARTITION ... LOCATION ...`` for all partitions."""
     added = " ".join(f"{partition_spec(part)} LOCATION {literal(part.location)}" for part in partitions)
     return f"ALTER TABLE {table_name(table.database, table.name)} ADD {added}"

@@ -1,7 +1,8 @@
-"""Between a statement's :class:`TableDefinition` and the metastore's :class:`HiveTable`; what may be written down."""
+"""Convert between a statement's :class:`TableDefinition` and the metastore's :class:`HiveTable`; redact secrets."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -18,13 +19,23 @@ from twophase.redaction import is_secret
 FILE_PROVIDERS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
 SERDE_PROVIDER = "hive"
 PROVIDERS = FILE_PROVIDERS | {SERDE_PROVIDER}
-#: Spark's option for a table whose rows lie in subdirectories, too.
+#: Spark's option to read the subdirectories of a table, too.
 RECURSIVE = "recursiveFileLookup"
 
-#: Where Spark keeps the columns of ``CLUSTER BY``.
+#: Property in which Spark stores the columns of ``CLUSTER BY``.
 CLUSTERING = "clusteringColumns"
 
+#: Table property: whether a new table gets field ids; it overrides the catalog's ``field_ids`` option.
+FIELD_IDS = "twophase.field_ids"
+
 REDACTED = "*********(redacted)"
+
+#: Properties and options that metastores set themselves.
+_BY_METASTORES = frozenset(
+    "COLUMN_STATS_ACCURATE EXTERNAL TRANSLATED_TO_EXTERNAL bucketing_version external.table.purge last_modified_by "
+    "last_modified_time numFiles numFilesErasureCoded numPartitions numRows rawDataSize serialization.format totalSize "
+    "transient_lastDdlTime".split()
+)
 
 _TEXT_SERDE = {
     "serde": "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
@@ -34,7 +45,7 @@ _TEXT_SERDE = {
 
 
 def complete(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
-    """The definition of a table to create, with Spark's defaults in place and partition columns last."""
+    """Complete the definition of a table to create: add Spark's defaults and move partition columns last."""
     provider = (definition.provider or _default_provider(conf)).lower()
     serde = dict(definition.serde)
     if provider == SERDE_PROVIDER and not serde:
@@ -60,7 +71,7 @@ def _default_provider(conf: Mapping[str, str]) -> str:
 
 
 def _bucketing(definition: TableDefinition) -> BucketSpec | None:
-    """``CLUSTERED BY``, which Spark also hands over as a ``bucket`` transform."""
+    """``CLUSTERED BY``, which Spark may also pass as a ``bucket`` transform."""
     for transform in definition.partitioning:
         if transform.name in ("bucket", "sorted_bucket"):
             sorting = transform.arguments[1] if len(transform.arguments) > 1 else ()
@@ -69,7 +80,7 @@ def _bucketing(definition: TableDefinition) -> BucketSpec | None:
 
 
 def _with_clustering(definition: TableDefinition) -> Mapping[str, str]:
-    """The properties, with ``CLUSTER BY`` as the one by which Spark's own session catalog remembers it."""
+    """The properties, including the one in which Spark's session catalog stores ``CLUSTER BY``."""
     columns = definition.clustering_columns
     if not columns:
         return definition.properties
@@ -77,7 +88,7 @@ def _with_clustering(definition: TableDefinition) -> Mapping[str, str]:
 
 
 def _clustering(properties: Mapping[str, str]) -> tuple[Transform, ...]:
-    """``CLUSTER BY`` of a table in the metastore; what is no list of paths is nothing but a property."""
+    """``CLUSTER BY`` of a table in the metastore; a property that is not a list of paths is ignored."""
     try:
         columns = json.loads(properties.get(CLUSTERING, "[]"))
         return (Transform.cluster_by(*columns),) if columns else ()
@@ -86,15 +97,15 @@ def _clustering(properties: Mapping[str, str]) -> tuple[Transform, ...]:
 
 
 def _partition_columns_last(definition: TableDefinition) -> pa.Schema:
-    """The schema as a metastore wants it: data columns, then partition columns in the order of PARTITIONED BY."""
+    """The schema for a metastore: data columns, then partition columns in the order of PARTITIONED BY."""
     keys = [definition.schema.field(name) for name in _as_in_schema(definition)]
     data = [field for field in definition.schema if field not in keys]
-    # As stock Spark: the columns of a table made from a query may be null.
+    # As in stock Spark, the columns of a table created from a query are nullable.
     return pa.schema([field.with_nullable(True) for field in [*data, *keys]])
 
 
 def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, location: str) -> HiveTable:
-    """The metastore's table of a completed definition."""
+    """Convert a completed definition to the metastore's table."""
     return HiveTable(
         database=path.database,
         name=path.name,
@@ -112,14 +123,14 @@ def to_table(path: ObjectPath, definition: TableDefinition, *, kind: str, locati
 
 
 def _as_in_schema(definition: TableDefinition) -> tuple[str, ...]:
-    """The partition columns, spelled as the schema does; where Spark heeds the case, both may be there."""
+    """The partition columns, spelled as in the schema; if Spark is case-sensitive, the schema may have both cases."""
     names = {name: name for name in definition.schema.names}
     lowered = {name.lower(): name for name in names}
     return tuple(names.get(column) or lowered[column.lower()] for column in definition.partition_columns)
 
 
 def to_definition(table: HiveTable) -> TableDefinition:
-    """The definition of a table in the metastore, without our own stamp and without what Spark adds for Hive's sake."""
+    """Convert the metastore's table to a definition, without our stamp and without Spark's additions for Hive."""
     serde = table.provider == SERDE_PROVIDER
     return TableDefinition(
         schema=table.schema,
@@ -139,7 +150,7 @@ def to_definition(table: HiveTable) -> TableDefinition:
 
 
 def same_layout(one: TableDefinition, other: TableDefinition) -> bool:
-    """Whether files written for one definition can be read by the other: columns, format and its options."""
+    """Whether files written for one definition can be read with the other: same columns, format and options."""
     return (
         columns(one.schema) == columns(other.schema)
         and same_partition_columns(one, other)
@@ -149,17 +160,17 @@ def same_layout(one: TableDefinition, other: TableDefinition) -> bool:
 
 
 def _how_read(definition: TableDefinition) -> dict[str, str]:
-    """The options, without the one that tells where files are and not how they are read."""
+    """The options, without the one that says where files are, not how they are read."""
     return {key: value for key, value in definition.options.items() if key.lower() != RECURSIVE.lower()}
 
 
 def is_recursive(options: Mapping[str, str]) -> bool:
-    """Whether Spark reads the subdirectories of a table with these options, too."""
+    """Whether Spark also reads the subdirectories of a table with these options."""
     return any(key.lower() == RECURSIVE.lower() and value.lower() == "true" for key, value in options.items())
 
 
 def same_partition_columns(one: TableDefinition, other: TableDefinition) -> bool:
-    """Whether both are partitioned by the same columns, of the same types."""
+    """Whether both have the same partition columns, of the same types."""
     return _keys(one) == _keys(other)
 
 
@@ -169,27 +180,44 @@ def _keys(definition: TableDefinition) -> list[tuple[Any, ...]]:
 
 
 def columns(schema: pa.Schema) -> list[tuple[Any, ...]]:
-    """Name, type and comment of each column, with the types as Spark spells them where it told."""
+    """Name, type and comment of each column, with Spark's spelling of the type if it is known."""
     return [(field.name, _type(field), (field.metadata or {}).get(b"comment")) for field in schema]
 
 
 def _type(field: pa.Field) -> str:
-    told = (field.metadata or {}).get(b"SPARK:field")
-    if told is None:
+    known = (field.metadata or {}).get(b"SPARK:field")
+    if known is None:
         return str(field.type)
-    return json.dumps(json.loads(told)["type"], sort_keys=True)
+    described = json.loads(known)
+    # Files are bound by a column's id, if it has one.
+    number = described.get("metadata", {}).get("parquet.field.id")
+    return json.dumps(described["type"], sort_keys=True) + ("" if number is None else f" {number}")
 
 
-# -- what may be written down ------------------------------------------------------------------------------------------
+def fingerprint(definition: TableDefinition) -> str:
+    """Hash what an ``ALTER TABLE`` changes: columns, comment, properties and options, without what metastores add."""
+    facts = [
+        [[name, kind, (comment or b"").decode()] for name, kind, comment in columns(definition.schema)],
+        definition.partition_columns,
+        definition.comment or "",
+        *(
+            sorted((key, value) for key, value in texts.items() if key not in _BY_METASTORES)
+            for texts in (definition.properties, _how_read(definition))
+        ),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+# -- redaction ---------------------------------------------------------------------------------------------------------
 
 
 def has_secrets(definition: TableDefinition, conf: Mapping[str, str]) -> bool:
-    """Whether an option or property looks like a secret, to us or to Spark's own redaction."""
+    """Whether an option or property looks like a secret, to twophase or to Spark's redaction."""
     return redacted(definition, conf) != definition
 
 
 def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefinition:
-    """The definition with secrets replaced by a marker."""
+    """Replace the secrets of a definition by a marker."""
     if not definition.options and not definition.properties:
         return definition
     pattern = conf.get("spark.redaction.regex")
@@ -205,12 +233,12 @@ def redacted(definition: TableDefinition, conf: Mapping[str, str]) -> TableDefin
 
 
 def is_redacted(definition: TableDefinition) -> bool:
-    """Whether a secret was taken out of this definition."""
+    """Whether a secret was removed from this definition."""
     return REDACTED in (*definition.options.values(), *definition.properties.values())
 
 
 def with_secrets(definition: TableDefinition, source: TableDefinition) -> TableDefinition:
-    """A redacted definition with those secrets that another one holds."""
+    """Fill in a redacted definition with the secrets of another one."""
 
     def shown(texts: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
         return {key: known.get(key, value) if value == REDACTED else value for key, value in texts.items()}

@@ -1,8 +1,8 @@
-"""Directories of appends that have come together: now and then an append brings all files into one directory again.
+"""Flatten the directories of earlier appends: from time to time an append links all files into one directory.
 
-Each read lists every directory of a table. So an append that finds a hundred directories more publishes a new version
-with all files side by side, by one more name each, where these are not so many that it would cost each of those appends
-more than a few names.
+Each read lists every directory of a table. Therefore, after every hundred directories, an append publishes a new
+version with all files hard-linked into one directory, unless there are so many files that this would cost more than a
+few links for each of those appends.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import posixpath
 
 from twophase.catalogs.files import Files, data_files
 
-#: How many directories come between two looks.
+#: Number of new directories between two checks.
 DIRECTORIES = 100
-#: How many files may be linked for each directory that goes.
+#: Maximum number of files to link for each directory that is flattened.
 _FILES_A_DIRECTORY = 10
 
 
 def is_due(files: Files, location: str) -> bool:
-    """Whether the next append is to bring a table's files into one directory."""
+    """Whether the next append should link a table's files into one directory."""
     directories = files.count_directories(location)
     if directories == 0 or directories % DIRECTORIES:
         return False
@@ -26,7 +26,7 @@ def is_due(files: Files, location: str) -> bool:
 
 
 def flat_name(name: str) -> str:
-    """What a file of a subdirectory is called beside all others; its checksum is called after it."""
+    """Unique name in the flat directory for a file of a subdirectory; its checksum file is named after it."""
     directory, base = posixpath.split(name)
     if not directory:
         return name

@@ -1,15 +1,16 @@
-"""A metastore reached through HiveServer2 with PyHive: every change is a statement of SQL.
+"""A metastore reached through HiveServer2 with PyHive: every change is an SQL statement.
 
-SQL has no statement that sets location, columns and properties together, or the locations of many partitions; where
-that matters this metastore says so, and the recipes take a lower level. Tables with a LOCATION are EXTERNAL in SQL:
-dropping one leaves its files, which ``clean`` removes.
+No SQL statement sets location, columns and properties together, or the locations of several partitions. This metastore
+reports these limits, and publishes then have a lower level. Tables with a LOCATION are EXTERNAL in SQL: dropping one
+leaves its files, which ``clean`` removes.
 
-The server must speak Spark's SQL (the Thrift server of Spark, as of Kyuubi and of managed Spark services).
+The server must support Spark SQL (Spark's Thrift server, Kyuubi, or a managed Spark service).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +20,20 @@ import pyarrow as pa
 
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
-from twophase.catalogs.hive.layout import partition_key, partition_values
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HivePartition, HiveTable, Metastore
+from twophase.catalogs.hive.layout import HIDDEN_PREFIX, partition_key, partition_values
+from twophase.catalogs.hive.metastore import (
+    EXTERNAL,
+    MANAGED,
+    STAMP,
+    VIEW,
+    HivePartition,
+    HiveTable,
+    Located,
+    Metastore,
+    StampChangedError,
+    unfenced,
+)
+from twophase.catalogs.hive.options import Settings
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
@@ -30,10 +43,13 @@ from twophase.errors import (
 )
 from twophase.model import BucketSpec, quote
 
+#: The stamp of a table, in the text of SHOW TABLE EXTENDED.
+_STAMP = re.compile(rf"[\[ ]{re.escape(STAMP)}=([^],\n]+)")
 
-def open_metastore(catalog: str, options: Mapping[str, str]) -> Metastore:
-    """The metastore behind the options of a catalog; connects when first used."""
-    return HiveServer2Metastore(SqlClient(catalog, options))
+
+def open_metastore(settings: Settings) -> Metastore:
+    """Return the metastore that a catalog's settings name; it connects on first use."""
+    return HiveServer2Metastore(SqlClient(settings))
 
 
 class HiveServer2Metastore(Metastore):
@@ -44,7 +60,7 @@ class HiveServer2Metastore(Metastore):
     client : SqlClient
     """
 
-    #: Spark's server adds partitions in batches of this size.
+    #: Size of the batches in which Spark's server adds partitions.
     ADD_BATCH = 100
 
     def __init__(self, client: SqlClient) -> None:
@@ -71,6 +87,12 @@ class HiveServer2Metastore(Metastore):
         return self.ADD_BATCH
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        if ddl.VARIABLE in sql:
+            raise CatalogError(
+                f"HiveServer2 was not asked: a name in the statement holds {ddl.VARIABLE}, for which a server puts a "
+                "value of its own.",
+                hint="Rename the column.",
+            )
         with self._lock:
             return self._client.run(sql)
 
@@ -92,7 +114,7 @@ class HiveServer2Metastore(Metastore):
         if database in self.list_databases():
             if ignore_if_exists:
                 return
-            raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
+            raise DatabaseAlreadyExistsError(f"Database {database} already exists.", path=database)
         facts = dict(properties)
         comment, location = facts.pop("comment", None), facts.pop("location", None)
         sql = f"CREATE DATABASE {quote(database)}"
@@ -117,7 +139,7 @@ class HiveServer2Metastore(Metastore):
         try:
             self._run(f"DROP DATABASE {quote(database)} {'CASCADE' if cascade else 'RESTRICT'}")
         except CatalogError:
-            # A server that asks its metastore a second time is told that there is no such database.
+            # A server may call its metastore twice, and the second call finds no such database.
             if database in self.list_databases():
                 raise
 
@@ -135,13 +157,27 @@ class HiveServer2Metastore(Metastore):
             raise
         return _table(database, name, json.loads(rows[0][0]))
 
+    def located_tables(self, database: str) -> list[Located]:
+        found = []
+        for _, name, _, text in self._told_of_all(database):
+            table = _located(database, name, text)
+            if table is None:
+                described = self.get_table(database, name)
+                table = None if described is None else Located.of(described)
+            found += [] if table is None else [table]
+        return found
+
+    def _told_of_all(self, database: str) -> list[tuple[Any, ...]]:
+        """Describe all tables by one statement, with a text for each."""
+        return [row for row in self._run(f"SHOW TABLE EXTENDED IN {quote(database)} LIKE '*'") if not _temporary(row)]
+
     def create_table(self, table: HiveTable) -> None:
         try:
             self._run(ddl.create_table(table))
         except CatalogError as error:
             path = f"{table.database}.{table.name}"
             if _is(error, "TABLE_OR_VIEW_ALREADY_EXISTS"):
-                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+                raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
             raise
 
     def alter_table(self, table: HiveTable) -> None:
@@ -149,9 +185,14 @@ class HiveServer2Metastore(Metastore):
         now = self.get_table(table.database, table.name)
         if now is None:
             raise TableNotExistError(f"Table {name} does not exist.", path=name)
-        # The location first: it is the publish, the rest follows.
+        # The location first: setting it is the publish.
         if table.location and table.location != now.location:
             self._run(f"ALTER TABLE {name} SET LOCATION {ddl.literal(table.location)}")
+        self._set_facts(now, table)
+
+    def _set_facts(self, now: HiveTable, table: HiveTable) -> None:
+        """Set the properties and the comment; nothing else, so that a publish meanwhile stays."""
+        name = ddl.table_name(table.database, table.name)
         self._set_properties(name, now, table)
         if table.comment != now.comment and table.comment is not None:
             self._run(f"COMMENT ON TABLE {name} IS {ddl.literal(table.comment)}")
@@ -164,8 +205,13 @@ class HiveServer2Metastore(Metastore):
             keys = ", ".join(ddl.literal(key) for key in gone)
             self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ({keys})")
 
-    def alter_columns(self, table: HiveTable) -> None:
-        raise CatalogError("Through HiveServer2 the columns of a table cannot be set at once.")
+    def alter_definition(self, table: HiveTable) -> None:
+        now = self.get_table(table.database, table.name)
+        if now is None or now.stored_stamp != table.stored_stamp:
+            raise StampChangedError(f"{table.database}.{table.name}")
+        if not now.schema.equals(table.schema, check_metadata=True):
+            raise CatalogError("Through HiveServer2 the columns of a table cannot be set in one statement.")
+        self._set_facts(now, table)
 
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return False
@@ -184,7 +230,7 @@ class HiveServer2Metastore(Metastore):
             self._run(f"ALTER TABLE {ddl.table_name(database, name)} RENAME TO {ddl.table_name(database, new_name)}")
         except CatalogError as error:
             if _is(error, "ALREADY_EXISTS", "already exists"):
-                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+                raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
             if _is(error, "TABLE_OR_VIEW_NOT_FOUND"):
                 raise TableNotExistError(f"Table {database}.{name} does not exist.", path=path) from error
             raise
@@ -193,12 +239,14 @@ class HiveServer2Metastore(Metastore):
         self._run(f"DROP TABLE IF EXISTS {ddl.table_name(database, name)}")
 
     def forget_table(self, database: str, name: str) -> None:
-        # The kind cannot be changed by SQL. Tables of ours have a LOCATION and are external here; a managed one that
-        # was set aside was replaced, and its files may go.
+        # SQL cannot change the kind. Tables of ours have a LOCATION and are external here; a managed table with a
+        # backup was replaced, and its files may be removed.
         self.drop_table(database, name)
 
-    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
-        # The server's session remembers which files a table has.
+    def changed(
+        self, database: str, name: str, *, written: bool = False, counted: bool = True, seen: HiveTable | None = None
+    ) -> None:
+        # The server's session caches the file listing of a table.
         if self.get_table(database, name) is not None:
             self._run(f"REFRESH TABLE {ddl.table_name(database, name)}")
 
@@ -218,7 +266,7 @@ class HiveServer2Metastore(Metastore):
         )
 
     def _located_where(self, table: HiveTable, wanted: Callable[[dict[str, str]], bool]) -> list[HivePartition]:
-        """Partitions by their values: all names come in one answer, each location in one of its own."""
+        """Load partitions by their values: one statement for all names, and one for each location."""
         name = ddl.table_name(table.database, table.name)
         named = (partition_values(str(row[0]), table.partition_columns) for row in self._run(f"SHOW PARTITIONS {name}"))
         return [self._located(name, HivePartition(v, "")) for v in named if v is not None and wanted(v)]
@@ -268,6 +316,22 @@ def _table(database: str, name: str, facts: Mapping[str, Any]) -> HiveTable:
     )
 
 
+def _located(database: str, name: str, text: str) -> Located | None:
+    """Parse a table's location from a text description; None if the text is ambiguous, as a multi-line comment may be.
+
+    Also None for partitioned and hidden tables, which must be described in detail anyway.
+    """
+    lines = [line.partition(": ") for line in text.splitlines()]
+    facts = {key: [value for word, _, value in lines if word == key] for key in ("Type", "Location", "Database")}
+    if any(len(values) != 1 for values in facts.values()) or name.startswith(HIDDEN_PREFIX):
+        return None
+    if facts["Type"][0] not in (MANAGED, EXTERNAL) or any(word == "Partition Columns" for word, _, _ in lines):
+        return None
+    stamp = _STAMP.search(text)
+    kind, location = facts["Type"][0], _path(facts["Location"][0])
+    return Located(database, name, kind, location, stamp=None if stamp is None else unfenced(stamp[1]))
+
+
 def _buckets(facts: Mapping[str, Any]) -> BucketSpec | None:
     if not facts.get("num_buckets"):
         return None
@@ -297,7 +361,7 @@ def _type_text(kind: Mapping[str, Any]) -> str:
 
 
 def _nested(facts: Any, key: str) -> str:
-    """A value somewhere inside a description."""
+    """Find a value anywhere in a nested description."""
     if isinstance(facts, dict):
         if isinstance(facts.get(key), str):
             return str(facts[key])
@@ -306,7 +370,7 @@ def _nested(facts: Any, key: str) -> str:
 
 
 def _path(location: str) -> str:
-    """A location as a Hadoop path string."""
+    """Convert a location to a Hadoop path string."""
     from urllib.parse import unquote
 
     return unquote(location) if "%" in location else location

@@ -1,302 +1,321 @@
-"""What dead transactions left, versions past retention, and the place of a dropped table."""
+"""Leftovers of dead transactions, versions past their retention, and the location of a dropped table."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from twophase.catalog import Residue
+from twophase.catalog import Leftover
 from twophase.catalogs.files import Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable, Located
-from twophase.catalogs.hive.references import References, distinct
+from twophase.catalogs.hive.metastore import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
+from twophase.catalogs.hive.references import Looks, References, distinct
+from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
-if TYPE_CHECKING:
-    from twophase.catalogs.hive.catalog import HiveCatalog
-
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
-#: Why a version with live partitions is kept although no table is seen to refer to it.
+#: Reason to keep a version with live partitions to which no visible table refers.
 UNMARKED = "not all of it was replaced: its table was dropped, or is not to be seen from here"
-#: How often a database is looked at whose tables come and go meanwhile.
+#: Maximum number of attempts to list a database whose tables are created and dropped meanwhile.
 LOOKS = 3
 
 _Found = TypeVar("_Found")
 
 
 class Housekeeping:
-    """Finds and removes only what carries our stamp and what no table refers to."""
+    """Finder and remover of leftovers: only those that carry our stamp and that no table refers to."""
 
-    def __init__(self, catalog: HiveCatalog) -> None:
-        self._catalog = catalog
+    def __init__(self, store: HiveStore) -> None:
+        self._store = store
 
     # -- finding -------------------------------------------------------------------------------------------------
 
-    def residues(self, live: frozenset[str]) -> list[Residue]:
-        """Residues of all databases, the hidden tables included; these come first, and then hold nothing any more."""
-        # Directories first: one that is published meanwhile is then seen as referred to.
+    def leftovers(self, live: frozenset[str]) -> list[Leftover]:
+        """Find the leftovers of all databases; hidden tables come first, and their references no longer count."""
+        # Directories first: if one is published meanwhile, its table's reference is seen afterwards.
         directories = distinct(self._in_each_database(self._directories))
-        tables = list(self._in_each_database(self._places))
-        hidden = self._hidden_tables([table for table, _ in tables], live)
-        going = {residue.location for residue in hidden}
-        used = _references((table, places) for table, places in tables if f"{table.database}.{table.name}" not in going)
+        tables = list(self._in_each_database(self._tables))
+        hidden = self._hidden_tables(tables, live)
+        going = frozenset(leftover.location for leftover in hidden)
+        staying = (table for table in tables if _name(table) not in going)
+        used = Looks((t.location for t in staying if t.location), lambda: self._all_references(going))
         found = (self._judge(directory, used, live) for directory in directories)
-        return [*hidden, *(residue for residue in found if residue is not None)]
+        return [*hidden, *(leftover for leftover in found if leftover is not None)]
 
     def _in_each_database(self, look: Callable[[str], Iterable[_Found]]) -> Iterator[_Found]:
-        """What a look at each database finds; one that somebody drops meanwhile holds nothing any more."""
-        for database in self._catalog.list_databases():
+        """Collect the results of ``look`` for each database; one that is dropped meanwhile has none."""
+        for database in self._store.metastore.list_databases():
             for looks in range(LOOKS):
                 try:
                     found = list(look(database))
                     break
                 except Exception:
-                    if database not in self._catalog.list_databases():
+                    if database not in self._store.metastore.list_databases():
                         found = []
                         break
-                    # A table that is dropped or renamed under a look: the next one finds it gone, or by its new name.
+                    # A table was dropped or renamed meanwhile: the next attempt sees that.
                     if looks == LOOKS - 1:
                         raise
             yield from found
 
     def strangers(self) -> list[str]:
-        """A sentence for each other metastore that has tables in the directories of our databases."""
+        """Report each other metastore that has tables in the directories of our databases, in a sentence."""
         found = {}
         for directory in distinct(self._in_each_database(self._directories)):
-            stamp = layout.read_stamp(self._catalog.files, directory)
-            if stamp is not None and self._is_strange(stamp):
+            stamp = layout.read_stamp(self._store.files, directory)
+            if stamp is not None and self._is_foreign(stamp):
                 found[str(stamp[identity.STORE])] = directory
-        ours = self._catalog.metastore.identity
+        ours = self._store.metastore.identity
         return [str(identity.refusal(directory, theirs, ours)) for theirs, directory in sorted(found.items())]
 
-    def _is_strange(self, stamp: dict[str, Any]) -> bool:
-        """Whether a catalog of this name made it, over another metastore."""
-        ours = stamp.get("catalog") == self._catalog.name
-        return ours and identity.is_other(stamp.get(identity.STORE), self._catalog.metastore.identity)
+    def _is_foreign(self, stamp: dict[str, Any]) -> bool:
+        """Whether a catalog of this name wrote the stamp, over another metastore."""
+        ours = stamp.get("catalog") == self._store.name
+        return ours and identity.is_other(stamp.get(identity.STORE), self._store.metastore.identity)
 
     def _tables(self, database: str) -> list[Located]:
-        return [table for table in self._catalog.metastore.located_tables(database) if table.kind != VIEW]
+        return [table for table in self._store.metastore.located_tables(database) if table.kind != VIEW]
 
     def _directories(self, database: str) -> Iterator[str]:
-        """Version directories, and directories of tables (and of partitions) that were pointed away."""
-        files = self._catalog.files
-        home = self._catalog.database_location(database)
+        """Version directories, and superseded directories of tables and partitions."""
+        files = self._store.files
+        home = self._store.database_location(database)
         beside = sorted({parent(str(table.location)) for table in self._tables(database) if table.location})
         for root in distinct(join(place, layout.ROOT) for place in (home, *beside)):
             for table in _subdirectories(files, root):
-                yield from self._below(table)
+                if base_name(table) != layout.SAVEPOINTS:  # The timeline knows what these are needed for.
+                    yield from self._below(table)
         for table in _subdirectories(files, home):
             if base_name(table) != layout.ROOT:
                 yield from self._marked(table)
 
     def _below(self, table_root: str) -> Iterator[str]:
-        for version in _subdirectories(self._catalog.files, table_root):
+        for version in _subdirectories(self._store.files, table_root):
             yield version
             yield from (directory for directory in self._marked(version) if directory != version)
 
     def _marked(self, directory: str) -> Iterator[str]:
-        """Directories that carry a retired mark, from here down."""
-        for entry in self._catalog.files.list(directory, links=False):
-            if entry.is_file and entry.base == layout.RETIRED_FILE:
+        """Directories with a superseded mark: this one and those below it."""
+        for entry in self._store.files.list(directory, links=False):
+            if entry.is_file and entry.base == layout.SUPERSEDED_FILE:
                 yield join(directory, entry.name).rpartition("/")[0]
 
     def _places(self, database: str) -> Iterator[tuple[Located, list[str]]]:
-        """Each table, with the locations that it and its partitions refer to."""
+        """Each table, with its location and those of its partitions."""
         for table in self._tables(database):
-            parts = self._catalog.metastore.partition_locations(table) if table.partition_columns else []
+            parts = self._store.metastore.partition_locations(table) if table.partition_columns else []
             yield table, [*([table.location] if table.location else []), *parts]
 
-    def _judge(self, directory: str, used: References, live: frozenset[str]) -> Residue | None:
-        """What a directory is that no table is seen to refer to, by the marks in it."""
-        files = self._catalog.files
+    def _judge(self, directory: str, used: Looks, live: frozenset[str]) -> Leftover | None:
+        """Return the leftover that a directory is, according to its marks; None if it is not one.
+
+        Its own marks are checked first, as partitions are loaded only for a directory that could be removed.
+        """
+        files = self._store.files
         stamp = layout.read_stamp(files, directory)
-        if stamp is not None and self._is_strange(stamp):
-            return self._strange(directory, stamp)
-        if used.hold(directory):
+        if stamp is not None and self._is_foreign(stamp):
+            return self._foreign(directory, stamp)
+        if used.a_table_holds(directory):
             return None
-        retired = layout.read_retired(files, directory)
-        if retired is not None:
-            return self._judge_retired(directory, retired)
+        mark = layout.read_superseded(files, directory)
+        if mark is not None:
+            return None if self._has_retention(mark.since) else self._judge_superseded(directory, mark, used)
         if stamp is None:
-            return self._judge_late(directory, live)
-        if stamp["transaction_id"] in live or stamp.get("catalog") != self._catalog.name:
+            return self._judge_late(directory, live, used)
+        if stamp["transaction_id"] in live or stamp.get("catalog") != self._store.name or used.hold(directory):
             return None
         published = layout.read_published(files, directory)
         return self._judge_staged(directory, stamp) if published is None else self._judge_published(directory, stamp)
 
-    def _judge_staged(self, directory: str, stamp: dict[str, Any]) -> Residue | None:
-        withdrawn = layout.withdrawn_since(self._catalog.files, directory)
-        if withdrawn is not None and self._has_retention(self._last_part_unneeded(directory, withdrawn)):
+    def _judge_staged(self, directory: str, stamp: dict[str, Any]) -> Leftover | None:
+        quarantined = layout.quarantined_since(self._store.files, directory)
+        if quarantined is not None and self._has_retention(self._last_part_unneeded(directory, quarantined)):
             return None
-        # Whether a create was published, only the metastore tells, and it may not tell this user of all its tables.
-        size, since = self._catalog.files.size(directory), float(stamp.get("created", 0))
-        return Residue(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True, unmarked=True)
+        # Only the metastore knows if a create was published, and it may not show this user all its tables.
+        size, since = self._store.files.size(directory), float(stamp.get("created", 0))
+        return Leftover(STAGING, directory, size, str(stamp["transaction_id"]), since, holds_rows=True, unmarked=True)
 
-    def _judge_published(self, directory: str, stamp: dict[str, Any]) -> Residue | None:
-        """A version whose partitions were replaced one by one, perhaps not all of them."""
-        published = layout.read_published(self._catalog.files, directory)
+    def _judge_published(self, directory: str, stamp: dict[str, Any]) -> Leftover | None:
+        """Judge a published version whose partitions were replaced one by one, perhaps not all of them."""
+        published = layout.read_published(self._store.files, directory)
         assert published is not None
         unneeded = self._last_part_unneeded(directory, published.since)
         if self._has_retention(unneeded):
             return None
-        kept = None if layout.is_spent(self._catalog.files, directory) else UNMARKED
-        size = self._catalog.files.size(directory)
-        return Residue(VERSION, directory, size, published.transaction_id, unneeded, kept=kept)
+        kept = None if layout.is_spent(self._store.files, directory) else UNMARKED
+        size = self._store.files.size(directory)
+        return Leftover(VERSION, directory, size, published.transaction_id, unneeded, kept=kept)
 
     def _has_retention(self, since: float) -> bool:
-        return since + self._catalog.environment.retention > time.time()
+        return since + self._store.environment.retention > time.time()
 
-    def _judge_late(self, directory: str, live: frozenset[str]) -> Residue | None:
-        transaction_id = layout.late_writer(self._catalog.files, directory)
-        if transaction_id is None or transaction_id in live:
+    def _judge_late(self, directory: str, live: frozenset[str], used: Looks) -> Leftover | None:
+        transaction_id = layout.late_writer(self._store.files, directory)
+        if transaction_id is None or transaction_id in live or used.hold(directory):
             return None
-        size = self._catalog.files.size(directory)
-        return Residue(STAGING, directory, size, transaction_id, 0.0, unmarked=True)
+        size = self._store.files.size(directory)
+        return Leftover(STAGING, directory, size, transaction_id, 0.0, unmarked=True)
 
-    def _strange(self, directory: str, stamp: dict[str, Any]) -> Residue:
-        """Listed, and kept: whether a table of the other metastore needs it cannot be seen from here."""
+    def _foreign(self, directory: str, stamp: dict[str, Any]) -> Leftover:
+        """Return a leftover that is listed but kept, as a table of the other metastore may need it."""
         why = f"it belongs to {identity.in_words(str(stamp[identity.STORE]))}"
         since = float(stamp.get("created", 0))
-        return Residue(STAGING, directory, 0, str(stamp["transaction_id"]), since, kept=why)
+        return Leftover(STAGING, directory, 0, str(stamp["transaction_id"]), since, kept=why)
 
     def _last_part_unneeded(self, directory: str, since: float) -> float:
-        """When the last part of a version came to be unneeded, where the version itself did at ``since``."""
-        parts = (layout.read_retired(self._catalog.files, part) for part in self._marked(directory))
+        """Time when the last part of a version became unneeded, given ``since`` for the version itself."""
+        parts = (layout.read_superseded(self._store.files, part) for part in self._marked(directory))
         return max([since, *(part.since for part in parts if part is not None)])
 
-    def _judge_retired(self, directory: str, retired: layout.Retired) -> Residue | None:
-        if self._has_retention(retired.since):
+    def _judge_superseded(self, directory: str, mark: layout.SupersededMark, used: Looks) -> Leftover | None:
+        if used.hold(directory):
             return None
-        files = self._catalog.files
-        kept = None if layout.is_trusted(files, directory, layout.RETIRED_FILE) else layout.UNTRUSTED
-        return Residue(VERSION, directory, files.size(directory), retired.transaction_id, retired.since, kept=kept)
+        files = self._store.files
+        kept = None if layout.is_trusted(files, directory, layout.SUPERSEDED_FILE) else layout.UNTRUSTED
+        return Leftover(VERSION, directory, files.size(directory), mark.transaction_id, mark.since, kept=kept)
 
-    def _hidden_tables(self, tables: list[Located], live: frozenset[str]) -> list[Residue]:
-        # A table that was set aside is the user's old table, with the stamp of whoever published that: only the
-        # transaction that set it aside knows whether it must come back.
-        ours = (t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and not layout.is_aside(t.name))
+    def _hidden_tables(self, tables: list[Located], live: frozenset[str]) -> list[Leftover]:
+        # A backup is the user's old table, with the stamp of the transaction that published that table: only the
+        # transaction that made the backup knows if it must be restored.
+        ours = (t for t in tables if t.name.startswith(layout.HIDDEN_PREFIX) and self._is_unneeded(t))
         hidden = [table for table in ours if table.stamp and table.stamp not in live]
-        return [Residue(METADATA, f"{t.database}.{t.name}", 0, str(t.stamp), 0.0) for t in hidden]
+        return [Leftover(METADATA, _name(t), 0, str(t.stamp), 0.0) for t in hidden]
+
+    def _is_unneeded(self, hidden: Located) -> bool:
+        """Whether a hidden table of a dead transaction is of no use any more."""
+        if not layout.is_backup(hidden.name):
+            return True
+        return hidden.location is not None and self._is_old_fence(hidden.database, hidden.name, hidden.location)
+
+    def _is_old_fence(self, database: str, name: str, location: str) -> bool:
+        """Whether a table only keeps its name from a delayed call that can no longer come."""
+        since = layout.quarantined_since(self._store.files, location)
+        if since is None or self._has_retention(since):
+            return False
+        found = self._store.metastore.get_table(database, name)
+        return found is not None and PLACEHOLDER in found.properties
 
     # -- removing ------------------------------------------------------------------------------------------------
 
-    def remove(self, residues: Iterable[Residue]) -> Iterator[Exception | None]:
-        """Remove residues, after looking once more whether they still are that; why one was not, for each in turn."""
+    def remove(self, leftovers: Iterable[Leftover]) -> Iterator[Exception | None]:
+        """Remove leftovers, after checking each again; yield the error, or None, for each in turn."""
         used: References | None = None
-        for residue in residues:
+        for leftover in leftovers:
             try:
-                if residue.kind == METADATA:
-                    self._remove_hidden(residue)
+                if leftover.kind == METADATA:
+                    self._remove_hidden(leftover)
                 else:
                     used = self._all_references() if used is None else used
-                    self._remove_directory(residue, used)
+                    self._remove_directory(leftover, used)
             except Exception as error:
                 yield error
             else:
                 yield None
 
-    def _remove_directory(self, residue: Residue, used: References) -> None:
-        files, directory = self._catalog.files, residue.location
+    def _remove_directory(self, leftover: Leftover, used: References) -> None:
+        files, directory = self._store.files, leftover.location
         if not files.exists(directory):
             return
         if used.hold(directory):
             raise CatalogError(f"{directory} is in use by a table: it was not removed.")
-        if layout.read_retired(files, directory) is not None:
-            layout.remove_retired(files, directory)
-        elif self._is_still(residue):
+        if layout.read_superseded(files, directory) is not None:
+            layout.remove_superseded(files, directory)
+        elif self._is_still(leftover):
             files.remove_tree(directory)
-        self._catalog.remove_if_unused(directory)
+        self._store.remove_if_unused(directory)
 
-    def _is_still(self, residue: Residue) -> bool:
-        """Whether a directory without a retired mark is what the residue says."""
-        files, directory = self._catalog.files, residue.location
+    def _is_still(self, leftover: Leftover) -> bool:
+        """Whether a directory without a superseded mark is still the leftover that was found."""
+        files, directory = self._store.files, leftover.location
         stamp = layout.read_stamp(files, directory)
         if stamp is None:
-            return layout.late_writer(files, directory) == residue.transaction_id
+            return layout.late_writer(files, directory) == leftover.transaction_id
         published = layout.read_published(files, directory)
         if published is not None:
-            return published.transaction_id == residue.transaction_id and layout.is_spent(files, directory)
-        return bool(stamp["transaction_id"] == residue.transaction_id)
+            return published.transaction_id == leftover.transaction_id and layout.is_spent(files, directory)
+        return bool(stamp["transaction_id"] == leftover.transaction_id)
 
-    def _all_references(self) -> References:
-        return _references(self._in_each_database(self._places))
+    def _all_references(self, but: frozenset[str] = frozenset()) -> References:
+        """Load the references of all tables and partitions, except those of some tables."""
+        found = self._in_each_database(self._places)
+        return References(place for table, places in found if _name(table) not in but for place in places)
 
-    def _remove_hidden(self, residue: Residue) -> None:
-        database, _, name = residue.location.partition(".")
-        table = self._catalog.metastore.get_table(database, name)
-        if layout.is_aside(name):
+    def _remove_hidden(self, leftover: Leftover) -> None:
+        database, _, name = leftover.location.partition(".")
+        table = self._store.metastore.get_table(database, name)
+        if table is None or (layout.is_backup(name) and PLACEHOLDER not in table.properties):
             return
-        if table is not None and table.stamp == residue.transaction_id and name.startswith(layout.HIDDEN_PREFIX):
-            self._catalog.metastore.forget_table(database, name)
+        if table.stamp == leftover.transaction_id and name.startswith(layout.HIDDEN_PREFIX):
+            self._store.metastore.forget_table(database, name)
 
     # -- a dropped table -----------------------------------------------------------------------------------------
 
     def table_dropped(self, path: ObjectPath) -> None:
-        """Give the default location of a dropped table free. Its replaced versions are left to ``clean``.
+        """Free the default location of a dropped table. Its replaced versions are left to ``clean``.
 
-        Other tables are looked at only where rows are left that somebody may have made a table of.
+        Other tables are checked only if rows are left, over which another writer may have created a table.
         """
-        if self._catalog.find(path) is not None or not self._catalog.database_exists(path.database):
+        if self._store.find(path) is not None or not self._store.metastore.database_exists(path.database):
             return
-        files, home = self._catalog.files, self._catalog.default_location(path)
+        files, home = self._store.files, self._store.default_location(path)
         entries = files.list(home, links=False)
         marked = sorted(set(self._marked(home)), key=lambda directory: -directory.count("/"))
         used = self._all_references() if marked and any(data_entries(entries)) else None
         for directory in marked:
             if used is None or not used.hold(directory):
-                layout.remove_retired(files, directory)
+                layout.remove_superseded(files, directory)
         if marked and (used is None or not used.hold(home)):
-            self._remove_husk(home)
+            self._remove_empty_root(home)
         root = join(layout.tables_root(parent(home)), path.name)
         if files.exists(root):
             files.remove_if_empty(root)
 
     def leave_to_clean(self, table: HiveTable) -> None:
-        """Mark the version of a dropped table that its metastore has not removed: those of EXTERNAL ones it keeps.
+        """Mark the version of a dropped table if the metastore has not removed it, as for EXTERNAL tables.
 
-        By the version's own stamp: that of the table may be copied with its definition.
+        The version's own stamp decides, as the table's may have been copied with a definition.
         """
-        files, location = self._catalog.files, str(table.location)
+        files, location = self._store.files, str(table.location)
         if not layout.is_in_version(location):
             return
         stamp = layout.stamp_above(files, location)
-        if stamp is None or stamp.get("catalog") != self._catalog.name or self._is_strange(stamp):
+        if stamp is None or stamp.get("catalog") != self._store.name or self._is_foreign(stamp):
             return
         if stamp.get("path") == ObjectPath.of(table.database, table.name).to_document():
-            layout.retire(files, location, str(stamp["transaction_id"]))
+            layout.supersede(files, location, str(stamp["transaction_id"]))
 
-    # -- partitions by their directories -----------------------------------------------------------------------------
+    # -- partition discovery -------------------------------------------------------------------------------------
 
     def partitions_sought(self, path: ObjectPath) -> None:
-        """Remove what replaced partitions left below a table's directory; readers of it lose it, as in stock Spark."""
-        table = self._catalog.find(path)
+        """Remove replaced partitions below a table's directory; readers in flight lose them, as in stock Spark."""
+        table = self._store.find(path)
         if table is None or table.kind != MANAGED or not table.partitioned:
             return
-        parts = self._catalog.metastore.partition_locations(Located.of(table))
+        parts = self._store.metastore.partition_locations(Located.of(table))
         used = References([str(table.location), *parts])
         for directory in list(self._marked(str(table.location))):
             if not used.hold(directory):
-                layout.remove_retired(self._catalog.files, directory)
+                layout.remove_superseded(self._store.files, directory)
 
     # -- a renamed table -----------------------------------------------------------------------------------------
 
     def table_renamed(self, path: ObjectPath) -> None:
-        """Point Spark back at the files of a table that stock Spark has renamed without them."""
+        """Fix the location of a table that stock Spark has renamed without its files."""
         lost = self._lost(path.database, path.name)
-        table = self._catalog.find(path)
+        table = self._store.find(path)
         if lost is not None and table is not None:
-            self._catalog.metastore.alter_table(replace(table, location=lost))
-            self._catalog.metastore.changed(path.database, path.name)
+            self._store.metastore.alter_table(replace(table, location=lost))
+            self._store.metastore.changed(path.database, path.name)
 
     def lost_tables(self) -> list[str]:
-        """Sentences about tables that Spark reads at a wrong place, with the statement that cures each."""
+        """Report tables that Spark reads at a wrong location, each with the statement that fixes it."""
         return list(self._in_each_database(self._lost_tables_of))
 
     def _lost_tables_of(self, database: str) -> Iterator[str]:
-        for name in self._catalog.list_tables(database):
+        for name in self._store.list_tables(database):
             if (lost := self._lost(database, name)) is not None:
                 yield (
                     f"Spark looks for the files of {database}.{name} where they are not; a rename by a session "
@@ -304,17 +323,17 @@ class Housekeeping:
                 )
 
     def _lost(self, database: str, name: str) -> str | None:
-        """Where a version of ours is that Hive knows and Spark does not."""
-        table = self._catalog.metastore.get_table(database, name)
+        """Location of a version of ours that Hive has for a table and Spark does not; None if there is none."""
+        table = self._store.metastore.get_table(database, name)
         if table is None or table.kind == VIEW or table.stamp is None:
             return None
-        lost = self._catalog.metastore.lost_location(database, name)
-        # By its place, not by its stamp: a TRUNCATE or an overwrite of stock Spark's removes that with all other files.
+        lost = self._store.metastore.lost_location(database, name)
+        # Detected by its path, not by its stamp: stock Spark's TRUNCATE or overwrite removes the stamp with all files.
         return lost if lost is not None and layout.is_version_place(lost) else None
 
-    def _remove_husk(self, home: str) -> None:
-        """A directory of a pointed-away table that holds only marks of Spark's own jobs, if anything."""
-        files = self._catalog.files
+    def _remove_empty_root(self, home: str) -> None:
+        """Remove a table's old directory if it is empty, or holds only the success markers of Spark jobs."""
+        files = self._store.files
         entries = [entry for entry in files.list(home) if entry.is_file]
         if all(entry.base in ("_SUCCESS", "._SUCCESS.crc") for entry in entries):
             for entry in entries:
@@ -324,11 +343,12 @@ class Housekeeping:
             files.remove_if_empty(home)
 
 
-def _references(tables: Iterable[tuple[Located, list[str]]]) -> References:
-    return References(place for _, places in tables for place in places)
+def _name(table: Located) -> str:
+    """Name of a table, as in a leftover."""
+    return f"{table.database}.{table.name}"
 
 
 def _subdirectories(files: Files, directory: str) -> list[str]:
-    """Directories in a directory; what a symbolic link leads to is none."""
+    """Subdirectories of a directory, without symbolic links."""
     entries = files.list(directory, recursive=False, links=False)
     return [join(directory, entry.name) for entry in entries if not entry.is_file]

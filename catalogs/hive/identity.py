@@ -1,8 +1,8 @@
-"""Which metastore a catalog stands on, so that nobody judges the tables of one by looking into another.
+"""The identity of a catalog's metastore, so that the tables of one metastore are never judged by another.
 
-A version directory that no table of *this* metastore refers to may be the live version of a table of *that* one, and
-a publish that cannot be seen here may be there. So whatever is staged names its metastore, and only over the same one
-is it recovered or cleaned.
+A version directory without a reference in *this* metastore may be the live version of a table of *another* one, and a
+publish that is not visible here may be visible there. Therefore everything that is staged names its metastore, and is
+recovered or cleaned only with the same one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twophase.errors import ConfigurationError
-from twophase.liveness import Owner, this_process
+from twophase.timeline.owners import Owner, this_process
 
 #: Key in stamps and documents.
 STORE = "metastore"
@@ -22,13 +22,13 @@ _MEMORY = "memory:"
 
 
 def of_memory() -> str:
-    """Identity of a catalog that lives in this process, and ends with it."""
+    """Identity of a catalog in the memory of this process, which ends with it."""
     owner = this_process()
     return _MEMORY + json.dumps([owner.host, owner.boot_id, owner.pid, owner.pid_started])
 
 
 def of_services(uris: str) -> str:
-    """Identity of a Hive metastore service, from ``hive.metastore.uris``; the order of several says nothing."""
+    """Identity of a Hive metastore service, from ``hive.metastore.uris``; the order of several URIs does not matter."""
     return "service:" + ",".join(sorted(uri.strip() for uri in uris.split(",") if uri.strip()))
 
 
@@ -40,7 +40,7 @@ def of_database(url: str, directory: str) -> str:
     url : str
         ``javax.jdo.option.ConnectionURL``.
     directory : str
-        Where Derby looks for a database that is given by a relative path.
+        The directory in which Derby resolves a relative database path.
     """
     if url.strip().startswith("jdbc:derby:memory:"):
         return of_memory()
@@ -53,12 +53,12 @@ def of_database(url: str, directory: str) -> str:
 
 
 def is_embedded(identity: str) -> bool:
-    """Whether all of the metastore, its database too, lives in one process at a time, and ends with it."""
+    """Whether the metastore, including its database, runs in one process at a time, and ends with it."""
     return identity.startswith((_MEMORY, "derby:"))
 
 
 def in_words(identity: str) -> str:
-    """For people."""
+    """Describe an identity for messages."""
     kind, _, rest = identity.partition(":")
     if kind == "memory":
         host, _, pid, _ = json.loads(rest)
@@ -68,9 +68,9 @@ def in_words(identity: str) -> str:
 
 
 def is_other(theirs: Any, ours: str) -> bool:
-    """Whether something belongs to another metastore, which may be in use.
+    """Whether an identity is that of another metastore, which may be in use.
 
-    What a catalog in memory held is gone with its process: then anybody may tidy up after it.
+    An in-memory catalog ends with its process; then anyone may clean up its leftovers.
     """
     if not theirs or not ours or theirs == ours:
         return False
@@ -81,7 +81,7 @@ def is_other(theirs: Any, ours: str) -> bool:
 
 
 def refusal(what: str, theirs: str, ours: str, **facts: Any) -> ConfigurationError:
-    """The error for what belongs to another metastore."""
+    """Return the error for an object of another metastore."""
     return ConfigurationError(
         f"{what} belongs to {in_words(theirs)}; this session stands on {in_words(ours)}. Nothing was touched.",
         hint="Run it with the metastore settings of the job: in its directory, with its hive-site.xml, or with --conf "
@@ -92,12 +92,12 @@ def refusal(what: str, theirs: str, ours: str, **facts: Any) -> ConfigurationErr
 
 
 def check_document(document: Mapping[str, Any], ours: str) -> None:
-    """Refuse to work on a participant of another metastore.
+    """Refuse a participant of another metastore.
 
     Raises
     ------
     ConfigurationError
-        It is of another one, which may be in use.
+        It belongs to another metastore, which may be in use.
     """
     theirs = document.get(STORE)
     if is_other(theirs, ours):

@@ -1,18 +1,21 @@
-"""Where versions of a table live, and the stamps that say who made them.
+"""Paths of the versions of a table, and the stamps that name their owners.
 
 ::
 
     <database location>/.twophase/<table>/<transaction id>-<ordinal>/        a version, never inside a live one
                                               _twophase.json                 owner stamp
                                               part-00000-...                 Spark's own files
-                                              _twophase_manifest.json        what the publish does, for recovery
-                                              _twophase_own.json             which files its own statement wrote
-                                              _twophase_withdrawn.json       rolled back; a server may still point at it
-    <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a table's own directory, where the
-                                              partitions that twophase wrote lie elsewhere
+                                              _twophase_manifest.json        changes of the publish, for recovery
+                                              _twophase_own.json             names of the files its statement wrote
+                                              _twophase_replaced.json        former partitions, for snapshot reads
+                                              _twophase_withdrawn.json       rolled back; a delayed call may need it
+    <database location>/.twophase/<table>/<transaction id>-<ordinal>.root/   a partitioned table's own directory, if
+                                              the partitions that twophase wrote are elsewhere
+    .twophase/.savepoints/<savepoint>/<database>/<table>/   beside the databases: what a named savepoint keeps
+        _twophase_savepoint.json              of which savepoint, and the table's definition
     any directory that was replaced           _twophase_retired.json         by whom, when, and which files it held
 
-Names that begin with an underscore are no data to Spark, Hive and Trino.
+Spark, Hive and Trino ignore files whose names begin with an underscore.
 """
 
 from __future__ import annotations
@@ -31,30 +34,37 @@ from twophase.errors import CatalogError
 
 ROOT = ".twophase"
 STAMP_FILE = "_twophase.json"
-RETIRED_FILE = "_twophase_retired.json"
+SUPERSEDED_FILE = "_twophase_retired.json"
 PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
-WITHDRAWN_FILE = "_twophase_withdrawn.json"
+QUARANTINED_FILE = "_twophase_withdrawn.json"
 OWN_FILE = "_twophase_own.json"
+REPLACED_FILE = "_twophase_replaced.json"
+#: Directory of what savepoints keep, and the file that says of which savepoint a kept table is.
+SAVEPOINTS = ".savepoints"
+SAVEPOINT_FILE = "_twophase_savepoint.json"
 _ROOT_SUFFIX = ".root"
-#: Where Spark's and Hive's tasks write before their job commits.
+#: Directories to which Spark's and Hive's tasks write before their job commits.
 _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
-_MARKS = frozenset({STAMP_FILE, RETIRED_FILE, PUBLISHED_FILE, MANIFEST_FILE, WITHDRAWN_FILE, OWN_FILE})
-#: Why a directory is kept that somebody else has marked.
+#: All files that are written beside rows, as documents.
+DOCUMENTS = frozenset(
+    {STAMP_FILE, SUPERSEDED_FILE, PUBLISHED_FILE, MANIFEST_FILE, QUARANTINED_FILE, OWN_FILE, REPLACED_FILE}
+)
+#: Reason to keep a directory that another user has marked.
 UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
-#: Tables with this prefix are staging: never listed, never a user's.
+#: Prefix of hidden tables, which are never listed and never a user's.
 HIDDEN_PREFIX = "__twophase_"
-#: Role of a hidden table that holds what is being replaced.
-ASIDE = "aside"
-#: Role of one that holds the definition which an undone replace brings back.
+#: Role of the hidden table that is the backup of a replaced table, or a table that is being dropped.
+BACKUP = "aside"
+#: Role of the hidden table with the old definition, restored when a replace is undone.
 BEFORE = "before"
-#: Roles of those that are of use only until the publish is settled.
+#: Roles of the hidden tables that are needed only until the publish has ended.
 HELPERS = ("write", "table", "read", BEFORE)
 
 
 @dataclass(frozen=True)
-class Retired:
-    """What a retired mark says."""
+class SupersededMark:
+    """Contents of a superseded mark."""
 
     transaction_id: str
     since: float
@@ -63,14 +73,14 @@ class Retired:
 
 @dataclass(frozen=True)
 class Published:
-    """Who said that a version was published, and when: its own transaction, or a later one that took the table away."""
+    """Contents of a published mark, written by the version's transaction or by a later one that moved the table."""
 
     transaction_id: str
     since: float
 
 
 def tables_root(database_location: str) -> str:
-    """The directory that holds the versions of all tables of a database."""
+    """Directory of the versions of all tables of a database."""
     return join(database_location, ROOT)
 
 
@@ -80,34 +90,34 @@ def version_name(transaction_id: str, ordinal: int) -> str:
 
 
 def version_of(home: str, transaction_id: str, ordinal: int) -> str:
-    """Where a participant stages: beside the other versions of the table whose default location is ``home``."""
+    """Staging path of a participant: beside the other versions of the table whose default location is ``home``."""
     return join(tables_root(parent(home)), base_name(home), version_name(transaction_id, ordinal))
 
 
 def version_beside(location: str, transaction_id: str, ordinal: int) -> str:
-    """Staging for a table whose files must end at ``location``: beside it, on the same filesystem."""
+    """Staging path for a table whose files are moved to ``location``: beside it, on the same filesystem."""
     return join(parent(location), ROOT, base_name(location), version_name(transaction_id, ordinal))
 
 
 def empty_beside(version: str) -> str:
-    """The directory without rows beside a version."""
+    """The empty directory beside a version."""
     return version + ".empty"
 
 
 def is_version_place(location: str) -> bool:
-    """Whether a directory lies where only versions of ours do."""
+    """Whether a directory is at a path that only versions of ours have."""
     return base_name(parent(parent(location))) == ROOT
 
 
 def is_in_version(location: str) -> bool:
-    """Whether a directory is a version of ours or lies in one."""
+    """Whether a directory is a version of ours, or is inside one."""
     return f"/{ROOT}/" in normal(location)
 
 
 def tail_of(location: str) -> tuple[str, ...] | None:
-    """Table, version and what is below, of a directory that is a version or lies in one; None for any other.
+    """Path components from the table on, of a directory that is a version or inside one; None for any other.
 
-    A version's name holds its transaction: the same tail is the same version, by whatever way it was reached.
+    As a version's name contains its transaction, the same tail means the same version, however its path is spelled.
     """
     _, found, tail = normal(location).rpartition(f"/{ROOT}/")
     parts = tuple(tail.split("/"))
@@ -115,52 +125,52 @@ def tail_of(location: str) -> tuple[str, ...] | None:
 
 
 def root_of(version: str) -> str:
-    """The directory beside a version that is a partitioned table's own, and holds no partition of ours."""
+    """The empty root beside a version: a partitioned table's own directory, which holds no partition of ours."""
     return version + _ROOT_SUFFIX
 
 
 def is_root(location: str) -> bool:
-    """Whether a table's directory is one of :func:`root_of`."""
+    """Whether a table's directory is a result of :func:`root_of`."""
     return is_version_place(location) and base_name(location).endswith(_ROOT_SUFFIX)
 
 
 def hidden_name(role: str, transaction_id: str, ordinal: int) -> str:
-    """Name of a hidden table; short enough for any metastore, and the same at every call."""
+    """Name of a hidden table; short enough for any metastore, and deterministic."""
     digest = hashlib.sha256(f"{transaction_id}-{ordinal}".encode()).hexdigest()[:24]
     return f"{HIDDEN_PREFIX}{role}_{digest}"
 
 
-def is_aside(name: str) -> bool:
-    """Whether a hidden table is a user's table that a replace has set aside."""
-    return name.startswith(f"{HIDDEN_PREFIX}{ASIDE}_")
+def is_backup(name: str) -> bool:
+    """Whether a hidden table is the backup of a user's table, made by a replace or a drop."""
+    return name.startswith(f"{HIDDEN_PREFIX}{BACKUP}_")
 
 
 # -- stamps ------------------------------------------------------------------------------------------------------------
 
 
 def write_stamp(files: Files, version: str, facts: dict[str, Any]) -> None:
-    """Make a version's directory with its owner stamp; ours already: nothing happens."""
+    """Create a version's directory with its owner stamp. Idempotent."""
     files.make_directory(version)
     if files.read_json(join(version, STAMP_FILE)) is None:
         files.write_json(join(version, STAMP_FILE), {**facts, "created": time.time()})
 
 
 def read_stamp(files: Files, directory: str) -> dict[str, Any] | None:
-    """The owner stamp of a directory; None for a foreign one."""
+    """Read the owner stamp of a directory; None for a foreign directory."""
     stamp = files.read_json(join(directory, STAMP_FILE))
     return stamp if isinstance(stamp, dict) and "transaction_id" in stamp else None
 
 
 def owned_by(files: Files, directory: str, transaction_id: str) -> bool:
-    """Whether this very transaction made the directory."""
+    """Whether this transaction made the directory."""
     stamp = read_stamp(files, directory)
     return stamp is not None and stamp["transaction_id"] == transaction_id
 
 
 def late_writer(files: Files, directory: str) -> str | None:
-    """The transaction of a version that a task has made anew after it was removed, which holds nothing to publish.
+    """Transaction of a version that a late task has recreated after its removal, and that holds nothing to publish.
 
-    Spark does not wait for the tasks of a job that failed. Whoever stages for real writes the owner stamp first.
+    Spark does not wait for the tasks of a failed job. A participant writes the owner stamp before any task starts.
 
     Parameters
     ----------
@@ -171,19 +181,19 @@ def late_writer(files: Files, directory: str) -> str | None:
     Returns
     -------
     str or None
-        The transaction by the directory's name; None for anything else.
+        The transaction, from the directory's name; None for any other directory.
     """
     transaction_id, _, ordinal = base_name(directory).rpartition("-")
     if not is_version_place(directory) or not transaction_id or not ordinal.isdigit():
         return None
-    entries = files.list(directory)
-    is_late = entries and all(entry.name.startswith(_UNCOMMITTED) for entry in entries)
+    # An aborted task may have removed its own file again, and left the directory.
+    is_late = all(entry.name.startswith(_UNCOMMITTED) for entry in files.list(directory))
     return transaction_id if is_late else None
 
 
-def retire(files: Files, directory: str, transaction_id: str) -> None:
-    """Mark a replaced directory, so that it goes when its readers have ended; the first mark stays."""
-    mark = join(directory, RETIRED_FILE)
+def supersede(files: Files, directory: str, transaction_id: str) -> None:
+    """Mark a replaced directory for removal after its readers have finished; an existing mark is kept."""
+    mark = join(directory, SUPERSEDED_FILE)
     if not files.exists(directory) or files.read_json(mark) is not None:
         return
     held = [entry.name for entry in files.list(directory) if entry.is_file]
@@ -191,13 +201,13 @@ def retire(files: Files, directory: str, transaction_id: str) -> None:
 
 
 def mark_published(files: Files, version: str, transaction_id: str) -> None:
-    """Say beside a version's files that they were published; the first mark stays."""
+    """Record beside a version's files that they were published; an existing mark is kept."""
     if read_published(files, version) is None:
         files.write_json(join(version, PUBLISHED_FILE), {"transaction_id": transaction_id, "since": time.time()})
 
 
 def read_published(files: Files, version: str) -> Published | None:
-    """What is said of a version's publish; None where nothing is."""
+    """Read the published mark of a version; None if it has none."""
     mark = files.read_json(join(version, PUBLISHED_FILE))
     if not isinstance(mark, dict) or "transaction_id" not in mark:
         return None
@@ -205,97 +215,97 @@ def read_published(files: Files, version: str) -> Published | None:
 
 
 def is_spent(files: Files, version: str) -> bool:
-    """Whether each row of a version that was published is in a directory of it that was replaced since."""
+    """Whether all rows of a published version are in directories of it that have been replaced since."""
     entries = files.list(version, links=False)
-    held = {join(part, name) for part in _retired_parts(entries) for name in _retired_files(files, version, part)}
+    held = {join(part, name) for part in _superseded_parts(entries) for name in _superseded_files(files, version, part)}
     rows = {f"/{entry.name}" for entry in data_entries(entries)}
     return rows <= held and (bool(held) or not _is_a_tables(files, version))
 
 
 def _is_a_tables(files: Files, version: str) -> bool:
-    """Whether a version may be the directory of a table, which needs it without rows, too."""
+    """Whether a version may be the directory of a table, which needs the directory even without rows."""
     stamp, published = read_stamp(files, version), read_published(files, version)
     if stamp is None or published is None:
         return True
-    left = published.transaction_id != stamp["transaction_id"]  # The table was given another one.
-    return not left and "insert" not in str(stamp.get("purpose"))
+    left = published.transaction_id != stamp["transaction_id"]  # The table was given another directory.
+    return not left and not any(word in str(stamp.get("purpose")) for word in ("insert", "drop"))
 
 
-def _retired_parts(entries: list[Entry]) -> list[str]:
-    return [f"/{entry.name}".rpartition("/")[0] for entry in entries if entry.base == RETIRED_FILE]
+def _superseded_parts(entries: list[Entry]) -> list[str]:
+    return [f"/{entry.name}".rpartition("/")[0] for entry in entries if entry.base == SUPERSEDED_FILE]
 
 
-def _retired_files(files: Files, version: str, part: str) -> tuple[str, ...]:
-    mark = read_retired(files, version + part)
-    return mark.files if mark is not None and is_trusted(files, version + part, RETIRED_FILE) else ()
+def _superseded_files(files: Files, version: str, part: str) -> tuple[str, ...]:
+    mark = read_superseded(files, version + part)
+    return mark.files if mark is not None and is_trusted(files, version + part, SUPERSEDED_FILE) else ()
 
 
 def stamp_above(files: Files, directory: str) -> dict[str, Any] | None:
-    """The owner stamp of the version that a directory is or lies in; None for a foreign one."""
+    """Read the owner stamp of the version that a directory is, or is inside of; None for a foreign directory."""
     head, found, tail = normal(directory).rpartition(f"/{ROOT}/")
     parts = tail.split("/")
     return read_stamp(files, join(head, ROOT, *parts[:2])) if found and len(parts) > 1 else None
 
 
-def withdraw(files: Files, version: str, transaction_id: str) -> None:
-    """Mark a version that was rolled back and is kept for a while; the first mark stays."""
-    mark = join(version, WITHDRAWN_FILE)
+def quarantine(files: Files, version: str, transaction_id: str) -> None:
+    """Mark a version that was rolled back but is kept for a while; an existing mark is kept."""
+    mark = join(version, QUARANTINED_FILE)
     if files.exists(version) and files.read_json(mark) is None:
         files.write_json(mark, {"transaction_id": transaction_id, "since": time.time()})
 
 
-def withdrawn_since(files: Files, version: str) -> float | None:
-    """When a version was rolled back and kept, in seconds since the epoch; None where it was not."""
-    mark = files.read_json(join(version, WITHDRAWN_FILE))
+def quarantined_since(files: Files, version: str) -> float | None:
+    """Time when a version was rolled back and kept, in seconds since the epoch; None if it was not."""
+    mark = files.read_json(join(version, QUARANTINED_FILE))
     return float(mark["since"]) if isinstance(mark, dict) and "since" in mark else None
 
 
-def is_withdrawn(files: Files, version: str) -> bool:
-    """Whether a version was rolled back and kept."""
-    return withdrawn_since(files, version) is not None
+def is_quarantined(files: Files, version: str) -> bool:
+    """Whether a version was rolled back but is kept."""
+    return quarantined_since(files, version) is not None
 
 
-def read_retired(files: Files, directory: str) -> Retired | None:
-    """The retired mark of a directory; None where it carries none."""
-    mark = files.read_json(join(directory, RETIRED_FILE))
+def read_superseded(files: Files, directory: str) -> SupersededMark | None:
+    """Read the superseded mark of a directory; None if it has none."""
+    mark = files.read_json(join(directory, SUPERSEDED_FILE))
     if not isinstance(mark, dict) or "transaction_id" not in mark:
         return None
-    return Retired(mark["transaction_id"], float(mark["since"]), tuple(mark["files"]))
+    return SupersededMark(mark["transaction_id"], float(mark["since"]), tuple(mark["files"]))
 
 
 def is_trusted(files: Files, directory: str, mark: str) -> bool:
-    """Whether a mark of a directory may say what of it is removed: its owner's, or one that this user wrote.
+    """Whether a mark may decide what is removed from a directory: it was written by the directory's owner or this user.
 
-    Others may write to a directory of many users, and what they write there is no word of ours.
+    Other users may be able to write to a shared directory; their marks are not trusted.
     """
     owner = files.owner(join(directory, mark))
     return owner is None or owner in (files.owner(directory), os.geteuid())
 
 
-def unretire(files: Files, directory: str, transaction_id: str) -> None:
-    """Take back a retired mark of this transaction."""
-    mark = read_retired(files, directory)
+def clear_superseded(files: Files, directory: str, transaction_id: str) -> None:
+    """Remove a superseded mark of this transaction."""
+    mark = read_superseded(files, directory)
     if mark is not None and mark.transaction_id == transaction_id:
-        files.remove_file(join(directory, RETIRED_FILE))
+        files.remove_file(join(directory, SUPERSEDED_FILE))
 
 
-def remove_retired(files: Files, directory: str) -> None:
-    """Remove what a retired directory held when it was marked; a file that came later is not ours to remove.
+def remove_superseded(files: Files, directory: str) -> None:
+    """Remove the files that a superseded directory held when it was marked; files added later are kept.
 
     Raises
     ------
     CatalogError
-        Another user than the directory's owner marked it; nothing was removed.
+        A user other than the directory's owner marked it; nothing was removed.
     """
-    mark = read_retired(files, directory)
+    mark = read_superseded(files, directory)
     if mark is None:
         return
-    if not is_trusted(files, directory, RETIRED_FILE):
+    if not is_trusted(files, directory, SUPERSEDED_FILE):
         raise CatalogError(f"{directory} was kept: {UNTRUSTED}.", hint="Run it as the owner of the mark.")
-    # Our own marks may be younger than the list; the directory's own one goes last.
-    marks = [e.name for e in files.list(directory, links=False) if e.is_file and e.base in _MARKS]
-    files.remove_files(directory, {*mark.files, *marks} - {RETIRED_FILE})
-    files.remove_files(directory, [RETIRED_FILE])
+    # Our own marks may be younger than the list; the directory's own mark is removed last.
+    marks = [e.name for e in files.list(directory, links=False) if e.is_file and e.base in DOCUMENTS]
+    files.remove_files(directory, {*mark.files, *marks} - {SUPERSEDED_FILE})
+    files.remove_files(directory, [SUPERSEDED_FILE])
     directories = [entry.name for entry in files.list(directory, links=False) if not entry.is_file]
     for name in sorted(directories, key=lambda name: -name.count("/")):
         files.remove_if_empty(join(directory, name))
@@ -306,7 +316,7 @@ def remove_retired(files: Files, directory: str) -> None:
 
 
 def partition_values(name: str, columns: tuple[str, ...]) -> dict[str, str] | None:
-    """Column to value of a directory name ``a=1/b=x%3Ay``; None where it is no full partition of these columns."""
+    """Parse a directory name ``a=1/b=x%3Ay`` to column values; None if it is not a full partition of these columns."""
     parts = name.split("/")
     if len(parts) != len(columns) or any("=" not in part for part in parts):
         return None
@@ -317,13 +327,13 @@ def partition_values(name: str, columns: tuple[str, ...]) -> dict[str, str] | No
 
 
 def partition_key(values: dict[str, str], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """What identifies a partition, whatever the case of the column names in ``values``."""
+    """Key of a partition, whatever the case of the column names in ``values``."""
     lowered = {key.lower(): value for key, value in values.items()}
     return tuple(lowered[column.lower()] for column in columns)
 
 
 def partition_name(key: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    """Directory name of a partition, escaped as Hive and Spark do."""
+    """Directory name of a partition, escaped like in Hive and Spark."""
     return "/".join(f"{escape(column)}={escape(value)}" for column, value in zip(columns, key, strict=True))
 
 
@@ -331,14 +341,14 @@ _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 3
 
 
 def escape(text: str) -> str:
-    """Hive's escaping of a partition column's name or value."""
+    """Escape a partition column's name or value like Hive."""
     if text in ("", NULL_PARTITION):
         return NULL_PARTITION
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
 def partition_directories(entries: list[Entry], columns: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    """Partitions found in a listing that hold at least one data file: key to directory name."""
+    """Partitions in a listing with at least one data file: key to directory name."""
     found: dict[tuple[str, ...], str] = {}
     for entry in data_entries(entries):
         directory = posixpath.dirname(entry.name)

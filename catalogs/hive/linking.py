@@ -1,10 +1,11 @@
-"""A new version that keeps old files: hard links, so that nothing is copied and no reader is disturbed."""
+"""Keep old files in a new version by hard links, so that nothing is copied and no reader is affected."""
 
 from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from twophase.catalogs.files import Files, data_entries, join
@@ -18,12 +19,12 @@ Keep = Callable[[str], bool]
 
 
 def keep_all(name: str) -> bool:
-    """INSERT INTO: every old file stays."""
+    """INSERT INTO: keep every old file."""
     return True
 
 
 def outside(scope: OverwriteScope, columns: tuple[str, ...], new: Mapping[tuple[str, ...], str]) -> Keep:
-    """INSERT OVERWRITE: files of partitions that the statement does not replace."""
+    """INSERT OVERWRITE: keep the files of partitions that the statement does not replace."""
 
     def keep(name: str) -> bool:
         values = partition_values(posixpath.dirname(name), columns)
@@ -36,7 +37,7 @@ def outside(scope: OverwriteScope, columns: tuple[str, ...], new: Mapping[tuple[
 
 
 def static_values(scope: OverwriteScope, columns: tuple[str, ...]) -> dict[str, str]:
-    """The values that a statement gives to some partition columns, by the table's own names of these."""
+    """Values of the static partition columns of a statement, by the table's names of these columns."""
     from twophase.catalogs.hive.metastore import NULL_PARTITION
 
     given = {column.lower(): value for column, value in scope.static_partition.items()}
@@ -55,17 +56,17 @@ def in_scope(scope: OverwriteScope, key: tuple[str, ...], columns: tuple[str, ..
 
 
 class CannotLinkError(CatalogError):
-    """A file gets no more names: the filesystem makes none, or has no room for one more of this file."""
+    """A file cannot be linked: the filesystem does not support it, or the file has the maximum number of links."""
 
 
-#: What a filesystem answers that makes no links, none of this file to there, or not one more.
+#: Errors of a filesystem that supports no links, not this one, or no more of this file.
 _NO_LINK = frozenset(
     (errno.EMLINK, errno.EPERM, errno.EACCES, errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 )
 
 
 def own_rows(files: Files, version: str) -> list[str]:
-    """Names of the files of a version that its own statement wrote, and not those of its base that it keeps."""
+    """Names of the files of a version that its own statement wrote, without those linked from its base."""
     noted: Any = files.read_json(join(version, OWN_FILE))
     if isinstance(noted, list):
         return [str(name) for name in noted]
@@ -73,12 +74,12 @@ def own_rows(files: Files, version: str) -> list[str]:
 
 
 def note_own_rows(files: Files, version: str) -> None:
-    """Keep in mind which files are the statement's own, before links to others lie beside them."""
+    """Record which files are the statement's own, before other files are linked beside them."""
     files.write_json(join(version, OWN_FILE), own_rows(files, version))
 
 
 def take_links_out(files: Files, version: str) -> None:
-    """Leave in a version only what its own statement wrote."""
+    """Remove from a version all files that its own statement did not write."""
     own = set(own_rows(files, version))
     for entry in data_entries(files.list(version)):
         if entry.name not in own:
@@ -86,7 +87,7 @@ def take_links_out(files: Files, version: str) -> None:
 
 
 def link_flat(files: Files, source: str, target: str, transaction_id: str) -> None:
-    """Link the data files of a directory tree into one directory, each by a name of its own. Idempotent.
+    """Link the data files of a directory tree into one directory, by unique names. Idempotent.
 
     Raises
     ------
@@ -113,9 +114,39 @@ def link_tree(files: Files, source: str, target: str, keep: Keep, transaction_id
         _link(files, join(source, entry.name), join(target, entry.name), transaction_id)
 
 
+def link_as(files: Files, source: str, target: str) -> None:
+    """Link one file to a path that no other file has. Idempotent.
+
+    Raises
+    ------
+    CannotLinkError
+        It could not be linked.
+    """
+    with _linking(source, target):
+        files.link(source, target)
+
+
+def link_names(files: Files, source: str, target: str, names: Iterable[tuple[str, str]]) -> None:
+    """Link files of one directory into another one, by names that no other files have. Idempotent.
+
+    Raises
+    ------
+    CannotLinkError
+        Not all of them could be linked.
+    """
+    with _linking(f"A file of {source}", f"in {target}"):
+        files.link_names(source, target, names)
+
+
 def _link(files: Files, source: str, target: str, transaction_id: str) -> None:
-    try:
+    with _linking(source, target):
         _link_named(files, source, target, transaction_id)
+
+
+@contextmanager
+def _linking(source: str, target: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
@@ -129,13 +160,13 @@ def _link_named(files: Files, source: str, target: str, transaction_id: str) -> 
     try:
         files.link(source, target)
     except FileExistsError:
-        # Another file has the name (Hive's own writers use 000000_0): any other name will do.
+        # Another file has this name (Hive's own writers use 000000_0): any other name is fine.
         directory, name = posixpath.split(target)
         files.link(source, join(directory, f"{transaction_id}-{name}"))
 
 
 def is_marked(files: Files, directory: str, mark: Any) -> bool:
-    """Whether a directory's files are still those of which a fingerprint was taken."""
-    if isinstance(mark, dict):  # An older version of twophase took only change marks.
+    """Whether a directory still matches a fingerprint taken earlier."""
+    if isinstance(mark, dict):  # Older versions of twophase recorded only change marks.
         mark = mark[""]
     return (files.change_mark(directory) if isinstance(mark, int) else files.fingerprint(directory)) == mark

@@ -1,8 +1,8 @@
-"""What a Hive catalog needs of a metastore, and the neutral values that cross the line.
+"""The interface of a metastore to the Hive catalog, and the values passed through it.
 
-Two implementations: the Spark session's own metastore (``twophase.spark.metastore``) and one through HiveServer2
+It has two implementations: the Spark session's own metastore (``twophase.spark.metastore``) and one through HiveServer2
 (:mod:`twophase.catalogs.hive.hiveserver2`). Locations are Hadoop path strings (``file:/warehouse/t``), not
-percent-encoded. Calls that take lists make a bounded number of metastore calls, whatever the length of the list.
+percent-encoded. Methods that take lists make a bounded number of metastore calls, whatever the length of the list.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from twophase.catalogs.hive.columns import Columns
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec
 
-#: What Hive writes for NULL (and the empty string) in a partition's directory name.
+#: Hive's value for NULL (and the empty string) in a partition's directory name.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-#: Table property with the transaction that published the present state: the owner stamp in the metastore.
+#: Table property with the transaction that published the current state: the owner stamp in the metastore.
 STAMP = "twophase.transaction"
-#: Behind a stamp: a mark that only makes it another one, for the call of a dead driver that expects it as it was.
+#: Table property of a table that only keeps its hidden name from being taken.
+PLACEHOLDER = "twophase.placeholder"
+#: Separates a stamp from its fence: a suffix that makes a dead driver's call, which expects the old stamp, fail.
 _FENCE = "#"
 
 MANAGED = "MANAGED"
@@ -32,7 +35,7 @@ VIEW = "VIEW"
 
 @dataclass(frozen=True)
 class HiveTable:
-    """A table as a metastore knows it, in Spark's terms.
+    """A table as stored in a metastore, in Spark's terms.
 
     Parameters
     ----------
@@ -52,12 +55,12 @@ class HiveTable:
     options : mapping of str to str
         Storage properties. May hold secrets: never log.
     properties : mapping of str to str
-        Table properties, without those that Spark keeps for itself.
+        Table properties, without those that Spark uses internally.
     comment : str, optional
     tracked : bool
         Whether the metastore lists the partitions; otherwise Spark finds them in the directory.
     extra : mapping
-        What the implementation keeps to write the table back unchanged; opaque, never stored.
+        Data of the implementation, to write the table back unchanged; opaque, never stored.
     """
 
     database: str
@@ -81,13 +84,13 @@ class HiveTable:
 
     @property
     def stamp(self) -> str | None:
-        """The transaction that published this state; None for a table that twophase never wrote."""
+        """The transaction that published this state; None if twophase never wrote the table."""
         stored = self.stored_stamp
         return None if stored is None else unfenced(stored)
 
     @property
     def stored_stamp(self) -> str | None:
-        """The stamp as the metastore has it, with its fence: what a conditional call expects."""
+        """The stamp as stored in the metastore, with its fence: the value that a conditional call expects."""
         return self.properties.get(STAMP)
 
     @property
@@ -102,7 +105,7 @@ class HiveTable:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a table lies, and no more of it than a look at many tables needs.
+    """The location of a table, with the few attributes needed when many tables are listed.
 
     Parameters
     ----------
@@ -112,9 +115,9 @@ class Located:
     location : str or None
         Hadoop path string.
     partition_columns : tuple of str
-        Those of partitions that the metastore tracks; empty where it tracks none.
+        The partition columns if the metastore tracks partitions; otherwise empty.
     stamp : str or None
-        As of :attr:`HiveTable.stamp`.
+        As :attr:`HiveTable.stamp`.
     """
 
     database: str
@@ -126,23 +129,23 @@ class Located:
 
     @classmethod
     def of(cls, table: HiveTable) -> Located:
-        """What is needed of a table."""
+        """Return these attributes of a table."""
         columns = table.partition_columns if table.partitioned else ()
         return cls(table.database, table.name, table.kind, table.location, columns, table.stamp)
 
 
 def unfenced(stored_stamp: str) -> str:
-    """A stamp without its fence."""
+    """Return a stamp without its fence."""
     return stored_stamp.partition(_FENCE)[0]
 
 
 def fenced(stored_stamp: str) -> str:
-    """The same stamp for every reader, and another one for a call that expects it as it was."""
+    """Add a new fence: the stamp stays the same to readers, but conditional calls that expect the old value fail."""
     return f"{unfenced(stored_stamp)}{_FENCE}{secrets.token_hex(4)}"
 
 
 class StampChangedError(Exception):
-    """A conditional call found another stamp than it expects: the table was published or fenced meanwhile."""
+    """A conditional call found an unexpected stamp: the table was published or fenced meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +160,9 @@ class HivePartition:
         Hadoop path string.
     parameters : mapping of str to str
     as_table : bool
-        Whether all its files are in the table's own format now, so that a format of its own ends.
+        Whether all its files are now in the table's format, so that the partition loses a format of its own.
     extra : object
-        What the implementation keeps to write the partition back unchanged (format, parameters); opaque, never stored.
+        Data of the implementation, to write the partition back unchanged (format, parameters); opaque, never stored.
     """
 
     values: Mapping[str, str]
@@ -175,39 +178,39 @@ def _key(table: HiveTable, partition: HivePartition) -> tuple[str, ...]:
 
 
 def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
-    """The values of partitions, which identify them."""
+    """Return the values of partitions, which identify them."""
     return [dict(partition.values) for partition in partitions]
 
 
 class Metastore(ABC):
     """Databases, tables and partitions of a Hive-compatible metastore.
 
-    Every method raises :class:`twophase.errors.CatalogError` (or one of its kinds) in words, and any other error for
-    a metastore that cannot be reached.
+    Every method raises :class:`twophase.errors.CatalogError` (or a subclass) with a readable message, and any other
+    error if the metastore cannot be reached.
     """
 
     @property
     def longest_name(self) -> int:
-        """Characters that the name of a database or table may have.
+        """Maximum number of characters in the name of a database or table.
 
-        Every version holds 128. Since Hive 2.3 a table's may have 256, a database's not; that is left unused, so that
-        a table can go to any metastore and its name be the name of a directory beside others.
+        Every version supports 128. Since Hive 2.3 a table's name may have 256, a database's may not; this is not used,
+        so that a table can move to any metastore, and its name can be a directory name.
         """
         return 128
 
     @property
     def ends_with_driver(self) -> bool:
-        """Whether all of it runs inside the driver: no call of a dead driver takes effect any more then."""
+        """Whether the metastore runs inside the driver, so that no call of a dead driver can take effect."""
         return False
 
     def creates_in_one_step(self, provider: str) -> bool:
-        """Whether :meth:`create_table` makes a managed table of a provider in one call."""
+        """Whether :meth:`create_table` creates a managed table of a provider in one call."""
         return True
 
     def creates_at_once(self, table: HiveTable) -> bool:
-        """Whether :meth:`create_table` makes this managed table in one call, though perhaps not each of its provider.
+        """Whether :meth:`create_table` creates this managed table in one call, even if not every one of its provider.
 
-        The metastore then looks at the files that are there, however many.
+        The metastore then scans the existing files, however many there are.
         """
         return self.creates_in_one_step(str(table.provider))
 
@@ -218,27 +221,27 @@ class Metastore(ABC):
 
     @property
     def added_in_one_step(self) -> int:
-        """How many partitions :meth:`add_partitions` adds in one step."""
+        """Maximum number of partitions that :meth:`add_partitions` adds in one step."""
         return 1_000_000_000
 
     @property
     def altered_in_one_step(self) -> int:
-        """How many partitions :meth:`alter_partitions` switches in one step."""
+        """Maximum number of partitions that :meth:`alter_partitions` switches in one step."""
         return 1_000_000_000
 
     @property
     def changes_partition_columns(self) -> bool:
-        """Whether :meth:`replace_table` may change the partition columns (only Spark's catalog in memory can)."""
+        """Whether :meth:`replace_table` may change the partition columns (only Spark's in-memory catalog can)."""
         return False
 
     @property
     def identity(self) -> str:
-        """Which metastore this is, the same for all who use it (see :mod:`.identity`); empty: that cannot be told."""
+        """Identity of this metastore, the same for all its clients (see :mod:`.identity`); empty if unknown."""
         return ""
 
     @abstractmethod
     def canonical(self, name: str) -> str:
-        """A database's or table's name as the metastore keeps it (usually in lower case)."""
+        """Return a database's or table's name as the metastore stores it (usually in lower case)."""
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -248,14 +251,14 @@ class Metastore(ABC):
 
     @abstractmethod
     def get_database(self, database: str) -> dict[str, str] | None:
-        """``location`` and ``comment`` and the properties of a database; None where it does not exist."""
+        """``location``, ``comment`` and the properties of a database; None if it does not exist."""
 
     def database_exists(self, database: str) -> bool:
-        """Whether a database exists; overridden where that is cheaper than reading it."""
+        """Whether a database exists; overridden if that is cheaper than loading it."""
         return self.get_database(database) is not None
 
     def database_location(self, database: str) -> str | None:
-        """Root directory of a database; None where it does not exist."""
+        """Root directory of a database; None if it does not exist."""
         found = self.get_database(database)
         return None if found is None else found["location"]
 
@@ -264,12 +267,12 @@ class Metastore(ABC):
         """Create a database; ``location`` and ``comment`` are taken from the properties."""
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
-        """Set properties (``comment`` among them) of a database that exists, and remove those that are None.
+        """Set properties (including ``comment``) of an existing database, and remove those that are None.
 
         Raises
         ------
         CatalogError
-            Not possible here; nothing was changed.
+            This metastore does not support it; nothing was changed.
         """
         raise CatalogError(f"This metastore cannot alter the database {database}.", path=database)
 
@@ -285,108 +288,153 @@ class Metastore(ABC):
 
     @abstractmethod
     def get_table(self, database: str, name: str) -> HiveTable | None:
-        """A table or view; None where it does not exist."""
+        """Load a table or view; None if it does not exist."""
 
     def located_tables(self, database: str) -> list[Located]:
-        """Where all tables and views of a database lie; overridden where that takes less than reading each."""
+        """Locations of all tables and views of a database; overridden if there is a cheaper way than loading each."""
         found = (self.get_table(database, name) for name in self.list_tables(database))
         return [Located.of(table) for table in found if table is not None]
 
+    def find_located(self, database: str, names: Sequence[str]) -> list[Located]:
+        """Locations of those of some tables and views that exist; overridden if there is a cheaper way than that."""
+        found = (self.get_table(database, name) for name in names)
+        return [Located.of(table) for table in found if table is not None]
+
     def partition_locations(self, table: Located) -> list[str]:
-        """Where the partitions of a table lie; empty for a table that is gone."""
+        """Locations of the partitions of a table; empty if the table does not exist any more."""
         found = self.get_table(table.database, table.name) if table.partition_columns else None
         return [] if found is None else [partition.location for partition in self.list_partitions(found)]
 
     @abstractmethod
     def create_table(self, table: HiveTable) -> None:
-        """Create a table at exactly this location, visible in one step; its kind may follow in a second one.
+        """Create a table at exactly this location, visible in one step; its kind may be set in a second step.
 
         Raises
         ------
         TableAlreadyExistsError
-            The name is taken.
+            The name is already in use.
         """
 
     def make_managed(self, database: str, name: str) -> None:
-        """Let the files of a table go with it when it is dropped, where the metastore can. Idempotent."""
+        """Make a table managed, so that dropping it removes its files, if the metastore supports that. Idempotent."""
 
     @abstractmethod
     def alter_table(self, table: HiveTable) -> None:
-        """Set location, kind, properties and comment of a table whose columns stay, in one step.
+        """Set location, kind, properties and comment of a table, but not its columns, in one step.
 
-        ``table`` must come from :meth:`get_table`, changed by :func:`dataclasses.replace`.
+        ``table`` must be a result of :meth:`get_table`, changed by :func:`dataclasses.replace`.
         """
 
     def point_table(self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None) -> None:
-        """Give a table another location, with its new stamp, in one step: the publish of an INSERT.
+        """Set the location and the new stamp of a table in one step: the publish of an INSERT.
 
         Parameters
         ----------
         table : HiveTable
-            As for :meth:`alter_table`; nothing else of it is taken where that can be.
+            As for :meth:`alter_table`; other changes are ignored if the implementation can.
         files : int
-            How many lie at the new location.
+            Number of files at the new location.
         size : int
-            Of all of them, in bytes: the metastore that is told needs not look at each.
+            Their total size in bytes, so that the metastore need not scan each file.
         instead_of : str, optional
-            The stored stamp that the table must still have, where the metastore outlives its callers and can tell
-            (Hive 2.3.10 and 4.0, HIVE-26882); the caller looked just before.
+            The stored stamp that the table must still have; checked if the metastore outlives its callers and supports
+            it (Hive 2.3.10 and 4.0, HIVE-26882). The caller has checked the stamp just before.
 
         Raises
         ------
         StampChangedError
-            It has another one; nothing was changed.
+            The table has another stamp; nothing was changed.
         """
         self.alter_table(table)
 
     def set_option(self, database: str, name: str, key: str, value: str) -> None:
-        """Set one storage property of a table, which tells Spark how to read it; nothing else of it changes."""
+        """Set one storage property of a table, which Spark uses as a read option; nothing else changes."""
         table = self.get_table(database, name)
         if table is not None:
             self.alter_table(replace(table, options={**table.options, key: value}))
 
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
-        """Give a partitioned table another directory for partitions to come, in one step; those that are there stay.
+        """Set the directory of a partitioned table for future partitions, in one step; existing partitions stay.
 
         Parameters
         ----------
         table : HiveTable
-            As for :meth:`alter_table`; nothing else of it is taken where that can be.
+            As for :meth:`alter_table`; other changes are ignored if the implementation can.
         instead_of : str, optional
             As for :meth:`point_table`.
 
         Raises
         ------
         StampChangedError
-            It has another stamp; nothing was changed.
+            The table has another stamp; nothing was changed.
         """
         self.alter_table(table)
 
     @abstractmethod
-    def alter_columns(self, table: HiveTable) -> None:
-        """Set the data columns of a table, and nothing else."""
+    def alter_definition(self, table: HiveTable) -> None:
+        """Set the data columns, properties and comment of a table in one step, and no more: an ``ALTER TABLE``.
+
+        The stamp gets a new fence, so that a publish under way that has checked the old definition looks again.
+
+        Parameters
+        ----------
+        table : HiveTable
+            A result of :meth:`get_table`, changed by :func:`dataclasses.replace`.
+
+        Raises
+        ------
+        StampChangedError
+            The table is not as it was read; nothing was changed.
+        CatalogError
+            The metastore does not take all of it in one step; nothing was changed.
+        """
+
+    @property
+    def reads_by_ids(self) -> bool:
+        """Whether Parquet files are read by the ids of a table's fields, where it has ids."""
+        return True
+
+    def columns_of(self, table: HiveTable) -> Columns | None:
+        """The columns of a table whose schema can evolve; None if other engines decide how its files are read."""
+        return None
+
+    def has_marks(self, schema: pa.Schema) -> bool:
+        """Whether a table's columns have field ids, or facts about its older files."""
+        return False
+
+    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
+        """The table with other columns, for :meth:`alter_definition`."""
+        raise NotImplementedError
+
+    def numbered(self, schema: pa.Schema, partition_columns: Sequence[str], *, with_ids: bool) -> pa.Schema:
+        """The schema of a new Parquet table: with ids for all of its fields, or with none."""
+        return schema
+
+    def rows_for(self, df: Any, schema: pa.Schema) -> Any:
+        """Rows for Spark's Parquet writer, whose files then have the ids of a table's schema."""
+        return df
 
     @abstractmethod
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
-        """Whether :meth:`replace_table` would be one step for every reader of the metastore."""
+        """Whether :meth:`replace_table` is one step for every reader of the metastore."""
 
     @abstractmethod
     def replace_table(
         self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
     ) -> None:
-        """Give a table the whole definition (columns, location, properties) of another one of its database.
+        """Give a table the whole definition (columns, location, properties) of another table of its database.
 
-        Spark readers see one step. The template stays.
+        Spark readers see one step. The template is kept.
 
         Parameters
         ----------
         table : HiveTable
-            What is wanted: its ``database``, ``name``, ``kind`` and ``tracked`` are taken, the rest is the template's.
+            The target: its ``database``, ``name``, ``kind`` and ``tracked`` are used; the rest comes from the template.
         template : str
             Name of a table with the same partition columns.
         same_files : bool
-            Whether the files that the table then has were there when the template was made: what the metastore then
-            noted of their sizes, if it did, holds.
+            Whether the new files of the table existed when the template was created, so that the file sizes that the
+            metastore may have recorded then are still valid.
         instead_of : str, optional
             As for :meth:`point_table`.
 
@@ -397,38 +445,38 @@ class Metastore(ABC):
         """
 
     def fence_table(self, database: str, name: str, stamp: str) -> None:
-        """Refuse what a dead driver's call may still do to a table that carries this stamp, where that can be.
+        """Make a dead driver's delayed call to a table with this stamp fail, if the metastore supports that.
 
-        Such a call expects the stamp as it was: from now on it finds another one, which is the same to all others.
+        Such a call expects the old stored stamp. It finds another one from now on, which means the same to all others.
         """
 
     @abstractmethod
     def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
-        """Rename a table and set its kind, in one step; no file moves, the location stays.
+        """Rename a table and set its kind, in one step; no file is moved, and the location stays.
 
         Raises
         ------
         TableAlreadyExistsError
-            The new name is taken.
+            The new name is already in use.
         TableNotExistError
-            The old one does not exist.
+            The old name does not exist.
         """
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
-        """Rename a table as Spark does: the files of a managed one at its default location go with it."""
+        """Rename a table like Spark: the files of a managed table at its default location are moved, too."""
         self.rename_table(database, name, new_name)
 
     def lost_location(self, database: str, name: str) -> str | None:
-        """Where the files of a table are, when Spark looks for them somewhere else; None when all is well.
+        """Real location of a table whose files Spark looks for elsewhere; None if the table is intact.
 
-        Stock Spark's own ``ALTER TABLE ... RENAME TO`` supposes that the files of every managed table of a Hive
-        metastore are at its default location.
+        Stock Spark's ``ALTER TABLE ... RENAME TO`` assumes that the files of every managed table in a Hive metastore
+        are at its default location.
         """
         return None
 
     @abstractmethod
     def drop_table(self, database: str, name: str) -> None:
-        """Drop a table as its kind says (the files of a managed one go). Idempotent."""
+        """Drop a table according to its kind (the files of a managed table are removed). Idempotent."""
 
     def forget_table(self, database: str, name: str) -> None:
         """Drop a table's metadata only. Idempotent."""
@@ -444,17 +492,21 @@ class Metastore(ABC):
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
         """All partitions of a table."""
 
-    def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
-        """Those of some partitions that exist, named by the values of the table's partition columns, in their order.
+    def has_partitions(self, table: HiveTable) -> bool:
+        """Whether a table has partitions; overridden if they need not be loaded for that."""
+        return bool(self.list_partitions(table))
 
-        Overridden where they are found without the others.
+    def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
+        """Load those of the given partitions that exist; a key has the values of the partition columns, in their order.
+
+        Overridden if they can be loaded without the others.
         """
         return [part for part in self.list_partitions(table) if _key(table, part) in keys] if keys else []
 
     def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
-        """The partitions that have these values in some of the partition columns.
+        """Load the partitions that have these values in some of the partition columns.
 
-        Overridden where they are found without the others.
+        Overridden if they can be loaded without the others.
         """
         wanted = {column.lower(): value for column, value in values.items()}
         found = self.list_partitions(table)
@@ -462,38 +514,42 @@ class Metastore(ABC):
 
     @abstractmethod
     def add_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        """Add partitions, all in one step; one that exists already is an error and nothing is added."""
+        """Add partitions, all in one step; if one already exists, an error is raised and nothing is added."""
 
     @abstractmethod
     def alter_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        """Give existing partitions new locations, all in one step; what they have beside stays, but for statistics."""
+        """Set the locations of existing partitions, all in one step; all else stays, except statistics."""
 
     @abstractmethod
     def drop_partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> None:
-        """Drop the metadata of partitions; no file is touched. Those that do not exist are passed over."""
+        """Drop the metadata of partitions, but no files. Partitions that do not exist are ignored."""
 
     def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
-        """Whether a partition's files are read in another way than the table's, by a SerDe or settings of its own."""
+        """Whether a partition's files are read differently from the table's, by a SerDe or settings of its own."""
         return False
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
-        """Called after a publish: make the session look at the table anew.
+    def changed(
+        self, database: str, name: str, *, written: bool = False, counted: bool = True, seen: HiveTable | None = None
+    ) -> None:
+        """Invalidate the session's caches of a table after a publish.
 
         Parameters
         ----------
         database, name : str
         written : bool
-            Whether it is the same table with other rows: what was made of it before should show them, and its
-            statistics are of other rows.
-        fresh : bool
-            Whether it is a new table, or a new definition of it, which has no statistics yet.
+            Whether it is the same table with other rows: objects created from it earlier should show them, and its
+            statistics are outdated.
+        counted : bool
+            Whether the table may have statistics; a new table, or a new definition, has none yet.
+        seen : HiveTable, optional
+            The table as loaded during the publish, if it was.
         """
 
     @property
     def read_by_session(self) -> bool:
-        """Whether Spark's session catalog reads this metastore, so that reads stay Spark's own."""
+        """Whether Spark's session catalog reads this metastore, so that Spark itself reads the tables."""
         return False
 
     def close(self) -> None:
@@ -501,8 +557,8 @@ class Metastore(ABC):
 
 
 class TableWriter(ABC):
-    """Writes a DataFrame into an existing table the way Spark's own ``INSERT INTO`` does."""
+    """Writer of a DataFrame into an existing table, like Spark's own ``INSERT INTO``."""
 
     @abstractmethod
     def insert(self, df: Any, database: str, name: str) -> None:
-        """Append the rows, by position, with dynamic partitions; the user's own Spark errors come unchanged."""
+        """Append the rows, by position, with dynamic partitions; the user's own Spark errors are raised unchanged."""

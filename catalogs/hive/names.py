@@ -1,4 +1,4 @@
-"""Bad input, told in words before any job starts."""
+"""Check names and definitions for bad input, before any job starts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from twophase.model import ObjectPath, TableDefinition
 
 
 def check_path(path: ObjectPath, longest: int) -> None:
-    """Refuse a table's name that the session catalog or a metastore cannot hold.
+    """Refuse a table name that the session catalog or a metastore does not support.
 
     Raises
     ------
     CatalogError
-        Not ``database.table``, a character other than ASCII letters, digits and underscores, a name that is too long,
-        or one of our own staging names.
+        The name is not ``database.table``, is too long, is one of our own staging names, or has a character other than
+        ASCII letters, digits and underscores.
     """
     if len(path.namespace) != 1:
         raise CatalogError(f"A Hive table is named database.table; {path} is not.", path=path)
@@ -43,7 +43,8 @@ def check_definition(
     Raises
     ------
     CatalogError
-        No column, an empty or duplicate name, a partition or bucket column that is missing, twice or all there is.
+        There is no column, a name is empty or duplicate, a partition or bucket column is missing or duplicate, or all
+        columns are partition columns.
     """
     fold = (lambda name: name) if case_sensitive else str.lower
     columns = [fold(field.name) for field in definition.schema]
@@ -98,9 +99,9 @@ def _check_partitioning(
 def _check_partition_types(
     path: ObjectPath, definition: TableDefinition, partition_columns: list[str], columns: list[str]
 ) -> None:
-    """A partition's value is a text in the name of its directory: a SerDe would write others, and read none of them."""
+    """Refuse types that have no text form for a directory name: a SerDe would write values that it cannot read."""
     if not definition.serde and definition.provider not in (None, "hive"):
-        return  # Spark's own writers refuse them, in its words
+        return  # Spark's own writers refuse them, with Spark's message
     types = dict(zip(columns, definition.schema.types, strict=True))
     wrong = [name for name in partition_columns if pa.types.is_nested(types[name]) or pa.types.is_null(types[name])]
     if wrong:

@@ -1,7 +1,8 @@
-"""Renames of files that a manifest lists, made and taken back by whoever recovers: only where the table's files are.
+"""Make and undo the renames of a manifest, during publish and recovery, only inside the table's directories.
 
-A manifest is read from a directory that others may write to, and a store that renames by copying can be cut between the
-copy and the removal. So each path is looked at before anything moves, and of two equal files one is left.
+A manifest is read from a directory that others may be able to write to, and a store that renames by copying can be
+interrupted between copy and removal. Therefore each path is checked before any file is moved, and one of two equal
+files is removed.
 """
 
 from __future__ import annotations
@@ -19,60 +20,60 @@ _CHUNK = 1 << 20
 
 
 def check(
-    files: Files, version: str, places: Iterable[str], into: Renames, aside: Renames, directories: Iterable[str] = ()
+    files: Files, version: str, places: Iterable[str], into: Renames, backups: Renames, directories: Iterable[str] = ()
 ) -> None:
-    """Refuse a manifest with a path that is neither in its own version nor where the table's files are.
+    """Refuse a manifest with a path outside its own version and the table's directories.
 
-    What another user wrote must not lead elsewhere by a symbolic link either.
+    If another user wrote the manifest, symbolic links must not lead outside either.
 
     Parameters
     ----------
     files : Files
     version : str
-        The directory that holds the manifest, and what was staged.
+        The directory of the manifest and the staged files.
     places : iterable of str
-        The directories of the table and of its partitions, as the metastore has them; taken as far as needed.
-    into, aside : sequence of (str, str)
+        The directories of the table and of its partitions in the metastore; consumed only as far as needed.
+    into, backups : sequence of (str, str)
         Renames from the version to the table, and from the table to the version.
     directories : iterable of str
-        Of new partitions.
+        Directories of new partitions.
 
     Raises
     ------
     CatalogError
-        Nothing was moved.
+        The manifest was refused; nothing was moved.
     """
     holds = Root.holds if is_own(files, version) else Root.really_holds
     staged = Root(version)
-    inside = [*(source for source, _ in into), *(target for _, target in aside)]
-    outside = [*(target for _, target in into), *(source for source, _ in aside), *directories]
-    strange = [path for path in inside if not holds(staged, path)] or _elsewhere(outside, places, holds)
-    if strange:
+    inside = [*(source for source, _ in into), *(target for _, target in backups)]
+    outside = [*(target for _, target in into), *(source for source, _ in backups), *directories]
+    foreign = [path for path in inside if not holds(staged, path)] or _elsewhere(outside, places, holds)
+    if foreign:
         raise CatalogError(
-            f"The manifest in {version} names {strange[0]}, which is neither there nor where the table's files are: "
+            f"The manifest in {version} names {foreign[0]}, which is neither there nor where the table's files are: "
             "nothing was moved.",
-            hint="Somebody else wrote the manifest, or the table was moved since: look at both.",
+            hint="Another user wrote the manifest, or the table was moved since: look at both.",
         )
 
 
 def _elsewhere(paths: list[str], places: Iterable[str], holds: Callable[[Root, str], bool]) -> list[str]:
     left = list(paths)
     for place in places:
-        if not left:
-            break
         root = Root(place)
         left = [path for path in left if not holds(root, path)]
+        if not left:  # Before the next place is loaded.
+            break
     return left
 
 
 def is_own(files: Files, version: str) -> bool:
-    """Whether this very user wrote the manifest of a version: then it needs no table to bear it out."""
+    """Whether this user wrote the manifest of a version: then it is trusted without a table to compare."""
     owner = files.owner(join(version, MANIFEST_FILE))
     return owner is None or owner == os.geteuid()
 
 
 def make(files: Files, source: str, target: str) -> None:
-    """Make one rename, or what is left to do of it. Idempotent."""
+    """Make one rename, or complete an interrupted one. Idempotent."""
     if not files.exists(source):
         return
     if is_cut(files, source, target):
@@ -82,7 +83,7 @@ def make(files: Files, source: str, target: str) -> None:
 
 
 def take_back(files: Files, source: str, target: str) -> None:
-    """Take one rename back, or what was made of it. Idempotent; what somebody else has put there stays."""
+    """Undo one rename, even an interrupted one. Idempotent; files of another writer are kept."""
     if not files.exists(target):
         return
     if not files.exists(source):
@@ -92,9 +93,9 @@ def take_back(files: Files, source: str, target: str) -> None:
 
 
 def is_cut(files: Files, source: str, target: str) -> bool:
-    """Whether both names hold one file: a store that renames by copying was stopped before it removed the other one.
+    """Whether a rename by copying was interrupted, so that source and target hold the same file.
 
-    On a local file system a rename is one step, and what is at the target is somebody else's.
+    On a local file system a rename is one step, and a file at the target belongs to another writer.
     """
     if files.is_local(source):
         return False

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL, MariaDB/MySQL and SQLite, all or nothing."""
+"""Atomic writes to tables of PostgreSQL, MariaDB/MySQL and SQLite."""
 
 from twophase.catalogs.jdbc.catalog import JdbcCatalog
 

@@ -3,32 +3,67 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
-import sqlalchemy as sa
-
-from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
-from twophase.catalogs.jdbc import altering, defaults, definitions, dropping, housekeeping, options, publishing
+from twophase.catalog import (
+    Environment,
+    Leftover,
+    SupportsAlter,
+    SupportsCleaning,
+    SupportsColumnDefaults,
+    SupportsGroupPublish,
+    SupportsOpenSnapshots,
+    SupportsReadOptions,
+    SupportsRename,
+    SupportsSchemaOnWrite,
+    SupportsStagedDrop,
+    TableChange,
+    TwoPhaseCatalogTable,
+)
+from twophase.catalog.reading import ReadSource
+from twophase.catalog.snapshots import Change, OpenSnapshot
+from twophase.catalogs.jdbc import (
+    altering,
+    defaults,
+    definitions,
+    dropping,
+    exported_snapshots,
+    housekeeping,
+    options,
+    pinned_reads,
+    publishing,
+)
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.offers import APPEND, offer
-from twophase.catalogs.jdbc.participant import JdbcParticipant
+from twophase.catalogs.jdbc.participant import PUBLISH, JdbcParticipant
+from twophase.catalogs.jdbc.pinned_reads import Version
+from twophase.catalogs.jdbc.planning import plan_drop, plan_write
 from twophase.catalogs.jdbc.reading import JdbcReader
-from twophase.catalogs.jdbc.store import Store
+from twophase.catalogs.jdbc.store import Store, StoreCatalog
 from twophase.errors import (
-    AtomicityNotSupportedError,
     CatalogError,
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
+from twophase.failpoints import step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
-from twophase.reading import ReadSource
 
 
-class JdbcCatalog(Catalog):
+class JdbcCatalog(
+    StoreCatalog,
+    SupportsOpenSnapshots,
+    SupportsRename,
+    SupportsAlter,
+    SupportsReadOptions,
+    SupportsColumnDefaults,
+    SupportsSchemaOnWrite,
+    SupportsStagedDrop,
+    SupportsGroupPublish,
+    SupportsCleaning,
+):
     """Tables of PostgreSQL, MariaDB/MySQL or SQLite, reached through SQLAlchemy; no driver jar is needed.
 
     Parameters
@@ -39,17 +74,19 @@ class JdbcCatalog(Catalog):
     Raises
     ------
     ConfigurationError
-        A wrong option, or a driver that is not installed.
+        An option is wrong, or a driver is not installed.
     """
 
-    known_options: ClassVar[Mapping[str, str]] = options.KNOWN
-    #: Of Spark's own reader of databases: into how many queries it cuts a read, and what it leaves to the database.
+    known_options: ClassVar[Mapping[str, str]] = options.Settings.help()
+    #: Options of Spark's own JDBC reader that have no effect here: how it splits a read, and what it pushes down.
     idle_read_options: ClassVar[frozenset[str]] = frozenset(
         {
             *("fetchsize", "numpartitions", "partitioncolumn", "lowerbound", "upperbound", "pushdownpredicate"),
             *("pushdownaggregate", "pushdownlimit", "pushdownoffset", "pushdowntablesample"),
         }
     )
+
+    reads_when_executed = True
 
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)
@@ -68,8 +105,7 @@ class JdbcCatalog(Catalog):
     # -- databases -----------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
-        with self.store.begin("main", read_only=True) as connection:
-            return self.store.database.list_databases(connection)
+        return self.store.list_databases()
 
     def database_exists(self, database: str) -> bool:
         return self.store.database_exists(database)
@@ -82,7 +118,7 @@ class JdbcCatalog(Catalog):
             if ignore_if_exists:
                 return
             raise DatabaseAlreadyExistsError(
-                f"Database {database} exists already in catalog {self.name}.", path=database
+                f"Database {database} already exists in catalog {self.name}.", path=database
             )
         with self.store.begin("main", path=database) as connection:
             self.store.database.create_database(connection, database, (properties or {}).get("comment"))
@@ -92,7 +128,10 @@ class JdbcCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             self._require_database(database)
-        (dropping.drop_all if cascade else dropping.drop_empty)(self, database)
+        if cascade:
+            dropping.drop_all(self.store, database)
+        else:
+            dropping.drop_empty(self.store, self.environment, database)
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
@@ -107,18 +146,12 @@ class JdbcCatalog(Catalog):
     def canonical(self, path: ObjectPath) -> ObjectPath:
         return self.store.database.canonical(path)
 
-    def relations(self, database: str) -> dict[str, str]:
-        """The tables and views of a database with their kind, but for hidden ones."""
-        with self.store.begin(database, path=database, read_only=True) as connection:
-            found = self.store.database.list_relations(connection, database)
-        return {name: kind for name, kind in found.items() if not self.store.is_hidden(name)}
-
     def list_tables(self, database: str) -> list[str]:
         self._require_database(database)
-        return sorted(name for name, kind in self.relations(database).items() if kind == "table")
+        return sorted(name for name, kind in self.store.relations(database).items() if kind == "table")
 
     def kind_of(self, path: ObjectPath) -> str | None:
-        """``table``, ``view``, or None where nothing has this name."""
+        """Return ``table``, ``view``, or None if nothing has this name."""
         if len(path.namespace) != 1 or self.store.is_hidden(path.name) or not self.database_exists(path.database):
             return None
         with self.store.begin(path.database, path=path, read_only=True) as connection:
@@ -128,12 +161,12 @@ class JdbcCatalog(Catalog):
         return self.kind_of(path) is not None
 
     def require(self, path: ObjectPath) -> str:
-        """The kind of what has this name.
+        """Return the kind of the table or view with this name.
 
         Raises
         ------
         TableNotExistError
-            Nothing has it.
+            There is no such table or view.
         """
         kind = self.kind_of(path)
         if kind is None:
@@ -143,43 +176,18 @@ class JdbcCatalog(Catalog):
     def load_table(self, path: ObjectPath) -> TableDefinition:
         self.require(path)
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            return self.definition(connection, path)
-
-    def definition(self, connection: sa.Connection, path: ObjectPath) -> TableDefinition:
-        """The definition of a table that is there."""
-        table = Table(path.database, path.name)
-        database = self.store.database
-        return definitions.to_definition(database.columns(connection, table), database.comment(connection, table))
-
-    def seen(self, connection: sa.Connection, path: ObjectPath) -> dict[str, Any] | None:
-        """What a statement remembers of its target, to tell later whether it changed; None where it is not there."""
-        table, database = Table(path.database, path.name), self.store.database
-        if database.table_kind(connection, table) is None:
-            return None
-        home = self.store.home(path.database)
-        return {
-            "columns": [[column.name, column.type] for column in database.columns(connection, table)],
-            "generation": database.generation(connection, table),
-            "version": self.store.version(connection, home, path),
-        }
+            return self.store.definition(connection, path)
 
     def table_version(self, path: ObjectPath) -> Any:
         if len(path.namespace) != 1 or not self.database_exists(path.database):
             return None
-        table, home = Table(path.database, path.name), self.store.home(path.database)
-        database = self.store.database
         with self.store.begin(path.database, path=path, read_only=True) as connection:
-            if database.table_kind(connection, table) != "table":
+            if self.store.database.table_kind(connection, Table(path.database, path.name)) is None:
                 return None
-            return [
-                [[column.name, column.type] for column in database.columns(connection, table)],
-                database.generation(connection, table),
-                self.store.version(connection, home, path),
-                database.content_of_small(connection, table),
-            ]
+            return str(Version.of(self.store, connection, path))
 
     def check_path(self, path: ObjectPath) -> None:
-        """Refuse a name that no table here can have.
+        """Refuse a name that a table of this catalog cannot have.
 
         Raises
         ------
@@ -199,7 +207,7 @@ class JdbcCatalog(Catalog):
         if self.table_exists(path):
             if ignore_if_exists:
                 return
-            raise TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
+            raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
         clauses = definitions.column_clauses(path, definition, self.store.database)
         with self.store.begin(path.database, path=path) as connection:
             altering.create(self.store.database, connection, Table(path.database, path.name), definition, clauses)
@@ -212,7 +220,7 @@ class JdbcCatalog(Catalog):
         with self.store.begin(path.database, path=path) as connection:
             self.store.database.drop(connection, Table(path.database, path.name))
         home = self.store.home(path.database)
-        with suppress(CatalogError), self.store.begin(home, path=path) as connection:  # The table is gone, anyway.
+        with suppress(CatalogError), self.store.begin(home, path=path) as connection:  # The table is dropped anyway.
             self.store.forget_target(connection, home, path)
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
@@ -221,7 +229,7 @@ class JdbcCatalog(Catalog):
         if new_path.namespace != path.namespace:
             raise CatalogError(f"{path} cannot move to another database.", path=path)
         if self.table_exists(new_path):
-            raise TableAlreadyExistsError(f"Table {new_path} exists already in catalog {self.name}.", path=new_path)
+            raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {self.name}.", path=new_path)
         old, new = (Table(p.database, p.name) for p in (path, new_path))
         with self.store.begin(path.database, path=path) as connection:
             self.store.database.rename(connection, old, new)
@@ -231,37 +239,29 @@ class JdbcCatalog(Catalog):
             raise CatalogError(f"{path} is a view, not a table.", path=path)
         altering.alter(self.store, path, list(changes))
 
-    def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str]:
-        if (isinstance(staged, JdbcParticipant) and staged.swaps) or self.kind_of(path) != "table":
-            return {}  # A new table, whose columns have no defaults yet.
+    def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str | None]:
+        if (isinstance(staged, JdbcParticipant) and "computed" not in staged.document) or self.kind_of(path) != "table":
+            return {}  # Created by this transaction: its columns have no defaults yet.
         with self.store.begin(path.database, path=path, read_only=True) as connection:
             columns = self.store.database.columns(connection, Table(path.database, path.name))
-        return defaults.of_spark(self.canonical(path), columns)
+        return defaults.of_spark(columns)
+
+    def accepts_any_schema(self, definition: TableDefinition) -> bool:
+        return False  # Only where a single insert says so.
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         self.require(path)
         table = Table(path.database, path.name)
         with self.store.begin(path.database, path=path, read_only=True) as connection:
             columns = self.store.database.columns(connection, table)
-            definition = self.definition(connection, path)
+            definition = self.store.definition(connection, path)
         return ReadSource("batches", definition=definition, reader=JdbcReader(self.store, [table], columns))
 
-    def staged_source(self, participant: JdbcParticipant) -> ReadSource | None:
-        """How to read what a participant staged: its rows, and those of the table that stay."""
-        staged = participant.place.staging
-        tables = [participant.target, staged] if participant.effect == APPEND else [staged]
-        with self.store.begin(participant.home, path=participant.path, read_only=True) as connection:
-            columns = self.store.database.columns(connection, staged)
-            waiting = defaults.any_held(self.store.database, connection, staged, participant.placeholders)
-        if waiting:
-            raise AtomicityNotSupportedError(
-                f"Rows that this transaction has written to {participant.path} cannot be read yet: the database gives "
-                "them values of its own when they are published.",
-                path=participant.path,
-                transaction_id=participant.transaction_id,
-                hint="Read the table before it is written, or after the transaction; or give all columns values.",
-            )
-        return ReadSource("batches", definition=participant.definition, reader=JdbcReader(self.store, tables, columns))
+    def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
+        return pinned_reads.source_before(self.store, path, changes, version)
+
+    def open_snapshot(self) -> OpenSnapshot | None:
+        return exported_snapshots.open_snapshot(self.store)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 
@@ -278,11 +278,19 @@ class JdbcCatalog(Catalog):
         if is_streaming_mode:
             return None
         context = context or WriteContext.alone(self.name)
-        return JdbcParticipant(self, offer(self, path, definition, purpose, context, time.time()))
+        self.check_path(path)
+        return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
+
+    def two_phase_drop_table(
+        self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        self.check_path(path)
+        document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
+        return None if document is None else JdbcParticipant(self, document)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         participant = JdbcParticipant(self, document)
-        with suppress(CatalogError):  # One that does not answer is asked again, before anything is done.
+        with suppress(CatalogError):  # If the database is unreachable, the check is repeated before anything is done.
             participant.check_identity()
         return participant
 
@@ -291,22 +299,21 @@ class JdbcCatalog(Catalog):
         return publishing.group_key(participant)
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
-        if not self.store.database.groups:
-            super().publish_group(participants)
+        assert self.store.database.groups  # Nothing is grouped without the capability.
         members = [member for member in participants if isinstance(member, JdbcParticipant)]
-        with publishing.publish_step():
+        with step(PUBLISH):
             publishing.publish(self.store, members)
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
-        return housekeeping.residues(self, live_transactions)
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
+        return housekeeping.leftovers(self.store, self.environment, live_transactions)
 
-    def remove_residue(self, residue: Residue) -> None:
-        housekeeping.remove(self, residue)
+    def remove_leftover(self, leftover: Leftover) -> None:
+        housekeeping.remove(self.store, leftover)
 
     def check(self) -> list[str]:
-        return housekeeping.problems(self)
+        return housekeeping.problems(self.store, self.environment)
 
     def close(self) -> None:
         self.store.close()

@@ -1,4 +1,4 @@
-"""Rows into PostgreSQL by ``COPY``: binary where every column has such a form, else CSV."""
+"""Rows into PostgreSQL by ``COPY``: binary if the types of all columns allow it, otherwise CSV."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _is = pa.types
 def copy(
     driver: Any, table: str, quote: Callable[[str], str], columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Append batches to a table, in the transaction of a connection of psycopg's; the number of rows.
+    """Append batches to a table, in the transaction of a psycopg connection; return the number of rows.
 
     Parameters
     ----------
     driver : psycopg.Connection
     table : str
-        Its quoted name.
+        The table's quoted name.
     quote : callable
-        Quotes a column's name.
+        Function that quotes a column's name.
     columns : mapping of str to str
-        Names of the rows' columns, in their order, and what the database calls their types.
+        Names of the rows' columns, in their order, with the database's types.
     batches : iterable of pyarrow.RecordBatch
-        All of one schema.
+        Batches of the same schema.
     """
     ready = (_plain(batch) for batch in batches)
     first = next(ready, None)
@@ -58,13 +58,13 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def takes_binary(schema: pa.Schema, columns: Mapping[str, str]) -> bool:
-    """Whether pgpq is there, and makes just the form of each column's type: COPY converts none.
+    """Whether pgpq is installed and encodes exactly the type of each column: a binary COPY converts no types.
 
     Parameters
     ----------
     schema : pyarrow.Schema
     columns : mapping of str to str
-        What the database calls the types of the columns, in the order of the schema's.
+        The database's types of the columns, in the schema's order.
     """
     if find_spec("pgpq") is None:
         return False
@@ -74,24 +74,24 @@ def takes_binary(schema: pa.Schema, columns: Mapping[str, str]) -> bool:
 
 
 def binary(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-    """Batches in COPY's binary format, each with its number of rows."""
+    """Encode batches in COPY's binary format, each with its number of rows."""
     from pgpq import ArrowToPostgresBinaryEncoder
 
-    # Columns have numbers here: pgpq looks for a column by its name.
+    # Numbers as column names, because pgpq looks columns up by name.
     names = [str(number) for number in range(len(schema))]
     encoder = ArrowToPostgresBinaryEncoder(pa.schema(zip(names, schema.types, strict=True)))
     yield 0, encoder.write_header()
     for batch in batches:
         try:
             data = encoder.write_batch(batch.rename_columns(names))
-        except ValueError as error:  # A date or time that is out of PostgreSQL's range.
+        except ValueError as error:  # A date or time outside PostgreSQL's range.
             raise CatalogError(f"A value cannot be stored in PostgreSQL: {error}") from None
         yield batch.num_rows, data
     yield 0, encoder.finish()
 
 
 def _forms(kind: pa.DataType) -> tuple[str, ...]:
-    """Column types whose binary form pgpq makes of an Arrow type."""
+    """Column types for which pgpq's encoding of an Arrow type is valid."""
     for test, names in _BINARY:
         if test(kind):
             return names
@@ -116,12 +116,12 @@ _BINARY: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
-#: A text is always quoted, so that an empty one is not NULL, which is not.
+#: Texts are always quoted, to distinguish an empty text from NULL, which is not quoted.
 _CSV = pcsv.WriteOptions(include_header=False, quoting_style="needed")
 
 
 def texts(_: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, memoryview]]:
-    """Batches as COPY's CSV, each with its number of rows."""
+    """Encode batches as COPY's CSV, each with its number of rows."""
     for batch in batches:
         yield batch.num_rows, _as_csv(batch)
 
@@ -146,7 +146,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _array(value: Any) -> str:
-    """An array as PostgreSQL writes it."""
+    """Format an array as PostgreSQL does."""
     return "{" + ",".join(_element(element) for element in value) + "}"
 
 

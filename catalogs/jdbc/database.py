@@ -1,7 +1,7 @@
-"""What differs between databases: connections, names, types, bulk loading, and how a publish is one step.
+"""Differences between databases: connections, names, types, bulk loading, and how a publish is made atomic.
 
-Each database that is held to every promise has a class of its own beside this module. The driver and the executors
-both make one from the same :class:`~twophase.catalogs.jdbc.options.Settings`.
+Each database with all guarantees has a class of its own in a module beside this one. The driver and the executors both
+make one from the same :class:`~twophase.catalogs.jdbc.options.Settings`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from twophase.catalogs.jdbc.options import Settings
@@ -23,30 +24,32 @@ from twophase.model import ObjectPath
 
 _is = pa.types
 
-#: Rows of a table that are looked at as often as one likes.
+#: Tables with at most this many rows may be scanned any number of times.
 SMALL = 200_000
 
-#: Without it SQLAlchemy hands an empty tuple to the driver, and a percent sign in a name would be a parameter.
+#: Without it SQLAlchemy passes an empty tuple to the driver, and a percent sign in a name would be a parameter.
 _PLAIN = {"no_parameters": True}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the database has it.
+    """A column as the database describes it.
 
     Attributes
     ----------
     name : str
     type : str
-        In the database's own words.
+        The database's name of the type.
     arrow : pyarrow.DataType
-        What it is to Spark.
+        The type for Spark.
     nullable : bool
     comment : str or None
     generated : bool
-        The database makes its values itself and takes none.
+        The database computes the values itself and accepts none.
     default : str or None
-        What it gives where an insert names no value, in the database's SQL; ``auto`` where it counts.
+        Value if an insert gives none, in the database's SQL; ``auto`` for an auto-increment.
+    number : int or None
+        Identifies the column as long as the table exists, whatever its name; None if the database has no such number.
     """
 
     name: str
@@ -56,11 +59,12 @@ class Column:
     comment: str | None = None
     generated: bool = False
     default: str | None = None
+    number: int | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A place of rows: a schema (None for SQLite) and a name."""
+    """A table's name and its schema (None for SQLite)."""
 
     database: str
     name: str
@@ -74,20 +78,20 @@ class Database(ABC):
     settings : Settings
     """
 
-    #: As users call it.
+    #: Name of the database in messages.
     title: ClassVar[str]
     longest_name: ClassVar[int]
-    #: DDL takes part in transactions: a publish is one database transaction.
+    #: DDL is transactional: a publish is one database transaction.
     ddl_in_transaction: ClassVar[bool] = True
-    #: Several tables are published in one step.
+    #: Several tables can be published atomically.
     groups: ClassVar[bool] = True
-    #: ``CREATE TABLE`` takes comments, in words of MariaDB and MySQL; they hold the owner stamps, too.
+    #: ``CREATE TABLE`` takes comments, in the syntax of MariaDB and MySQL; they hold the owner stamps, too.
     comments_in_ddl: ClassVar[bool] = False
     #: Columns have comments of their own.
     column_comments: ClassVar[bool] = True
-    #: Times with a zone are compared with times with a zone.
+    #: Times with a zone are compared with times with a zone; if not, with times in UTC without one.
     aware_times: ClassVar[bool] = False
-    #: Longest comment of a table; None without a limit.
+    #: Longest comment of a table; None if there is no limit.
     longest_comment: ClassVar[int | None] = None
 
     def __init__(self, settings: Settings) -> None:
@@ -97,18 +101,19 @@ class Database(ABC):
     # -- connections ---------------------------------------------------------------------------------------------
 
     def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
-        """An engine whose connections are set up for this catalog.
+        """Make an engine whose connections are set up for this catalog.
 
         Parameters
         ----------
         database : str
-            Where it is used; only SQLite has an engine for each.
+            The database it is for; only SQLite has one engine per database.
         pooled : bool
-            Whether connections stay open; an executor's do not.
+            Whether connections stay open; those of an executor do not.
         label : str
-            What the server shows of the connection, where it shows anything.
+            The connection's name as the server shows it, if it shows one.
         """
-        pool: dict[str, Any] = {"pool_pre_ping": True, "pool_size": self.settings.pool_size, "max_overflow": 10}
+        # Without a limit: each open snapshot of a block holds a connection, and would keep others from theirs.
+        pool: dict[str, Any] = {"pool_pre_ping": True, "pool_size": self.settings.pool_size, "max_overflow": -1}
         if not pooled:
             pool = {"poolclass": NullPool}
         engine = sa.create_engine(
@@ -118,11 +123,11 @@ class Database(ABC):
         return engine
 
     def url(self, database: str) -> URL:
-        """The URL of a database; the same for all but for SQLite."""
+        """The URL of a database; the same for all, except in SQLite."""
         return self.settings.parsed
 
     def engine_key(self, database: str) -> str:
-        """Databases with the same key share an engine, and so can share a transaction."""
+        """Key of the engine: databases with the same key share it, and so can share a transaction."""
         return ""
 
     @abstractmethod
@@ -133,39 +138,39 @@ class Database(ABC):
         """Listen to the engine's events."""
 
     def group(self, home: str) -> str | None:
-        """Tables of which databases of hidden tables can be published in one step; None where each goes alone."""
+        """Key of the databases of hidden tables that can be published atomically together; None for one at a time."""
         return self.engine_key(home)
 
-    # -- what it can do ------------------------------------------------------------------------------------------
+    # -- abilities -----------------------------------------------------------------------------------------------
 
     def learn(self, engine: sa.Engine, database: str) -> None:
-        """Find out what the database can do, where its kind does not say it; before the first write."""
+        """Find out what the database supports, before the first write, if its kind does not already determine it."""
 
     @property
     def keeps_tables(self) -> bool:
-        """Whether new rows in the old table are a better replace than a new table, where the columns stay."""
+        """Whether a replace with the same columns should keep the old table and replace only its rows."""
         return False
 
     def refusal(self, swaps: bool) -> str | None:
-        """Why nothing can be promised of a statement; None where it can.
+        """Return why a statement cannot be executed with any guarantee; None if it can.
 
         Parameters
         ----------
         swaps : bool
-            Whether a new table takes a name, as opposed to rows that go into a table.
+            Whether a new table is renamed to the target, as opposed to rows that are added to a table.
         """
         return None
 
     def level_reason(self, swaps: bool) -> str | None:
-        """Why a statement is below level 3; None where it is not."""
+        """Return why a statement's level is below ``ATOMIC``; None if it is not."""
         return None
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def quote(self, name: str) -> str:
-        """A name in the database's own quotes."""
+        """Quote a name as the database does."""
         quoted = self.dialect.identifier_preparer.quote_identifier(name)
-        # SQLAlchemy doubles percent signs for drivers that look for parameters; our statements have none.
+        # SQLAlchemy doubles percent signs for drivers that expect parameters; our statements have none.
         return quoted.replace("%%", "%") if self.dialect.identifier_preparer._double_percents else quoted
 
     def name(self, table: Table) -> str:
@@ -173,11 +178,11 @@ class Database(ABC):
         return f"{self.quote(table.database)}.{self.quote(table.name)}"
 
     def schema(self, database: str) -> str | None:
-        """SQLAlchemy's ``schema`` for a database."""
+        """The ``schema`` of a database for SQLAlchemy."""
         return database
 
     def construct(self, table: Table, *columns: str) -> sa.TableClause:
-        """SQLAlchemy's lightweight table."""
+        """Make SQLAlchemy's lightweight table."""
         quoted = sa.sql.quoted_name
         schema = self.schema(table.database)
         return sa.table(
@@ -191,11 +196,11 @@ class Database(ABC):
         return len(name)
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
-        """The one spelling of a path."""
+        """Return the canonical spelling of a path."""
         return path
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        """Refuse a name that this database would cut or cannot hold.
+        """Refuse a name that this database would truncate or does not support.
 
         Raises
         ------
@@ -215,11 +220,11 @@ class Database(ABC):
 
     @staticmethod
     def run(connection: sa.Connection, sql: str) -> Any:
-        """Run a statement whose text is complete: names are quoted in it, and no value of a user's stands in it."""
+        """Run a complete statement: names are already quoted, and it contains no value of a user's."""
         return connection.exec_driver_sql(sql, execution_options=_PLAIN)
 
     def text(self, value: str) -> str:
-        """A text as a literal of the database's SQL."""
+        """Write a text as a literal of the database's SQL."""
         return "'" + value.replace("'", "''") + "'"
 
     # -- databases -----------------------------------------------------------------------------------------------
@@ -234,15 +239,15 @@ class Database(ABC):
 
     @abstractmethod
     def drop_database(self, connection: sa.Connection, database: str) -> None:
-        """Drop a database with all in it."""
+        """Drop a database with everything in it."""
 
     def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
-        """Drop a database that holds nothing but twophase's own bookkeeping; both go, or none.
+        """Drop a database that is empty except for twophase's own bookkeeping, together with it, atomically.
 
         Raises
         ------
         CatalogError
-            It holds something else.
+            The database contains something else.
         """
         if found := [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]:
             raise self.not_empty(database, found)
@@ -251,11 +256,11 @@ class Database(ABC):
         self.run(connection, f"DROP SCHEMA {self.quote(database)}")
 
     def is_bookkeeping(self, name: str) -> bool:
-        """Whether it is a table in which twophase keeps what it needs for others."""
+        """Whether this is a table of twophase's bookkeeping, as opposed to a staging table."""
         return name in (f"{self.settings.staging_prefix}{kind}" for kind in ("published", "comments"))
 
     def not_empty(self, database: str, names: Iterable[str]) -> CatalogError:
-        """The error for a database that holds these."""
+        """The error for a database that contains these."""
         found = sorted(names)
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         return CatalogError(
@@ -267,20 +272,25 @@ class Database(ABC):
     # -- tables --------------------------------------------------------------------------------------------------
 
     def table_kind(self, connection: sa.Connection, table: Table) -> str | None:
-        """``table``, ``view``, or None where nothing has this name."""
+        """Return ``table``, ``view``, or None if nothing has this name."""
         return self.kinds(connection, table.database, [table.name]).get(table.name)
 
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
-        """Those of some names that tables and views have, with their kind; however many others there are."""
+        """Return those of some names that are tables or views, with their kind, regardless of how many others exist."""
         return {name: kind for name, kind in self.list_relations(connection, database).items() if name in names}
 
     @abstractmethod
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
-        """Names of all tables and views with their kind, hidden ones too."""
+        """Return the names of all tables and views with their kind, including hidden ones."""
 
     @abstractmethod
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         """The columns, in order."""
+
+    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+        """Names of the columns of the primary key; empty if there is none."""
+        found = sa.inspect(connection).get_pk_constraint(table.name, schema=self.schema(table.database))
+        return [str(name) for name in found.get("constrained_columns", ())]
 
     @abstractmethod
     def comment(self, connection: sa.Connection, table: Table) -> str | None:
@@ -288,38 +298,54 @@ class Database(ABC):
 
     @abstractmethod
     def set_comment(self, connection: sa.Connection, table: Table, comment: str | None) -> None:
-        """Give the table a comment."""
+        """Set the table's comment."""
 
     def set_column_comment(self, connection: sa.Connection, table: Table, column: str, comment: str | None) -> None:
-        """Give a column a comment, where columns have any."""
+        """Set a column's comment, if the database supports it."""
 
     def generation(self, connection: sa.Connection, table: Table) -> str | None:
-        """What changes when the table is dropped and made anew, where the database tells."""
+        """An identifier that changes when the table is dropped and created again; None if the database has none."""
         return None
 
     @abstractmethod
     def column_type(self, field: pa.Field) -> str | None:
-        """The type for a new column, None where there is none."""
+        """The type for a new column; None if there is none."""
 
     def create(
         self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
     ) -> None:
-        """Create a table from names and what stands after each name."""
+        """Create a table from the names of its columns and what follows each name."""
         body = ", ".join(f"{self.quote(name)} {kind}" for name, kind in columns)
         self.run(connection, f"CREATE TABLE {self.name(table)} ({body}){suffix}")
 
     def create_index(self, connection: sa.Connection, table: Table, column: str) -> None:
-        """Create an index on a column of a table of ours."""
+        """Create an index on a column of a table of twophase's."""
         name = self.index_name(table, column)
         self.run(connection, f"CREATE INDEX {name} ON {self.name(table)} ({self.quote(column)})")
 
     def index_name(self, table: Table, column: str) -> str:
-        """How an index is named where it is made."""
+        """The name of an index in ``CREATE INDEX``."""
         return self.quote(f"{table.name}_{column}")
 
     @abstractmethod
-    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
-        """Create an empty table with the types of some columns of another one, and nothing else of it."""
+    def create_like(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        source: Table,
+        columns: Sequence[str],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Create an empty table with the types of some columns of another table, and nothing else of it.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        table, source : Table
+        columns : sequence of str
+        more : sequence of tuple of str
+            Names and types of further columns.
+        """
 
     def drop(self, connection: sa.Connection, table: Table) -> None:
         """Drop a table. Idempotent."""
@@ -327,69 +353,68 @@ class Database(ABC):
 
     @abstractmethod
     def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
-        """Rename a table, to another database too where that is possible."""
+        """Rename a table, also to another database if that is possible."""
 
     def writable_reason(self, connection: sa.Connection, table: Table) -> str | None:
-        """Why rows of this table cannot be written in a transaction; None where they can."""
+        """Return why rows of this table cannot be written in a transaction; None if they can."""
         return None
 
     def overwrite_reason(self, connection: sa.Connection, table: Table) -> str | None:
-        """Why not all rows of this table can be replaced by others; None where they can."""
+        """Return why the rows of this table cannot all be replaced; None if they can."""
         return None
 
     def close_to_others(self, connection: sa.Connection, table: Table) -> None:
-        """Give the rows of a new table to nobody, whatever new tables are given to by default."""
+        """Let no other role read the rows of a new table, whatever the default privileges grant."""
 
     def delete_all(self, connection: sa.Connection, table: Table) -> None:
-        """Delete all rows. Not TRUNCATE: a reader with an older snapshot would see an empty table."""
+        """Delete all rows. Not TRUNCATE, after which a reader with an older snapshot would see an empty table."""
         self.run(connection, f"DELETE FROM {self.name(table)}")
 
-    def placeholder(self, text: str, kind: pa.DataType) -> str:
-        """The SQL literal for a value of :mod:`~twophase.catalogs.jdbc.defaults`, as a table of ours holds it."""
-        return text if _is.is_integer(kind) or _is.is_decimal(kind) else self.text(text)
-
     def default_row(self, table: Table) -> str:
-        """SQL that appends a row of which no value is given."""
+        """SQL that inserts a row without any values."""
         return f"INSERT INTO {self.name(table)} DEFAULT VALUES"
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
-        """What every committed change of a table's rows changes, whoever makes it; it reads the whole table.
+        """A checksum that changes with every committed change of a table's rows, by any writer; reads the whole table.
 
         Parameters
         ----------
         connection : sqlalchemy.Connection
         table : Table
         lock : bool
-            Keep the rows as they are until the transaction's end, where :meth:`lock_target` does not.
+            Lock the rows until the end of the transaction, if :meth:`lock_target` does not.
 
         Returns
         -------
         list or None
-            Plain JSON; None where the database has no such thing, or the role may not read the table.
+            Plain JSON; None if the database does not support it, or the role may not read the table.
         """
         return None
 
     def content_of_small(self, connection: sa.Connection, table: Table) -> list[Any] | None:
-        """:meth:`content` of a table that is read in no time; of a larger one what the database counts, if anything."""
-        # Counted, not estimated: another answer has to mean that rows changed.
+        """The :meth:`content` of a table that is quick to read; for a larger one ``None`` and the database's counters.
+
+        The counters may be updated with a delay.
+        """
+        # Counted, not estimated: a different result must mean that rows changed.
         some = sa.select(sa.literal_column("1")).select_from(self.construct(table)).limit(SMALL + 1).subquery()
         count = connection.scalar(sa.select(sa.func.count()).select_from(some))
-        return self.content(connection, table) if int(count or 0) <= SMALL else self.counted(connection, table)
+        return self.content(connection, table) if int(count or 0) <= SMALL else [None, self.counted(connection, table)]
 
     def counted(self, connection: sa.Connection, table: Table) -> list[Any] | None:
-        """What the database counts of changes of a table, where it does."""
+        """The database's own counters of changes of a table; None if it has none."""
         return None
 
     # -- locks ---------------------------------------------------------------------------------------------------
 
     def guard(self, connection: sa.Connection, name: str) -> None:
-        """Take the lock of one participant's publish until the transaction's or connection's end."""
+        """Lock one participant's publish until the end of the transaction or connection."""
 
     @contextmanager
     def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
-        """A transaction in which the locks of these names are held, and until its commit has ended.
+        """A transaction that holds the locks of these names until its commit has ended.
 
         Parameters
         ----------
@@ -405,24 +430,30 @@ class Database(ABC):
             yield connection
 
     def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
-        """Keep others from writing the target until the transaction's end, where its effect needs that."""
+        """Block other writers of the target until the end of the transaction, if the effect requires it."""
+
+    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+        """Let nobody replace, alter or truncate a table until the end of the transaction, which has not queried yet.
+
+        Where that is not possible, an error or a comparison after a query must tell.
+        """
 
     def make_durable(self, connection: sa.Connection) -> None:
-        """Have the transaction's commit survive a power cut, whatever the role is set to."""
+        """Make the transaction's commit survive a power cut, regardless of the role's settings."""
 
     def durability_problem(self, connection: sa.Connection) -> str | None:
-        """Why what is committed may not survive a power cut, in words with what to do; None where it does."""
+        """Return why commits may not survive a power cut, and what to do about it; None if they do."""
         return None
 
     def stop_writers(self, connection: sa.Connection, label: str) -> None:
-        """End connections of tasks that nobody waits for any more, where the database can."""
+        """Close connections of tasks that no job waits for any more, if the database supports it."""
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def arranged(self, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> AbstractContextManager[Any]:
-        """Rows as :meth:`load` takes them.
+        """Arrange rows in the form that :meth:`load` takes.
 
-        Where there is one writer, a partition is computed before it waits for its turn, not while all others wait.
+        If the database allows one writer at a time, the partition is computed before the writer's lock is taken.
         """
         return nullcontext(batches)
 
@@ -437,9 +468,9 @@ class Database(ABC):
         connection : sqlalchemy.Connection
         table : Table
         columns : mapping of str to str
-            Names of the rows' columns, in their order, and what the database calls their types.
+            Names of the rows' columns, in their order, with the database's types.
         rows : object
-            What :meth:`arranged` made of the batches.
+            The result of :meth:`arranged`.
 
         Returns
         -------
@@ -448,33 +479,37 @@ class Database(ABC):
         """
 
     def select_expression(self, column: Column) -> str:
-        """How a column is read so that its value arrives as :meth:`to_arrow` takes it."""
+        """The SQL that reads a column in the form that :meth:`to_arrow` takes."""
         return self.quote(column.name)
 
     def compares(self, column: Column) -> bool:
-        """Whether a column holds to the database's own comparisons what is read of it."""
+        """Whether comparisons in the database use the same value of a column as is read."""
         return self.select_expression(column) == self.quote(column.name)
 
     def compares_texts(self, column: Column) -> bool:
-        """Whether a column that is text to Spark is equal to the texts that it is read as, and maybe to more."""
+        """Whether a column read as text equals, in the database, at least the texts that it is read as."""
         return True
 
     def stream(self, connection: sa.Connection, sql: str, values: Mapping[str, Any], size: int) -> Iterator[list[Any]]:
-        """The rows of a query in blocks; memory is bounded by the block."""
+        """Return the rows of a query in blocks; memory is bounded by the block."""
         streaming = connection.execution_options(stream_results=True, max_row_buffer=size)
         with streaming.execute(sa.text(sql), values) as result:
             yield from (list(block) for block in result.partitions(size))
 
     def snapshot_options(self) -> dict[str, Any]:
-        """Execution options with which all statements of a transaction see the same."""
+        """Execution options with which all statements of a transaction see the same snapshot."""
         return {"isolation_level": "REPEATABLE READ"}
 
+    def is_replaced(self, error: DBAPIError) -> bool:
+        """Whether a query failed because its table was replaced after its transaction began."""
+        return False
+
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
-        """Conditions that cut a table into parts of some size; one empty text for a table that is read at once."""
+        """Conditions that split a table into parts; a single empty text for a table that is read as one part."""
         return [""]
 
     def ranges(self, column: str, first: int, last: int, rows: int) -> list[str]:
-        """Conditions that cut a table by a number that no row lacks."""
+        """Conditions that split a table by an integer column without NULLs."""
         settings = self.settings
         count = max(1, min(settings.read_partitions, rows // settings.read_partition_rows, last - first))
         bounds = [first + (last - first) * number // count for number in range(1, count)]
@@ -486,25 +521,5 @@ class Database(ABC):
         return cuts
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """Values as the driver gives them, as Arrow."""
+        """Convert values of the driver to Arrow."""
         return pa.array(values, kind)
-
-
-def open_database(settings: Settings) -> Database:
-    """The class for the URL's database."""
-    backend = settings.parsed.get_backend_name()
-    if backend == "postgresql":
-        from twophase.catalogs.jdbc.postgresql import PostgreSQL
-
-        return PostgreSQL(settings)
-    if backend == "sqlite":
-        from twophase.catalogs.jdbc.sqlite import SQLite
-
-        return SQLite(settings)
-    if backend == "mysql":
-        from twophase.catalogs.jdbc.mysql import MySQL
-
-        return MySQL(settings)
-    from twophase.catalogs.jdbc.generic import open_generic
-
-    return open_generic(settings)

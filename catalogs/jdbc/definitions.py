@@ -1,7 +1,7 @@
-"""Definitions as columns and comments of a database, and back; bad input is told in words before any work.
+"""Conversion between table definitions and a database's columns and comments; bad input is refused before any work.
 
-A database keeps no properties. They stand, as JSON, at the end of the table's comment; comments of columns too, where
-the database has none of its own.
+Databases do not support table properties. They are stored as JSON at the end of the table's comment; so are comments of
+columns if the database does not support those.
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from twophase.catalogs.jdbc import options
 from twophase.catalogs.jdbc.database import Column, Database
-from twophase.errors import CatalogError, ConfigurationError
+from twophase.config.settings import nearest
+from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
 
 _MARK = "\n[twophase] "
 _SPARK_FIELD = b"SPARK:field"
 _COMMENT = b"comment"
-#: Where Spark keeps the length of a CHAR or VARCHAR that it treats as a string.
+#: Where Spark stores the length of a CHAR or VARCHAR that it treats as a string.
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a table's comment says.
+    """The content of a table's comment.
 
     Attributes
     ----------
@@ -44,7 +45,7 @@ class Note:
 
     @classmethod
     def read(cls, text: str | None) -> Note:
-        """From a table's comment, also from one that twophase did not write."""
+        """Parse a table's comment, also one that twophase did not write."""
         comment, mark, facts = (text or "").rpartition(_MARK)
         if not mark:
             return cls(text or None)
@@ -55,7 +56,7 @@ class Note:
             return cls(text)
 
     def write(self) -> str | None:
-        """As a table's comment."""
+        """Format the note as a table's comment."""
         facts = {"properties": dict(self.properties), "columns": dict(self.columns)}
         kept = {key: value for key, value in facts.items() if value}
         if not kept:
@@ -76,7 +77,7 @@ def column_comment(column: pa.Field) -> str | None:
 
 
 def to_definition(columns: Sequence[Column], comment: str | None) -> TableDefinition:
-    """The definition of a table of the database; columns that the database makes itself take no values."""
+    """The definition of an existing table; columns computed by the database are nullable, as they take no values."""
     note = Note.read(comment)
     fields = []
     for column in columns:
@@ -87,12 +88,12 @@ def to_definition(columns: Sequence[Column], comment: str | None) -> TableDefini
 
 
 def check(path: ObjectPath, definition: TableDefinition, database: Database) -> None:
-    """Refuse what this database cannot hold, before anything happens.
+    """Refuse what this database does not support, before anything happens.
 
     Raises
     ------
     CatalogError
-        A layout, an option, a column's name or type.
+        The layout, an option, or a column's name or type is not supported.
     """
     _check_layout(path, definition, database)
     _check_columns(path, definition.schema.names, database)
@@ -118,7 +119,7 @@ def _check_layout(path: ObjectPath, definition: TableDefinition, database: Datab
         raise CatalogError(f"{path} cannot be made: {problem}.", path=path)
     for name in definition.options:
         if name not in options.TABLE_OPTIONS:
-            known = options.nearest(name, options.TABLE_OPTIONS)
+            known = nearest(name, options.TABLE_OPTIONS)
             raise CatalogError(f"There is no option {name} for {path}.", path=path, hint=known)
 
 
@@ -141,7 +142,7 @@ def columns_of(path: ObjectPath, definition: TableDefinition, database: Database
     Raises
     ------
     CatalogError
-        A type that this database has no column for; it names the column and Spark's type.
+        The database has no column type for one of the types; the message names the column and Spark's type.
     """
     chosen = {**database.settings.column_types, **_own_types(path, definition)}
     by_name = {name.lower(): kind for name, kind in chosen.items()}
@@ -150,9 +151,10 @@ def columns_of(path: ObjectPath, definition: TableDefinition, database: Database
 
 def _own_types(path: ObjectPath, definition: TableDefinition) -> dict[str, str]:
     try:
-        return options.column_types(definition.options.get("column_types", ""), "The option column_types")
-    except ConfigurationError as error:
-        raise CatalogError(error.message, path=path, hint=error.hint) from None
+        return options.read_column_types(definition.options.get("column_types", ""))
+    except ValueError as error:
+        what, hint = error.args
+        raise CatalogError(f"The option column_types {what}", path=path, hint=hint) from None
 
 
 def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
@@ -160,7 +162,7 @@ def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
     if isinstance(said, str):
         if said.startswith(("char(", "varchar(")) and database.title != "SQLite":
             return said
-        # Both are numbers to Arrow, and would come back as such.
+        # Both are numbers in Arrow, and would be read back as numbers.
         found = None if said.startswith(("interval", "geo", "variant")) else database.column_type(column)
     else:
         found = database.column_type(column)
@@ -175,7 +177,7 @@ def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
 
 
 def _spark_type(column: pa.Field) -> Any:
-    """Spark's own word for the type, where the field remembers it."""
+    """Spark's own name for the type, if the field's metadata contains it."""
     told = (column.metadata or {}).get(_SPARK_FIELD)
     if told is None:
         return None
@@ -183,11 +185,24 @@ def _spark_type(column: pa.Field) -> Any:
     return described.get("metadata", {}).get(_CHAR_VARCHAR) or described["type"]
 
 
+def as_read(definition: TableDefinition) -> TableDefinition:
+    """A definition whose CHAR and VARCHAR columns are strings, as Spark reads them from a published table."""
+    return replace(definition, schema=pa.schema([_as_read(column) for column in definition.schema]))
+
+
+def _as_read(column: pa.Field) -> pa.Field:
+    kind = _spark_type(column)
+    if not (isinstance(kind, str) and kind.startswith(("char(", "varchar("))):
+        return column
+    kept = {key: value for key, value in (column.metadata or {}).items() if key != _SPARK_FIELD}
+    return column.with_metadata(kept or None)
+
+
 def column_clauses(path: ObjectPath, definition: TableDefinition, database: Database) -> list[tuple[str, str]]:
-    """Names of the columns, and what stands after each in ``CREATE TABLE``."""
+    """Names of the columns, and what follows each name in ``CREATE TABLE``."""
     clauses = []
     for (name, kind), column in zip(columns_of(path, definition, database), definition.schema, strict=True):
-        # NULL is said: a MariaDB of old habits makes the first TIMESTAMP column NOT NULL otherwise.
+        # NULL is explicit: otherwise an old or legacy-configured MariaDB makes the first TIMESTAMP column NOT NULL.
         clause = f"{kind} {'NULL' if column.nullable else 'NOT NULL'}"
         clauses.append((name, clause))
     return clauses

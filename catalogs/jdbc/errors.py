@@ -1,4 +1,4 @@
-"""What a database says, as errors of ours: in words, with what to do next, and without any secret."""
+"""Conversion of a database's errors to ours: in plain words, with a hint what to do, and without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError, TwoPhaseError
 
-#: A pattern in a database's message or code, and what to do about it. The first that fits counts.
+#: A pattern for a database's message or code, and a hint what to do. The first match counts.
 _HINTS: tuple[tuple[str, str], ...] = (
     (
         r"password authentication failed|no password supplied|\b1045\b|\b28P01\b|denied for user .*using password",
@@ -23,7 +23,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "The server wants TLS: add ?sslmode=require (PostgreSQL) or ?ssl_ca=FILE (MariaDB, MySQL) to the url.",
     ),
     (
-        # The last one is how Python opens the file of ssl_ca.
+        # The last pattern is Python's error for a missing ssl_ca file.
         r"certificate.*(verif|match|host)|certificate_verify_failed|root certificate|no such file or directory \(2\)",
         "Check that sslrootcert (PostgreSQL) or ssl_ca (MariaDB, MySQL) in the url is the file of the CA that signed "
         "the server's certificate, and that the certificate is for the url's host.",
@@ -35,7 +35,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"sql_require_primary_key",
-        "Staged rows have no key of their own. Let the server give tables one that nobody sees: SET PERSIST "
+        "Staged rows have no key of their own. Let the server give tables an invisible one: SET PERSIST "
         "sql_generate_invisible_primary_key = ON.",
     ),
     (
@@ -77,10 +77,10 @@ _HINTS_COMPILED = tuple((re.compile(pattern, re.IGNORECASE), hint) for pattern, 
 
 
 def reason(error: BaseException, settings: Settings) -> str:
-    """What a database said, in one line and without secrets."""
+    """The database's message, in one line and without secrets."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     arguments: tuple[object, ...] = getattr(origin, "args", ())
-    if len(arguments) > 1 and isinstance(arguments[0], int):  # MariaDB's drivers: number and text
+    if len(arguments) > 1 and isinstance(arguments[0], int):  # drivers of MariaDB: number and text
         text = f"{arguments[1]} ({arguments[0]})"
     else:
         text = str(origin).strip()
@@ -94,7 +94,7 @@ def reason(error: BaseException, settings: Settings) -> str:
 def failed(
     error: BaseException, settings: Settings, *, path: object = None, transaction_id: str | None = None
 ) -> CatalogError:
-    """The error of ours for what a database said."""
+    """Make the CatalogError for a database's error."""
     said = reason(error, settings)
     hint = next((hint for pattern, hint in _HINTS_COMPILED if pattern.search(said)), None)
     return CatalogError(
@@ -104,7 +104,7 @@ def failed(
 
 @contextmanager
 def speaking(settings: Settings, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
-    """Turn a database's errors into ours; the driver's own error is not chained, it may show the statement."""
+    """Convert a database's errors to ours; the driver's error is not chained, as it may contain the statement."""
     try:
         yield
     except TwoPhaseError:
@@ -113,6 +113,6 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None
     except Exception as error:
         of_driver = type(error).__module__.split(".")[0] in ("psycopg", "pymysql", "sqlite3")
-        if not of_driver and "'cryptography' package" not in str(error):  # PyMySQL says that it is missing
+        if not of_driver and "'cryptography' package" not in str(error):  # PyMySQL's RuntimeError if it is missing
             raise
         raise failed(error, settings, path=path, transaction_id=transaction_id) from None

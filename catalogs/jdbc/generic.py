@@ -1,13 +1,14 @@
-"""Any other database with an SQLAlchemy dialect: what it can do is tried out, and decides how far its promises go.
+"""Any other database with an SQLAlchemy dialect: its abilities are found by trial, and determine the guarantees.
 
-A catalog's first write tries, with a table of its own that goes again: whether a primary key refuses a second row (else
-no row could be promised to be there once), whether DDL is undone with its transaction, and how a table is renamed.
+Before a catalog's first write, a temporary trial table shows whether a primary key refuses a second row (without that,
+rows could be duplicated), whether DDL is rolled back with its transaction, and how a table is renamed.
 """
 
 from __future__ import annotations
 
 import re
 import secrets as random_source
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -35,33 +36,33 @@ from twophase.catalogs.jdbc.spooling import spooled
 
 _is = pa.types
 
-#: The ways to rename a table, in the words of one database or another.
+#: Statements that rename a table in one database or another.
 _RENAMES = (
     "ALTER TABLE {old} RENAME TO {full_new}",
     "ALTER TABLE {old} RENAME TO {new}",
     "RENAME TABLE {old} TO {full_new}",
     "RENAME TABLE {old} TO {new}",
 )
-#: How a database says that another process has it open: of DuckDB, and of others that are a file.
+#: Error messages for a database that another process has open: DuckDB's, and those of other file databases.
 _HELD = re.compile(r"could not set lock|conflicting lock|database is locked", re.IGNORECASE)
-#: Characters of a name: dialects promise more than their databases take, and what is too long shows too late.
+#: Characters of a name: dialects claim more than their databases support, and the error would come too late.
 _LONGEST = 63
-#: A schema's name where a database has none.
+#: Name of the only database if there are no schemas.
 ONLY = "main"
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a database was found to do.
+    """Abilities of a database, as found by trial.
 
     Attributes
     ----------
     keys : bool
         A primary key refuses a second row.
     undoes_ddl : bool
-        Tables that were made and renamed are as before when their transaction is rolled back.
+        Creating and renaming tables is rolled back with the transaction.
     rename : str
-        How a table is renamed; empty where it cannot be.
+        The statement that renames a table; empty if none works.
     """
 
     keys: bool = False
@@ -73,7 +74,7 @@ class Abilities:
 
 
 def open_generic(settings: Settings) -> Generic:
-    """The class for a database that has none of its own."""
+    """Make the object for a database that has no class of its own."""
     return DuckDB(settings) if settings.parsed.get_backend_name() == "duckdb" else Generic(settings)
 
 
@@ -94,11 +95,11 @@ class Generic(Database):
 
     @property
     def groups(self) -> bool:  # type: ignore[override]
-        """Until it is known, the tables are asked: see :func:`twophase.catalogs.jdbc.publishing.group_key`."""
+        """True as long as it is unknown: :func:`twophase.catalogs.jdbc.publishing.group_key` finds out."""
         return self.abilities is None or self.abilities.undoes_ddl
 
     def group(self, home: str) -> str | None:
-        """The locks of a publish are rows of ledgers, and those of one schema are taken in one transaction."""
+        """A publish is locked by rows of ledgers, and those of one schema can be locked in one transaction."""
         return home if self.ddl_in_transaction else None
 
     # -- connections ---------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Generic(Database):
         sa.event.listen(engine, "do_connect", self._connect)
 
     def _connect(self, dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
-        """Wait for a database whose file another process has open."""
+        """Wait for a database file that another process has open."""
         waiting = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: bool(_HELD.search(str(error)))),
             stop=tenacity.stop_after_delay(self.settings.lock_timeout),
@@ -119,14 +120,14 @@ class Generic(Database):
         )
         return waiting(dialect.connect, *arguments, **options)
 
-    # -- what it can do ------------------------------------------------------------------------------------------
+    # -- abilities -----------------------------------------------------------------------------------------------
 
     def learn(self, engine: sa.Engine, database: str) -> None:
         if self.abilities is not None:
             return
         with engine.connect() as connection:
             there = database in self.list_databases(connection)
-        if there:  # Else it is about to be made.
+        if there:  # Otherwise it is about to be created.
             self.abilities = _Trial(self, engine, database).run()
 
     def refusal(self, swaps: bool) -> str | None:
@@ -214,16 +215,23 @@ class Generic(Database):
             connection.execute(sa.insert(notes).values(name=table.name, said=comment))
 
     def compares_texts(self, column: Column) -> bool:
-        """Not where it is read as text because nothing is known of it, as JSON, which may be compared as a document."""
+        """Exclude types read as text only because they are unknown; JSON, for one, may be compared as a document."""
         return any(word in column.type.lower() for word in ("char", "text", "string", "clob"))
 
     def column_type(self, field: pa.Field) -> str | None:
         kind = sqlalchemy_type(field.type)
         return None if kind is None else type_text(kind, self.dialect) or None
 
-    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+    def create_like(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        source: Table,
+        columns: Sequence[str],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> None:
         types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [(name, types[name]) for name in columns])
+        self.create(connection, table, [*((name, types[name]) for name in columns), *more])
 
     def drop(self, connection: sa.Connection, table: Table) -> None:
         if table.name not in self.list_relations(connection, table.database):
@@ -246,7 +254,7 @@ class Generic(Database):
 
     @contextmanager
     def exclusive(self, engine: sa.Engine, home: str, names: Sequence[str]) -> Iterator[sa.Connection]:
-        """The locks are those of the ledgers' stamps, where DDL leaves them alone."""
+        """Lock the stamp rows of the ledgers, unless DDL would commit and release the locks."""
         with engine.begin() as connection:
             if self.ddl_in_transaction:
                 there = self.list_relations(connection, home)
@@ -264,7 +272,7 @@ class Generic(Database):
         return spooled(batches)
 
     def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
-        """By the driver's own ``executemany``, a batch at a time."""
+        """Load with the driver's own ``executemany``, a batch at a time."""
         count = 0
         for batch in rows:
             ready = [(field.name, sqlalchemy_type(column.type), column) for field, column in rendering.plain(batch)]
@@ -291,10 +299,10 @@ class Generic(Database):
 
 
 class DuckDB(Generic):
-    """DuckDB: the reflection of its dialect reads tables that DuckDB lacks, so SQL's own information_schema tells."""
+    """DuckDB: its dialect's reflection reads system tables that DuckDB lacks, so information_schema is used instead."""
 
     def engine(self, database: str, *, pooled: bool, label: str = "") -> sa.Engine:
-        """Connections are never kept: its file is open to one process at a time."""
+        """Connections are never pooled: only one process at a time can open the file."""
         return super().engine(database, pooled=False, label=label)
 
     def list_databases(self, connection: sa.Connection) -> list[str]:
@@ -324,23 +332,37 @@ class DuckDB(Generic):
         )
         return [Column(name, kind, duckdb_arrow_type(kind), bool(nullable)) for name, kind, nullable in found]
 
+    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+        found = connection.scalar(
+            sa.text(
+                "SELECT constraint_column_names FROM duckdb_constraints() WHERE constraint_type = 'PRIMARY KEY' "
+                "AND database_name = current_database() AND schema_name = :schema AND table_name = :name"
+            ),
+            {"schema": table.database, "name": table.name},
+        )
+        return [str(name) for name in found or ()]
+
 
 _SYSTEM = {"information_schema", "pg_catalog", "sys", "mysql", "performance_schema"}
 
 
+#: Seconds after which no trial runs any more: a table of an older one was left by a crash.
+_LONGEST_TRIAL = 3600
+
+
 class _Trial:
-    """Tries a database out with a table that goes again."""
+    """Trial of a database with a temporary table, whose name contains the time of the trial."""
 
     def __init__(self, database: Generic, engine: sa.Engine, home: str) -> None:
         self._database = database
         self._engine = engine
-        mark = random_source.token_hex(6)
-        self._table, self._other = (
-            Table(home, f"{database.settings.staging_prefix}try_{mark}{end}") for end in ("", "_b")
-        )
+        self._prefix = f"{database.settings.staging_prefix}try_"
+        mark = f"{int(time.time()):08x}{random_source.token_hex(2)}"
+        self._table, self._other = (Table(home, f"{self._prefix}{mark}{end}") for end in ("", "_b"))
 
     def run(self) -> Abilities:
         try:
+            self._remove_old()
             try:
                 undoes = self._undone(self._create)
                 with self._engine.begin() as connection:
@@ -356,6 +378,18 @@ class _Trial:
                 with suppress(SQLAlchemyError), self._engine.begin() as connection:
                     self._database.drop(connection, table)
 
+    def _remove_old(self) -> None:
+        """Drop the tables of trials that a crash has interrupted."""
+        with suppress(SQLAlchemyError), self._engine.begin() as connection:
+            for name in self._database.list_relations(connection, self._table.database):
+                table = Table(self._table.database, name)
+                if self._is_old(name) and [c.name for c in self._database.columns(connection, table)] == ["part"]:
+                    self._database.drop(connection, table)
+
+    def _is_old(self, name: str) -> bool:
+        began = re.fullmatch(f"{re.escape(self._prefix)}([0-9a-f]{{8}})[0-9a-f]{{4}}(_b)?", name)
+        return began is not None and int(began[1], 16) < time.time() - _LONGEST_TRIAL
+
     def _create(self, connection: sa.Connection) -> None:
         self._database.create(connection, self._table, [("part", "integer NOT NULL PRIMARY KEY")])
 
@@ -363,7 +397,7 @@ class _Trial:
         return table.name in self._database.list_relations(connection, table.database)
 
     def _undone(self, work: Any) -> bool:
-        """Whether nothing of it is there after a rollback."""
+        """Whether a rollback undoes all of ``work``."""
         with self._engine.connect() as connection:
             transaction = connection.begin()
             before = self._there(connection, self._table)
@@ -388,7 +422,7 @@ class _Trial:
                     self._rename(connection, how, table, new)
                 with self._engine.connect() as connection:
                     if not self._there(connection, new):
-                        return False  # It went to another schema.
+                        return False  # The table was moved to another schema.
         except SQLAlchemyError:
             return False
         return True

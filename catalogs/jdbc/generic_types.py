@@ -1,4 +1,4 @@
-"""Types and values between Arrow and SQLAlchemy, for databases that are known by their dialects only."""
+"""Types and values between Arrow and SQLAlchemy, for databases known by dialect only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def type_text(kind: Any, dialect: Any) -> str:
 
 
 def without_collation(kind: Any) -> Any:
-    """A new column has the table's own; a width says nothing of an integer, but for MySQL's boolean."""
+    """Remove the collation, as a new column uses the table's own, and integer widths, except of MySQL's boolean."""
     for word in ("collation", "charset", "display_width"):
         if getattr(kind, word, None) not in (None, 1):
             setattr(kind, word, None)
@@ -35,7 +35,7 @@ def without_collation(kind: Any) -> Any:
 
 
 def sqlalchemy_type(kind: pa.DataType) -> Any:
-    """SQLAlchemy's type for one of Arrow's, None where there is none."""
+    """The SQLAlchemy type for an Arrow type; None if there is none."""
     return next((make(kind) for test, make in _TYPES if test(kind)), None)
 
 
@@ -54,7 +54,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
     (_is.is_timestamp, lambda k: sa.DateTime()),
 )
 
-#: SQLAlchemy's classes, the narrower before the wider.
+#: SQLAlchemy's classes, subclasses before base classes.
 _ARROW: tuple[tuple[Any, pa.DataType], ...] = (
     (sa.Boolean, pa.bool_()),
     (sa.SmallInteger, pa.int16()),
@@ -115,7 +115,7 @@ def driver_values(column: pa.Array) -> list[Any]:
 
 
 def arrow_value(value: Any, kind: Any) -> Any:
-    """A value of a driver, whatever it made of it, as Arrow takes it."""
+    """Convert a driver's value, of whatever Python type, to the form that Arrow takes."""
     if _is.is_timestamp(kind):
         moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
         if moment.tzinfo is not None:

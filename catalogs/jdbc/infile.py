@@ -1,9 +1,10 @@
-"""Rows into MariaDB and MySQL by ``LOAD DATA LOCAL``: the server reads them while the next ones are made.
+"""Rows into MariaDB and MySQL by ``LOAD DATA LOCAL``: the server reads rows while the next ones are converted.
 
-The server asks for a "file", and gets rows in its place: no file is read, so that no server can ask for another one.
-What a value that does not fit would be in an INSERT, an error, is a warning here: one warning is too many.
+The server requests a "file", and is sent rows instead. PyMySQL's own ``local_infile`` is not enabled, although it would
+work for a file of ours: it opens whatever file the *server* names, at any statement, so that a malicious server could
+read the executor's files. Hence these few packets, sent through private methods of PyMySQL.
 
-This leans on what PyMySQL keeps to itself: its packets.
+A value that does not fit is an error in an INSERT, but only a warning here; so any warning is raised as an error.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from twophase.catalogs.jdbc import rendering
 
 _is = pa.types
 
-#: Bytes of one packet: well below the smallest ``max_allowed_packet`` that a server has by default.
+#: Bytes of one packet: well below the smallest ``max_allowed_packet`` of a server's defaults.
 _PACKET_BYTES = 500_000
-#: Bytes of rows that become text at once.
+#: Bytes of rows that are converted to text together.
 _PIECE_BYTES = 64_000_000
 _COM_QUERY = 3
-#: What a client says that knows ``LOAD DATA LOCAL``.
+#: CLIENT_LOCAL_FILES, by which a client announces support of ``LOAD DATA LOCAL``.
 CLIENT_FLAG = 128
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
@@ -46,7 +47,7 @@ _TAKEN: tuple[tuple[Callable[[pa.DataType], bool], tuple[str, ...]], ...] = (
 
 
 def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
-    """Whether rows can go this way: the driver is PyMySQL, the server allows it, and each type means the same.
+    """Whether rows can be loaded this way: the driver is PyMySQL, the server allows it, and all types are supported.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
         The driver's connection.
     schema : pyarrow.Schema
     columns : mapping of str to str
-        What the database calls the types of the columns, in the order of the schema's.
+        The database's types of the columns, in the schema's order.
     """
     try:
         from pymysql.connections import Connection
@@ -66,7 +67,7 @@ def takes(driver: Any, schema: pa.Schema, columns: Mapping[str, str]) -> bool:
     with driver.cursor() as cursor:
         cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('local_infile', 'wsrep_load_data_splitting')")
         said = dict(cursor.fetchall())
-    # A Galera cluster may cut LOAD DATA into several transactions: then some rows would stay without the others.
+    # A Galera cluster may split LOAD DATA into several transactions: then it would not be atomic.
     return said.get("local_infile") == "ON" and said.get("wsrep_load_data_splitting", "OFF") == "OFF"
 
 
@@ -76,27 +77,27 @@ def _fits(kind: pa.DataType, column: str) -> bool:
 
 
 def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tuple[int, memoryview]]) -> int:
-    """Append rows to a table, in the transaction of a connection of PyMySQL's; the number of rows.
+    """Append rows to a table, in the transaction of a PyMySQL connection; return the number of rows.
 
     Parameters
     ----------
     driver : pymysql.connections.Connection
     table : str
-        Its quoted name.
+        The table's quoted name.
     names : mapping of str to str
-        Quoted names of the columns, in the order of the rows', and how each is made of what is sent; empty: as it is.
+        Quoted names of the columns, in the rows' order, with the SQL that converts a sent value; empty for none.
     pieces : iterable of tuple
-        Rows as :func:`texts` makes them.
+        Rows as returned by :func:`texts`.
 
     Raises
     ------
     pymysql.err.DataError
-        A value does not fit; some rows may stand in the transaction.
+        A value does not fit; some rows may be in the transaction.
     """
     places = [f"@v{number}" if made else name for number, (name, made) in enumerate(names.items())]
     sets = [f"{name} = {made.format(f'@v{number}')}" for number, (name, made) in enumerate(names.items()) if made]
     with driver.cursor() as cursor:
-        # Notes would be counted among the warnings; and rows may come as slowly as statements.
+        # Notes would be counted as warnings; and the rows may arrive as slowly as statements.
         cursor.execute("SET SESSION sql_notes = 0, net_read_timeout = GREATEST(@@net_read_timeout, @@wait_timeout)")
     driver._execute_command(
         _COM_QUERY,
@@ -114,7 +115,7 @@ def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tup
                 driver.write_packet(text[start : start + _PACKET_BYTES])
             sent, between = sent + rows, True
     except BaseException:
-        # Until the end of the rows is told and answered the connection is good for nothing, not even for a ROLLBACK.
+        # Until the end of the rows is sent and answered, the connection cannot be used, not even for a ROLLBACK.
         if between:
             _end(driver)
         else:
@@ -125,33 +126,33 @@ def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tup
 
 
 def _end(driver: Any) -> Any:
-    """Tell that there are no more rows; what the server says of them."""
+    """Send the end of the rows; return the server's answer."""
     from pymysql.connections import OKPacketWrapper
 
     driver.write_packet(b"")
     return OKPacketWrapper(driver._read_packet())
 
 
-def _check(driver: Any, told: Any, sent: int) -> None:
-    if told.warning_count:
+def _check(driver: Any, answer: Any, sent: int) -> None:
+    if answer.warning_count:
         with driver.cursor() as cursor:
             cursor.execute("SHOW WARNINGS")
             _, code, message = cursor.fetchone()
         raise driver.DataError(code, message)
-    if told.affected_rows != sent:
-        raise driver.DataError(0, f"{sent} rows were sent, and {told.affected_rows} arrived")
+    if answer.affected_rows != sent:
+        raise driver.DataError(0, f"{sent} rows were sent, and {answer.affected_rows} arrived")
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def making(kind: pa.DataType) -> str:
-    """How a column's value is made of what is sent; empty: as it is."""
+    """The SQL that converts a sent value to the column's; empty if none is needed."""
     return "UNHEX({})" if rendering.is_binary(kind) else ""
 
 
 def texts(batches: Iterable[pa.RecordBatch], title: str) -> Iterator[tuple[int, memoryview]]:
-    """Batches as lines of fields with tabs between, each with its number of rows."""
+    """Convert batches to lines of tab-separated fields, each with its number of rows."""
     for batch in batches:
         for piece in _pieces(batch):
             yield piece.num_rows, _lines(piece, title)
@@ -174,7 +175,7 @@ def _lines(batch: pa.RecordBatch, title: str) -> memoryview:
 
 
 def _field(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
-    """The values of a column as fields."""
+    """Convert the values of a column to fields."""
     kind = column.type
     rendering.refuse_not_finite(field, column, title, infinities=True)
     if _is.is_boolean(kind):

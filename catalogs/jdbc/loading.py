@@ -1,7 +1,8 @@
-"""Writing one partition's rows, on an executor: exactly once, whatever is retried, doubled or late.
+"""Writing one partition's rows on an executor, exactly once despite retries, speculative tasks and stragglers.
 
-The rows and a row in the ledger are one database transaction. The ledger's key is the partition: a second attempt, or
-a speculative twin, finds it taken and rolls its rows back; a straggler finds no ledger any more, and rolls back, too.
+The rows and a row in the ledger are one database transaction. The ledger's primary key is the partition: a second
+attempt, or a speculative one, gets a duplicate key and rolls its rows back; a straggler finds no ledger and rolls back,
+too.
 """
 
 from __future__ import annotations
@@ -15,29 +16,31 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table, open_database
+from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
-from twophase.failpoints import declare, step
+from twophase.failpoints import Failpoint, step
 
-declare("jdbc.part", "jdbc.part_commit")
+PART = Failpoint("jdbc.part")
+PART_COMMIT = Failpoint("jdbc.part_commit")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of a statement go. It travels to the executors.
+    """Destination of a statement's rows, sent to the executors.
 
     Attributes
     ----------
     staging, ledger : Table
     columns : tuple of str
-        Names of the staging table's columns, in the order of the rows'.
+        Names of the staging table's columns, in the order of the rows' columns.
     types : mapping of str to str
-        What the database calls the type of each.
+        The database's type of each column.
     path, transaction_id : str
         For messages.
     label : str
-        What the server shows of the connection.
+        The connection's name as the server shows it.
     """
 
     staging: Table
@@ -54,7 +57,7 @@ class _TakenError(Exception):
 
 
 class Loader:
-    """Writes partitions; a plain value that is pickled to the executors.
+    """Writer of partitions; a plain value that is pickled and sent to the executors.
 
     Parameters
     ----------
@@ -78,17 +81,17 @@ class Loader:
         Returns
         -------
         int
-            Rows of the partition, whichever attempt wrote them.
+            Rows of the partition, no matter which attempt wrote them.
 
         Raises
         ------
         CatalogError
-            The database refused them; none of them is there.
+            The database refused the rows; none of them is stored.
         """
         target = self.target
         with (
             errors.speaking(self.settings, path=target.path, transaction_id=target.transaction_id),
-            step("jdbc.part"),
+            step(PART),
         ):
             database = open_database(self.settings)
             with database.arranged(self._columns, self._renamed(batches)) as rows:
@@ -116,7 +119,7 @@ class Loader:
             transaction = connection.begin()
             written = database.load(connection, self.target.staging, self._columns, rows)
             self._enter(database, connection, part, written)
-            with step("jdbc.part_commit"):
+            with step(PART_COMMIT):
                 transaction.commit()
         return written
 
@@ -125,14 +128,14 @@ class Loader:
             done = self._written(database, connection, part)
         if done is None:
             raise CatalogError(
-                f"Partition {part} was written by nobody, although its place in the ledger is taken.",
+                f"Partition {part} was written by no attempt, although its place in the ledger is taken.",
                 path=self.target.path,
                 transaction_id=self.target.transaction_id,
             )
         return done
 
     def _renamed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Columns belong to those of the table by their position; an error then names the table's."""
+        """Rename the columns, matched by position, to those of the table, so that errors name the table's columns."""
         names = list(self.target.columns)
         for batch in batches:
             yield batch.rename_columns(names)

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL: each DDL statement commits, and one RENAME TABLE of many tables is one step."""
+"""MariaDB and MySQL: each DDL statement commits, and one RENAME TABLE of many tables is atomic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from twophase.errors import CatalogError
 _is = pa.types
 
 _SYSTEM = {"information_schema", "mysql", "performance_schema", "sys"}
-#: Bytes of one INSERT statement: well below the smallest ``max_allowed_packet`` that a server has by default.
+#: Bytes of one INSERT statement: well below the smallest ``max_allowed_packet`` of a server's defaults.
 _STATEMENT_BYTES = 1_000_000
 
 _COLUMNS = """
@@ -52,8 +52,10 @@ _WAITS = """
 SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = :number AND STATE = 'Waiting for table metadata lock'
 """
 _LOOK_SECONDS = 0.002
-#: The right to a database, to a table.
+#: Error codes: access denied to a database, and to a table.
 _DENIED = (1044, 1142)
+#: Numbers of the errors for an unknown column, an unknown table, and a table that was defined anew.
+_REPLACED = (1054, 1146, 1412)
 
 _PROGRAMS = """
 SELECT CONCAT(LOWER(ROUTINE_TYPE), ' ', ROUTINE_NAME) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = :schema
@@ -61,11 +63,11 @@ UNION ALL
 SELECT CONCAT('event ', EVENT_NAME) FROM information_schema.EVENTS WHERE EVENT_SCHEMA = :schema
 """
 
-#: What EXTRA says of a column that an UPDATE changes by itself.
+#: Part of EXTRA for a column that the server changes at each UPDATE.
 ON_UPDATE = re.compile(r"on update current_timestamp(\(\d*\))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 
-#: MariaDB writes integers with a width, which means nothing; but ``tinyint(1)`` is a boolean.
+#: MariaDB writes integers with a display width, which has no meaning, except that ``tinyint(1)`` is a boolean.
 _WIDTH = re.compile(r"^(tinyint(?!\(1\))|smallint|mediumint|int|bigint)\(\d+\)")
 
 _INTEGERS: dict[str, tuple[pa.DataType, pa.DataType]] = {  # signed, unsigned
@@ -111,11 +113,11 @@ class MySQL(Database):
         return {
             "connect_timeout": self.settings.connect_timeout,
             "charset": "utf8mb4",
-            # Strict: a value that does not fit is an error. Backslashes escape. Times are those of UTC.
+            # Strict mode: a value that does not fit is an error. Backslashes escape. Times are in UTC.
             "init_command": (
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO', "
                 f"time_zone = '+00:00', lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
-                # MySQL remembers for a day how many rows a table had; MariaDB passes over this comment.
+                # MySQL caches the number of rows of a table for a day; MariaDB ignores this comment.
                 "/*!80000 , information_schema_stats_expiry = 0 */"
             ),
         }
@@ -138,7 +140,7 @@ class MySQL(Database):
         self.run(connection, f"DROP DATABASE {self.quote(database)}")
 
     def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
-        """``DROP DATABASE`` asks for nothing: it takes routines and events along."""
+        """Check routines and events, too: ``DROP DATABASE`` drops them without asking."""
         found = [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]
         found += [str(name) for (name,) in connection.execute(sa.text(_PROGRAMS), {"schema": database})]
         if found:
@@ -146,7 +148,7 @@ class MySQL(Database):
         self.drop_database(connection, database)
 
     def _check_case(self, connection: sa.Connection, name: str) -> None:
-        """Refuse a name that would not come back as it is: many a server writes names in lower case."""
+        """Refuse a name that would be stored in another case: many servers convert names to lower case."""
         if name != name.lower() and connection.scalar(sa.text("SELECT @@lower_case_table_names")):
             raise CatalogError(
                 f"This server holds names in lower case (its lower_case_table_names is not 0), {name!r} is not.",
@@ -169,7 +171,7 @@ class MySQL(Database):
         return {str(name): str(kind) for name, kind in rows}
 
     def kinds(self, connection: sa.Connection, database: str, names: Sequence[str]) -> dict[str, str]:
-        # By one name the server opens one table; by several MariaDB opens all of the database.
+        # For a single name the server opens one table; for several, MariaDB opens all tables of the database.
         one = sa.text(f"{_RELATIONS} AND TABLE_NAME = :name")
         rows = [row for name in names for row in connection.execute(one, {"schema": database, "name": name})]
         return {str(name): str(kind) for name, kind in rows if name in names}
@@ -195,6 +197,10 @@ class MySQL(Database):
         if default is None or default == "NULL":
             return None
         return self.default(connection, kind, default, extra)
+
+    def primary_key(self, connection: sa.Connection, table: Table) -> list[str]:
+        place = {"schema": table.database, "name": table.name}
+        return [str(name) for (name,) in connection.execute(sa.text(_KEY), place)]
 
     def comment(self, connection: sa.Connection, table: Table) -> str | None:
         return self._fact(connection, table, "TABLE_COMMENT") or None
@@ -225,33 +231,33 @@ class MySQL(Database):
         null: str | None = None,
         comment: str | None = None,
     ) -> str:
-        """A column as MODIFY COLUMN wants it: all of what it is, or it would be lost."""
+        """A column's full definition for MODIFY COLUMN: attributes that are omitted would be lost."""
         facts = connection.execute(sa.text(_COLUMN), {"schema": table.database, "name": table.name, "column": column})
         nullable, data_type, default, extra, said = facts.one()
         words = [kind, null or ("NULL" if nullable == "YES" else "NOT NULL")]
         if default is not None and not (self.is_mariadb(connection) and default == "NULL"):
             words.append(f"DEFAULT {self.default(connection, data_type, default, extra)}")
-        # Generated columns and the like stand in EXTRA, too; those are refused by the server.
+        # EXTRA also describes generated columns and the like; the server refuses those.
         words += ["AUTO_INCREMENT"] if "auto_increment" in extra.lower() else []
         words += [update[0]] if (update := ON_UPDATE.search(extra)) else []
         return " ".join([*words, f"COMMENT {self.text(said if comment is None else comment)}"])
 
     @staticmethod
     def is_mariadb(connection: sa.Connection) -> bool:
-        """Whether it is MariaDB, which writes defaults as SQL; MySQL writes a constant without its quotes."""
+        """Whether it is MariaDB, which shows defaults as SQL; MySQL shows a constant without its quotes."""
         return bool(getattr(connection.dialect, "is_mariadb", False))
 
     def default(self, connection: sa.Connection, data_type: str, default: str, extra: str) -> str:
-        """A default of ``information_schema`` as SQL."""
+        """Convert a default of ``information_schema`` to SQL."""
         if self.is_mariadb(connection) or default.upper().startswith("CURRENT_TIMESTAMP"):
             return default
         if "DEFAULT_GENERATED" in extra:
             return "(" + re.sub(r"\\(.)", r"\1", default) + ")"  # MySQL escapes the quotes of an expression
-        # A constant has no quotes there, but for bits and bytes, which are SQL.
+        # A constant has no quotes there, except bits and bytes, which are SQL.
         return default if data_type in ("bit", "binary", "varbinary") else self.text(default)
 
     def generation(self, connection: sa.Connection, table: Table) -> str | None:
-        """The time when it was made, in seconds, and, for those who may see it, InnoDB's number of the table."""
+        """Creation time in seconds, and InnoDB's table id for roles that may see it."""
         found = self._fact(connection, table, "CREATE_TIME")
         if found is None:
             return None
@@ -260,14 +266,14 @@ class MySQL(Database):
 
     def _number(self, connection: sa.Connection, table: Table) -> int | None:
         name = f"{table.database}/{table.name}"
-        # Other names stand there in an alphabet of file names.
+        # Other names are encoded there as file names.
         if not self._sees_numbers or not _FILE_NAME.fullmatch(name):
             return None
         where = "INNODB_SYS_TABLES" if self.is_mariadb(connection) else "INNODB_TABLES"
         sql = sa.text(f"SELECT TABLE_ID FROM information_schema.{where} WHERE NAME = :name")
         try:
             number: int | None = connection.scalar(sql, {"name": name})
-        except DBAPIError:  # It takes the right PROCESS.
+        except DBAPIError:  # It requires the PROCESS privilege.
             self._sees_numbers = False
             return None
         return number
@@ -283,15 +289,22 @@ class MySQL(Database):
     ) -> None:
         super().create(connection, table, columns, f" ENGINE=InnoDB CHARACTER SET utf8mb4{suffix}")
 
-    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+    def create_like(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        source: Table,
+        columns: Sequence[str],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> None:
         types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [(name, f"{types[name]} NULL") for name in columns])
+        self.create(connection, table, [*((name, f"{types[name]} NULL") for name in columns), *more])
 
     def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
         self.rename_all(connection, [(table, new)])
 
     def rename_all(self, connection: sa.Connection, pairs: Sequence[tuple[Table, Table]]) -> None:
-        """Rename several tables in one step, from left to right."""
+        """Rename several tables atomically, from left to right."""
         steps = ", ".join(f"{self.name(old)} TO {self.name(new)}" for old, new in pairs)
         self.run(connection, f"RENAME TABLE {steps}")
 
@@ -299,16 +312,13 @@ class MySQL(Database):
         engine = self._fact(connection, table, "ENGINE")
         return None if engine == "InnoDB" else f"its storage engine {engine} knows no transactions"
 
-    def placeholder(self, text: str, kind: pa.DataType) -> str:
-        return super().placeholder(text.removesuffix("+00:00"), kind)
-
     def default_row(self, table: Table) -> str:
         return f"INSERT INTO {self.name(table)} () VALUES ()"
 
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
-        """Sums of all values; ``lock`` holds all rows and the gaps between them, as a DELETE would."""
+        """Sums of checksums of all values; ``lock`` locks all rows and the gaps between them, as a DELETE would."""
         words = [f"COALESCE(CRC32({self.select_expression(c)}), 'N')" for c in self.columns(connection, table)]
         sums = f"COUNT(*), COALESCE(SUM(CRC32(CONCAT_WS(',', {', '.join(words)}))), 0)"
         kept = " FOR UPDATE" if lock else ""
@@ -317,9 +327,9 @@ class MySQL(Database):
 
     @contextmanager
     def held(self, engine: sa.Engine, tables: Sequence[Table]) -> Iterator[sa.Connection | None]:
-        """A connection of its own that lets nobody write these tables while it is open; readers go on.
+        """A separate connection that blocks other writers of these tables while it is open, but no readers.
 
-        None where the role has not the right to hold tables.
+        None if the role lacks the privilege to lock tables.
         """
         with engine.connect() as connection:
             try:
@@ -332,14 +342,14 @@ class MySQL(Database):
             try:
                 yield connection
             finally:
-                with suppress(SQLAlchemyError):  # A connection that is lost holds no lock.
+                with suppress(SQLAlchemyError):  # A lost connection holds no lock.
                     self.run(connection, "UNLOCK TABLES")
 
     @contextmanager
     def given_to(self, waiting: sa.Connection, held: sa.Connection) -> Iterator[None]:
-        """Let :meth:`held`'s tables go as soon as a statement of another connection waits for them.
+        """Unlock the tables of :meth:`held` as soon as a statement of another connection waits for them.
 
-        A RENAME that waits goes before all who want to write: nobody writes in between.
+        A waiting RENAME has priority over all waiting writers, so no writer gets in between.
         """
         driver: Any = waiting.connection.driver_connection
         number, over = int(driver.thread_id()), threading.Event()
@@ -362,7 +372,7 @@ class MySQL(Database):
     # -- locks ---------------------------------------------------------------------------------------------------
 
     def guard(self, connection: sa.Connection, name: str) -> None:
-        """A named lock, which lives as long as the server sees the connection."""
+        """A named lock, held as long as the server considers the connection open."""
         taken = connection.scalar(
             sa.text("SELECT GET_LOCK(:name, :seconds)"), {"name": name[:64], "seconds": self.settings.lock_timeout}
         )
@@ -379,12 +389,12 @@ class MySQL(Database):
                 with connection.begin():
                     yield connection
             finally:
-                with suppress(SQLAlchemyError):  # A connection that is lost holds no lock.
+                with suppress(SQLAlchemyError):  # A lost connection holds no lock.
                     for name in names:
                         self.unguard(connection, name)
 
     def unguard(self, connection: sa.Connection, name: str) -> None:
-        """Give :meth:`guard`'s lock back."""
+        """Release the lock of :meth:`guard`."""
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), {"name": name[:64]})
 
     def durability_problem(self, connection: sa.Connection) -> str | None:
@@ -397,6 +407,10 @@ class MySQL(Database):
         )
 
     # -- rows ----------------------------------------------------------------------------------------------------
+
+    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+        # A transaction holds the metadata lock of each table that it has used until its end.
+        self.run(connection, f"SELECT 1 FROM {self.name(table)} LIMIT 0")
 
     def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
         driver: Any = connection.connection.driver_connection
@@ -421,10 +435,12 @@ class MySQL(Database):
                     cursor.execute(head + values)
         return count
 
+    def is_replaced(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "args", (None,))[0] in _REPLACED
+
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
-        """By an integer primary key of one column, where there is one."""
-        place = {"schema": table.database, "name": table.name}
-        keys = [name for (name,) in connection.execute(sa.text(_KEY), place)]
+        """Split by an integer primary key of one column, if there is one."""
+        keys = self.primary_key(connection, table)
         kinds = {c.name: c.arrow for c in self.columns(connection, table)}
         if len(keys) != 1 or not _is.is_integer(kinds.get(keys[0], pa.null())):
             return [""]
@@ -440,11 +456,11 @@ class MySQL(Database):
         if column.type.startswith("bit"):
             return f"CAST({name} + 0 AS CHAR)"
         if column.type.startswith("vector"):
-            return f"CAST({name} AS BINARY)"  # the driver knows no such type
+            return f"CAST({name} AS BINARY)"  # the driver does not support this type
         return f"CAST({name} AS CHAR)" if column.type.startswith("time") and _is.is_string(column.arrow) else name
 
     def compares_texts(self, column: Column) -> bool:
-        return column.type != "json"  # MySQL compares documents: no text is equal to one
+        return column.type != "json"  # MySQL compares JSON documents: no text equals one
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if _is.is_boolean(kind):
@@ -455,7 +471,7 @@ class MySQL(Database):
 
 
 def _allow_rows(_: Any, __: Any, ___: Any, arguments: dict[str, Any]) -> None:
-    """Tell the server that we know LOAD DATA LOCAL; PyMySQL itself goes on refusing to send any file."""
+    """Announce support of LOAD DATA LOCAL to the server; PyMySQL itself still refuses to send any file."""
     arguments["client_flag"] = arguments.get("client_flag", 0) | infile.CLIENT_FLAG
 
 
@@ -496,7 +512,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
 
 
 def statements(batch: pa.RecordBatch, title: str) -> Iterator[str]:
-    """The ``(...),(...)`` of INSERT statements for a batch, each of a bounded size."""
+    """The ``(...),(...)`` parts of INSERT statements for a batch, each of bounded size."""
     if not batch.num_rows:
         return
     literals = [_literals(field, column, title) for field, column in rendering.plain(batch)]
@@ -527,13 +543,13 @@ def _literals(field: pa.Field, column: pa.Array, title: str) -> pa.Array:
         texts = _quoted(moments.cast(pa.string()))
     else:
         texts = column.cast(pa.string())
-        # A whole number has no negative zero.
+        # The integer literal -0 would lose the sign.
         texts = pc.if_else(pc.equal(texts, "-0"), "-0e0", texts) if _is.is_floating(kind) else texts
     return pc.fill_null(texts, "NULL")
 
 
 def _escaped(column: pa.Array) -> pa.Array:
-    # The session's sql_mode is ours: the backslash escapes, and nothing but it and the quote needs escaping.
+    # The session's sql_mode is set by us: the backslash escapes, and only it, the quote and NUL need escaping.
     for plain, escaped in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
         column = pc.replace_substring(column, plain, escaped)
     return column

@@ -1,4 +1,4 @@
-"""PostgreSQL: transactional DDL, COPY out of Arrow, names of at most 63 bytes."""
+"""PostgreSQL: transactional DDL, COPY from Arrow, names of at most 63 bytes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ _SYSTEM = ("information_schema",)
 
 _SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 
-#: dependent_objects_still_exist
+#: SQLSTATE dependent_objects_still_exist.
 _IN_USE = "2BP01"
 
-#: Where the server has not counted yet.
+#: SQLSTATEs undefined_column and undefined_table.
+_REPLACED = ("42703", "42P01")
+
+#: SQLSTATEs insufficient_privilege and wrong_object_type.
+_NO_LOCK = ("42501", "42809")
+
+#: Estimate used before the server has statistics.
 _ROWS_IN_A_BLOCK = 80
 
 #: ``pg_type.typname`` to Arrow, for types without parameters.
@@ -40,7 +46,7 @@ _KINDS: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
 }
-#: Of an infinite day or moment Spark's own reader makes the last or first one that it has a date for.
+#: An infinite date or timestamp is read as the last or first finite one, as Spark's own reader does.
 _FINITE = (
     "CASE WHEN isfinite({name}) THEN {number} WHEN {name} > '2000-01-01' THEN {last} "
     "WHEN {name} IS NOT NULL THEN {first} END"
@@ -48,18 +54,18 @@ _FINITE = (
 _DAYS = "({name} - DATE '1970-01-01')"
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-#: Exact for every year, and for the session's time zone, which is UTC.
+#: Exact for every year; the session's time zone is UTC.
 _MICROSECONDS = (
     "(CAST(CAST({name} AS date) - DATE '1970-01-01' AS bigint) * 86400000000 "
     "+ CAST(round(date_part('epoch', CAST({name} AS time)) * 1000000) AS bigint))"
 )
-#: Texts that arrive as texts.
+#: Types whose values the driver returns as texts.
 _TEXTS = {"text", "varchar", "bpchar", "name"}
 
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, e.typname, a.atttypmod, a.attnotnull,
        col_description(a.attrelid, a.attnum), a.attgenerated <> '' OR a.attidentity = 'a',
-       CASE WHEN a.attidentity = 'd' THEN 'auto' ELSE pg_get_expr(d.adbin, d.adrelid) END
+       CASE WHEN a.attidentity = 'd' THEN 'auto' ELSE pg_get_expr(d.adbin, d.adrelid) END, a.attnum
 FROM pg_attribute a
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 JOIN pg_type t ON t.oid = a.atttypid
@@ -76,7 +82,7 @@ WHERE n.nspname = :schema AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
 
 
 _MADE_BY = "count(*), sum(xmin::text::bigint), sum(hashtext(xmin::text)::bigint)"
-#: Told a little late.
+#: The statistics are updated with a short delay.
 _COUNTED = """
 SELECT pg_stat_get_tuples_inserted(c.oid), pg_stat_get_tuples_updated(c.oid), pg_stat_get_tuples_deleted(c.oid)
 FROM pg_class c WHERE c.oid = to_regclass(:name)
@@ -95,7 +101,7 @@ class PostgreSQL(Database):
     title = "PostgreSQL"
     longest_name = 63
     aware_times = True
-    #: Part of every lock's key, so that nobody else's advisory locks are met.
+    #: Part of every lock's key, to avoid collisions with other advisory locks.
     _lock_space: ClassVar[int] = 0x7477_6F70
 
     def measure(self, name: str) -> int:
@@ -105,7 +111,7 @@ class PostgreSQL(Database):
         milliseconds = self.settings.lock_timeout * 1000
         arguments: dict[str, Any] = {
             "connect_timeout": self.settings.connect_timeout,
-            # Nothing may hang on a server that has gone without a word.
+            # No connection may hang on a server that has disappeared.
             "keepalives_idle": 30,
             "options": f"-c lock_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO -c statement_timeout=0",
             "application_name": label or "twophase",
@@ -153,7 +159,7 @@ class PostgreSQL(Database):
             )
 
     def text(self, value: str) -> str:
-        # Whatever standard_conforming_strings says.
+        # An E'' string does not depend on standard_conforming_strings.
         return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:
@@ -169,8 +175,8 @@ class PostgreSQL(Database):
     def columns(self, connection: sa.Connection, table: Table) -> list[Column]:
         rows = connection.execute(sa.text(_COLUMNS), {"name": self.name(table)})
         return [
-            Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated, default)
-            for name, sql, kind, element, modifier, required, comment, generated, default in rows
+            Column(name, sql, self._arrow(kind, element, modifier), not required, comment, generated, default, number)
+            for name, sql, kind, element, modifier, required, comment, generated, default, number in rows
         ]
 
     def _arrow(self, kind: str, element: str | None, modifier: int) -> pa.DataType:
@@ -206,9 +212,18 @@ class PostgreSQL(Database):
             return None if element is None else f"{element}[]"
         return _type_name(kind)
 
-    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
-        names = ", ".join(self.quote(name) for name in columns)
-        self.run(connection, f"CREATE TABLE {self.name(table)} AS SELECT {names} FROM {self.name(source)} WITH NO DATA")
+    def create_like(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        source: Table,
+        columns: Sequence[str],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        names = [self.quote(name) for name in columns]
+        names += [f"CAST(NULL AS {kind}) AS {self.quote(name)}" for name, kind in more]
+        query = f"SELECT {', '.join(names)} FROM {self.name(source)}"
+        self.run(connection, f"CREATE TABLE {self.name(table)} AS {query} WITH NO DATA")
 
     def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
         place = table
@@ -234,7 +249,7 @@ class PostgreSQL(Database):
             self.run(connection, f"REVOKE ALL ON {self.name(table)} FROM {'PUBLIC' if role is None else role}")
 
     def delete_all(self, connection: sa.Connection, table: Table) -> None:
-        # An error rather than a part of the rows: policies may hide the others.
+        # Raise an error instead of deleting only the rows that policies do not hide.
         before = self.text(str(connection.scalar(sa.text("SELECT current_setting('row_security')"))))
         self.run(connection, "SET LOCAL row_security = off")
         super().delete_all(connection, table)
@@ -243,8 +258,11 @@ class PostgreSQL(Database):
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
-        """Each version of a row bears the number of the transaction that made it, a new one for each change."""
-        allowed = sa.text("SELECT has_table_privilege(CAST(to_regclass(:name) AS oid), 'SELECT')")
+        """Based on xmin: each row version has the id of the transaction that made it; a view has none."""
+        allowed = sa.text(
+            "SELECT has_table_privilege(oid, 'SELECT') AND relkind IN ('r', 'p', 'm') FROM pg_class "
+            "WHERE oid = to_regclass(:name)"
+        )
         if not connection.scalar(allowed, {"name": self.name(table)}):
             return None
         return [str(fact) for fact in self.run(connection, f"SELECT {_MADE_BY} FROM {self.name(table)}").one()]
@@ -260,12 +278,29 @@ class PostgreSQL(Database):
         )
 
     def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
-        modes = {"replace": "ACCESS EXCLUSIVE", "overwrite": "SHARE ROW EXCLUSIVE"}
+        # Of an append only that nobody alters the table between the look at its columns and the rows.
+        modes = {
+            "replace": "ACCESS EXCLUSIVE",
+            "drop": "ACCESS EXCLUSIVE",
+            "overwrite": "SHARE ROW EXCLUSIVE",
+            "append": "ROW EXCLUSIVE",
+        }
         if effect in modes and self.table_kind(connection, table) is not None:
             self.run(connection, f"LOCK TABLE {self.name(table)} IN {modes[effect]} MODE")
 
+    def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
+        # Not by a query: its snapshot would be older than a replacement for which it waits.
+        try:
+            with connection.begin_nested():
+                self.run(connection, f"LOCK TABLE {self.name(table)} IN ACCESS SHARE MODE")
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) not in _NO_LOCK:
+                raise
+            # Materialized views and foreign tables, and roles that may read some columns only.
+            self.run(connection, f"SELECT 1 FROM {self.name(table)} LIMIT 0")
+
     def make_durable(self, connection: sa.Connection) -> None:
-        # What the executors committed before is in the same log, and so goes with it.
+        # Earlier commits of the executors are in the same log, and so become durable with it.
         self.run(
             connection,
             "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' "
@@ -286,8 +321,11 @@ class PostgreSQL(Database):
     def load(self, connection: sa.Connection, table: Table, columns: Mapping[str, str], rows: Any) -> int:
         return copying.copy(connection.connection.driver_connection, self.name(table), self.quote, columns, rows)
 
+    def is_replaced(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) in _REPLACED
+
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
-        """By blocks of the table's file: needs no key, and since PostgreSQL 14 reads nothing twice."""
+        """Split by blocks of the table's file: needs no key, and reads nothing twice since PostgreSQL 14."""
         facts = connection.execute(
             sa.text(
                 "SELECT pg_relation_size(oid) / current_setting('block_size')::int8, reltuples FROM pg_class "
@@ -311,7 +349,7 @@ class PostgreSQL(Database):
             return _read(name, column.type, kind)
         element = column.type.removesuffix("[]")
         if _is.is_string(kind.value_type):
-            # An array as it is written is one of texts, too.
+            # The text form of an array is an array of texts, too.
             return name if _is_text(element) else f"CAST(CAST({name} AS text) AS text[])"
         read = _read("e", element, kind.value_type)
         if read == "e":
@@ -320,7 +358,7 @@ class PostgreSQL(Database):
         return f"CASE WHEN {name} IS NOT NULL THEN {elements} END"
 
     def compares(self, column: Column) -> bool:
-        # Read in another form, but what the database compares is the same.
+        # Read in another form, but compared by the database as the same value.
         kind = column.arrow
         return super().compares(column) or _is.is_date(kind) or _is.is_timestamp(kind) or _is.is_decimal(kind)
 
@@ -340,7 +378,7 @@ def _is_text(kind: str) -> bool:
 
 
 def _read(name: str, type_: str, kind: pa.DataType) -> str:
-    """How a value is read: also one that Python has no date, and Arrow no decimal for."""
+    """The SQL that reads a value, including values outside the range of Python's dates and Arrow's decimals."""
     if _is.is_date(kind):
         return _FINITE.format(name=name, number=_DAYS.format(name=name), last=_LAST_DAY, first=_FIRST_DAY)
     if _is.is_timestamp(kind):
@@ -350,13 +388,13 @@ def _read(name: str, type_: str, kind: pa.DataType) -> str:
         return f"round({name}, {kind.scale})"
     if not _is.is_string(kind) or _is_text(type_):
         return name
-    if type_ in ("inet", "cidr"):  # A cast shows what its output leaves out.
+    if type_ in ("inet", "cidr"):  # A cast to text adds the netmask that their output omits.
         return f"(CAST(CAST(ARRAY[{name}] AS text) AS text[]))[1]"
-    return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: as the database writes them
+    return f"CAST({name} AS text)"  # JSON, UUID, enumerations, intervals: in the database's own text form
 
 
 def _decimal(modifier: int) -> pa.DataType:
-    """NUMERIC's precision and scale stand in its modifier; without one it is taken as Spark's own readers do."""
+    """Decode precision and scale of NUMERIC from its modifier; without one, use those of Spark's own reader."""
     if modifier < 4:
         return pa.decimal128(38, 18)
     precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF

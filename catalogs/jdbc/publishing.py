@@ -1,35 +1,38 @@
-"""The one step, and what comes after it; what is asked here is answered by the transaction's own stamp.
+"""Publish, outcome lookup and cleanup of participants.
 
-PostgreSQL and SQLite take DDL into a transaction: the swap, the row that says it, and the end of the ledger are one.
-MariaDB and MySQL commit at each DDL statement; there one ``RENAME TABLE`` moves the old tables aside, the new ones in,
-and each ledger to the name that says that it happened. Rows of an insert are one transaction there, too.
+PostgreSQL and SQLite have transactional DDL: the swap, the row that records it, and dropping the ledger are one
+transaction. MariaDB and MySQL commit at each DDL statement; there a single ``RENAME TABLE`` renames the old tables to
+their backups, moves the new ones in, and renames each ledger to the name that records the publish. The rows of an
+insert are one transaction there, too.
 
-A publish holds a lock while it runs. Whoever asks for the outcome takes the same lock first, and so waits for a commit
-that is still on its way; where that takes too long the outcome is unknown.
+A publish holds a lock while it runs. An outcome lookup takes the same lock first, and so waits for a commit that is
+still in progress; if that takes too long, the outcome is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext, suppress
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import errors, stepwise
+from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps
 from twophase.catalogs.jdbc.database import Table
+from twophase.catalogs.jdbc.member import CREATE, DROP, OVERWRITE, REPLACE, Member
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
 from twophase.errors import CatalogError
-from twophase.failpoints import step
+from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath
 
-if TYPE_CHECKING:
-    from twophase.catalogs.jdbc.participant import JdbcParticipant
+DROP_STAGING = Failpoint("jdbc.drop_staging")
+DROP_LEDGER = Failpoint("jdbc.drop_ledger")
+DROP_ASIDE = Failpoint("jdbc.drop_aside")
+DROP_DONE = Failpoint("jdbc.drop_done")
 
 
-def group_key(member: JdbcParticipant) -> str | None:
-    """Members with the same key can be published in one step."""
+def group_key(member: Member) -> str | None:
+    """Key for grouping: members with the same key can be published together, atomically."""
     store = member.store
     database = store.database
     with suppress(CatalogError):  # A database that does not answer cannot publish either.
@@ -45,7 +48,7 @@ def group_key(member: JdbcParticipant) -> str | None:
 def exclusive(
     store: Store, home: str, keys: Sequence[str], *, path: object = None, transaction_id: str | None = None
 ) -> Iterator[sa.Connection]:
-    """A database transaction that no other publish or question about these participants runs beside."""
+    """A database transaction during which no other publish or outcome lookup of these participants runs."""
     store.learn(home, path)
     with (
         errors.speaking(store.settings, path=path, transaction_id=transaction_id),
@@ -54,8 +57,8 @@ def exclusive(
         yield connection
 
 
-def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
-    """Publish one or several participants of one database in one step. Idempotent."""
+def publish(store: Store, members: Sequence[Member]) -> None:
+    """Publish one or several participants of one database atomically. Idempotent."""
     first = members[0]
     keys = [member.place.key for member in members]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
@@ -64,47 +67,89 @@ def publish(store: Store, members: Sequence[JdbcParticipant]) -> None:
         waiting = [member for member in members if not _is_published(connection, member)]
         for member in waiting:
             member.check_staged(connection)
-            if stepwise.is_under_way(store, connection, member.place):
+            if publishing_in_steps.is_under_way(store, connection, member.place):
                 continue
-            store.database.lock_target(connection, member.target, member.effect)
+            # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
+            store.database.lock_target(connection, member.target, REPLACE if member.brought.names else member.effect)
             renamed = first.swaps and isinstance(store.database, MySQL)
             member.check_target(connection, last=not renamed)
         if waiting and first.swaps and isinstance(store.database, MySQL):
             _rename(store.database, connection, waiting)
             return
         if waiting and first.swaps and not store.database.ddl_in_transaction:
-            stepwise.swap(first)
+            publishing_in_steps.swap(first)
             return
         for member in waiting:
-            member.apply(connection)
+            _apply(member, connection)
             if store.database.ddl_in_transaction:
                 for table in (member.place.staging, member.place.ledger):
                     store.database.drop(connection, table)
-        # In one order, and last: others that publish into one of these tables wait for it from here on.
+        # Last, and in a fixed order: from here on, other publishes into these tables wait for this one.
         for member in sorted(waiting, key=lambda member: store.target_key(member.path)):
             store.record_published(connection, member.home, member.key, member.path)
 
 
-def _rename(database: MySQL, connection: sa.Connection, members: Sequence[JdbcParticipant]) -> None:
+def _apply(member: Member, connection: sa.Connection) -> None:
+    """Apply the statement to the target, inside a database transaction."""
+    database, place = member.store.database, member.place
+    if member.effect == DROP:
+        if member.document["seen"] is not None:  # Else it was this transaction's own: one that is there now is another.
+            database.drop(connection, member.target)
+        return
+    if member.effect == OVERWRITE:
+        database.delete_all(connection, member.target)
+    if not member.swaps:
+        if member.brought.names:
+            there = [column.name for column in database.columns(connection, member.target)]
+            bringing.add(database, connection, member.path, member.brought, there)
+        member.copy_rows(connection, place.staging, member.target)
+        if "note" in member.document:
+            database.set_comment(connection, member.target, member.document["note"])
+    elif member.effect == CREATE:
+        database.rename(connection, place.staging, member.target)
+    elif member.preserves:
+        preserving.swap(member, connection, lambda: _exchange(member, connection))
+    else:
+        _exchange(member, connection)
+
+
+def _exchange(member: Member, connection: sa.Connection) -> None:
+    member.store.database.drop(connection, member.target)
+    member.store.database.rename(connection, member.place.staging, member.target)
+
+
+def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member]) -> None:
     pairs: list[tuple[Table, Table]] = []
     for member in members:
         place = member.place
-        if member.effect == "replace":
-            pairs.append((member.target, place.aside))
-        pairs += [(place.staging, member.target), (place.ledger, place.done)]
+        if member.effect in (REPLACE, DROP) and member.document["seen"] is not None:
+            pairs.append((member.target, place.backup))
+        if member.effect != DROP:
+            pairs.append((place.staging, member.target))
+        pairs.append((place.ledger, place.done))
     watched = [member for member in members if member.is_watched]
     if not watched:
+        _check_alone(connection, members)
         database.rename_all(connection, pairs)
         return
     with database.held(members[0].store.engine(members[0].home), [m.target for m in watched]) as held:
         for member in watched:
             member.check_content(held or connection, lock=held is None)
+        _check_alone(connection, members)
         with database.given_to(connection, held) if held else nullcontext():
             database.rename_all(connection, pairs)
 
 
-def traces(member: JdbcParticipant) -> bool | None:
-    """Whether the publish happened, after one that may still be on its way; None where nothing tells of it at all."""
+def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:
+    for member in members:
+        if member.preserves:
+            preserving.check_alone(member, connection)
+        elif member.drops:
+            preserving.check_unreferred(member, connection)
+
+
+def lookup(member: Member) -> bool | None:
+    """Whether the publish happened, once any publish in progress has ended; None if nothing of it is recorded."""
     store = member.store
     if not store.database_exists(member.home):
         return None
@@ -121,83 +166,79 @@ def traces(member: JdbcParticipant) -> bool | None:
         return False if known and store.was_aborted(connection, member.home, member.key) else None
 
 
-def _is_published(connection: sa.Connection, member: JdbcParticipant) -> bool:
-    return _known(member.store, connection, member.place, member.key)
+def _is_published(connection: sa.Connection, member: Member) -> bool:
+    return is_recorded(member.store, connection, member.place, member.key)
 
 
-def _known(store: Store, connection: sa.Connection, place: Place, key: str) -> bool:
+def is_recorded(store: Store, connection: sa.Connection, place: Place, key: str) -> bool:
+    """Whether the database shows that a participant was published."""
     home = place.ledger.database
     there = store.there(connection, place)
-    if place.done.name in there or stepwise.is_published(store, connection, place, there):
+    if place.done.name in there or publishing_in_steps.is_published(store, connection, place, there):
         return True
     return store.published(home).name in there and store.was_published(connection, home, key)
 
 
 def remove_staged(store: Store, place: Place, transaction_id: str, key: str, *, prepared: bool = False) -> None:
-    """Remove the staging table and its ledger, where the ledger's stamp is this transaction's. Idempotent.
+    """Remove the staging table and its ledger if the ledger's stamp is this transaction's. Idempotent.
 
-    Of what was prepared a row tells that it is gone: whoever finds nothing at all would not know what that means.
+    If the participant was prepared, a row records the removal: without it, finding nothing would be ambiguous.
     """
     database, home = store.database, place.ledger.database
     if not store.database_exists(home):
         return
     with exclusive(store, home, [place.key], transaction_id=transaction_id) as connection:
         there = store.there(connection, place)
-        if place.ledger.name not in there or _known(store, connection, place, key):
+        if place.ledger.name not in there or is_recorded(store, connection, place, key):
             return
         stamp = store.stamp(connection, place.ledger)
-        if stamp is None and stepwise.is_half_made(store, connection, place):
+        if stamp is None and publishing_in_steps.is_half_made(store, connection, place):
             database.drop(connection, place.ledger)
         if stamp is None or stamp["transaction_id"] != transaction_id:
             return
         if not database.ddl_in_transaction and not database.comments_in_ddl:
-            stepwise.undo(store, place, Table(*stamp["path"]))
+            publishing_in_steps.undo(store, place, Table(*stamp["path"]))
         database.stop_writers(connection, place.label)
         if prepared:
             store.record_aborted(connection, home, key)
-        with step("jdbc.drop_staging"):
+        with step(DROP_STAGING):
             database.drop(connection, place.staging)
-        with step("jdbc.drop_ledger"):
+        with step(DROP_LEDGER):
             database.drop(connection, place.ledger)
 
 
 def tidy(store: Store, place: Place, key: str, path: ObjectPath) -> None:
-    """After a publish: what is not needed any more goes, its name among the published ones first. Idempotent."""
+    """Clean up after a publish; the publish is recorded first. Idempotent."""
     database, home = store.database, place.ledger.database
     with exclusive(store, home, [place.key], path=path) as connection:
         there = store.there(connection, place)
         if place.done.name in there:
-            with step("jdbc.record"):
+            with step(publishing_in_steps.RECORD):
                 _record(store, connection, home, key, path)
-            with step("jdbc.drop_aside"):
-                database.drop(connection, place.aside)
-            with step("jdbc.drop_done"):
+            with step(DROP_ASIDE):
+                database.drop(connection, place.backup)
+            with step(DROP_DONE):
                 database.drop(connection, place.done)
-        elif place.ledger.name in there:  # Rows were inserted out of the staging table, or it took the name by itself.
-            if stepwise.is_published(store, connection, place, there):
-                stepwise.record(store, place, key, path)
-            with step("jdbc.drop_aside"):
-                database.drop(connection, place.aside)
-            with step("jdbc.drop_staging"):
+        elif place.ledger.name in there:  # Rows were copied from the staging table, or it was renamed on its own.
+            if publishing_in_steps.is_published(store, connection, place, there):
+                publishing_in_steps.record(store, place, key, path)
+            with step(DROP_ASIDE):
+                database.drop(connection, place.backup)
+            with step(DROP_STAGING):
                 database.drop(connection, place.staging)
-            with step("jdbc.drop_ledger"):
+            with step(DROP_LEDGER):
                 database.drop(connection, place.ledger)
 
 
 def _record(store: Store, connection: sa.Connection, home: str, key: str, path: ObjectPath) -> None:
     if not store.was_published(connection, home, key):
-        # It is durable before anything is dropped: DDL commits what came before it.
+        # Durable before anything is dropped: a DDL statement commits the transaction before it.
         store.record_published(connection, home, key, path)
 
 
 def tidy_published(store: Store, place: Place, key: str, path: ObjectPath) -> None:
-    """:func:`tidy`, where it really was published."""
+    """:func:`tidy`, but only if the publish happened."""
     with exclusive(store, place.ledger.database, [place.key], path=path) as connection:
-        published = _known(store, connection, place, key)
+        published = is_recorded(store, connection, place, key)
     if published:
         tidy(store, place, key, path)
-
-
-def publish_step() -> AbstractContextManager[None]:
-    """The failpoint around the one step."""
-    return step("jdbc.publish")

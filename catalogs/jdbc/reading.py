@@ -1,33 +1,72 @@
-"""Reading a table: planned on the driver, cut into parts, and read by the executors.
+"""Reading a table: planned on the driver, split into parts, and read by the executors.
 
-The parts of one read are separate queries. Where there are several, each makes sure that the table is still the one
-that was planned for: nobody sees a half of one version and a half of another.
+The parts of one read are separate queries. If there are several, each checks that the table is still the version that
+was planned for, so that no reader sees parts of different versions. Reads of a transaction's snapshot are checked as
+described in :mod:`~twophase.catalogs.jdbc.pinned_reads`.
 """
 
 from __future__ import annotations
 
 import datetime
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 
+from twophase.catalog.reading import BatchReader, Filter
 from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Column, Database, Table, open_database
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import WriteConflictError
-from twophase.reading import BatchReader, Filter
+from twophase.model import ObjectPath
 
 _is = pa.types
 _OPERATORS = ("=", "<", "<=", ">", ">=", "in")
 
 
+class Guard(ABC):
+    """Makes sure that a part reads the state of the table that it should; sent to the executors."""
+
+    @abstractmethod
+    def watching(self, store: Store, connection: sa.Connection, table: Table) -> AbstractContextManager[None]:
+        """Surround the query of a part, and raise an error if it did not read that state."""
+
+
+@dataclass(frozen=True)
+class SameVersion(Guard):
+    """All parts of one read see the same version of the table.
+
+    Attributes
+    ----------
+    version : list
+        The :func:`version` of the table that was planned for.
+    """
+
+    version: list[Any]
+
+    @contextmanager
+    def watching(self, store: Store, connection: sa.Connection, table: Table) -> Iterator[None]:
+        self._check(store, connection, table)
+        yield
+        self._check(store, connection, table)
+
+    def _check(self, store: Store, connection: sa.Connection, table: Table) -> None:
+        if version(store, connection, table) != self.version:
+            raise WriteConflictError(
+                f"{table.database}.{table.name} was published anew while it was read.",
+                hint="Run the query again; or set the option read_partitions to 1, and it is read in one piece.",
+            )
+
+
 @dataclass(frozen=True)
 class Part:
-    """One query of a read. It travels to an executor and is called there.
+    """One query of a read, sent to an executor and called there.
 
     Attributes
     ----------
@@ -35,11 +74,11 @@ class Part:
     table : Table
     columns : tuple of Column
     where : str
-        SQL, empty for all rows.
+        SQL condition, empty for all rows.
     values : mapping
-        What the parameters in it stand for.
-    version : list or None
-        What :func:`version` says of the table that was planned for; None where it does not matter.
+        Values of the condition's parameters.
+    guard : Guard or None
+        None if the state of the table is not checked.
     """
 
     settings: Settings
@@ -47,7 +86,7 @@ class Part:
     columns: tuple[Column, ...]
     where: str
     values: Mapping[str, Any]
-    version: list[Any] | None
+    guard: Guard | None
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         """The rows, in batches of a bounded size."""
@@ -56,11 +95,13 @@ class Part:
         reading = engine.execution_options(twophase_read_only=True, **database.snapshot_options())
         path = f"{self.table.database}.{self.table.name}"
         try:
-            with errors.speaking(self.settings, path=path), reading.connect() as connection:
-                self._check(connection)
+            with (
+                errors.speaking(self.settings, path=path),
+                reading.connect() as connection,
+                self._watching(connection),
+            ):
                 for block in database.stream(connection, self._sql(database), self.values, self.settings.batch_rows):
                     yield self._batch(database, block)
-                self._check(connection)
         finally:
             engine.dispose()
 
@@ -75,21 +116,14 @@ class Part:
         ]
         return pa.RecordBatch.from_arrays(arrays, [column.name for column in self.columns])
 
-    def _check(self, connection: sa.Connection) -> None:
-        if self.version is None:
-            return
-        store = Store(self.settings)
-        if version(store, connection, self.table) != self.version:
-            raise WriteConflictError(
-                f"{self.table.database}.{self.table.name} was published anew while it was read.",
-                hint="Run the query again; or set the option read_partitions to 1, and it is read in one piece.",
-            )
+    def _watching(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        if self.guard is None:
+            return nullcontext()
+        return self.guard.watching(Store(self.settings), connection, self.table)
 
 
 def version(store: Store, connection: sa.Connection, table: Table) -> list[Any]:
-    """What changes with each publish of a table."""
-    from twophase.model import ObjectPath
-
+    """The version of a table: it changes with each publish."""
     database = store.database
     home = store.home(table.database)
     published = store.version(connection, home, ObjectPath.of(table.database, table.name))
@@ -97,25 +131,34 @@ def version(store: Store, connection: sa.Connection, table: Table) -> list[Any]:
 
 
 def _literal(sql: str) -> str:
-    """SQL with names in it for ``sa.text``, where a colon would begin a parameter."""
+    """Escape colons in SQL for ``sa.text``, where a colon begins a parameter."""
     return sql.replace(":", "\\:")
 
 
 class JdbcReader(BatchReader):
-    """Reads one table, or a table and what a transaction has staged for it.
+    """Reader of one table, or of a table and the rows that a transaction has staged for it.
 
     Parameters
     ----------
     store : Store
     tables : sequence of Table
-        Whose rows together are the table's.
+        Tables that together hold the rows.
     columns : sequence of Column
-        Of the table, in order.
+        Columns of the table, in order.
+    guards : mapping of Table to Guard, optional
+        For tables that are read in a certain state.
     """
 
-    def __init__(self, store: Store, tables: Sequence[Table], columns: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tables: Sequence[Table],
+        columns: Sequence[Column],
+        guards: Mapping[Table, Guard] | None = None,
+    ) -> None:
         self._store = store
         self._tables = tuple(tables)
+        self._guards = dict(guards or {})
         self._columns = {column.name: column for column in columns}
 
     def accepts(self, condition: Filter) -> bool:
@@ -132,7 +175,7 @@ class JdbcReader(BatchReader):
         return self._comparable(column, equality=condition.operator in ("=", "in"))
 
     def _comparable(self, column: Column, *, equality: bool) -> bool:
-        """Whether the database compares as Spark does, or finds more. Texts have an order of their own everywhere."""
+        """Whether the database compares like Spark, or matches more rows. Texts are ordered differently everywhere."""
         kind = column.arrow
         if _is.is_string(kind):
             return equality and self._store.database.compares_texts(column)
@@ -150,12 +193,14 @@ class JdbcReader(BatchReader):
         store = self._store
         with store.begin(table.database, path=f"{table.database}.{table.name}", read_only=True) as connection:
             cuts = store.database.cuts(connection, table)
-            seen = version(store, connection, table) if len(cuts) > 1 else None
+            guard = self._guards.get(table)
+            if guard is None and len(cuts) > 1:
+                guard = SameVersion(version(store, connection, table))
         parts = []
         for cut in cuts:
             conditions = [*where, *([_literal(cut)] if cut else [])]
             text = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            parts.append(Part(store.settings, table, columns, text, values, seen))
+            parts.append(Part(store.settings, table, columns, text, values, guard))
         return parts
 
     # -- conditions ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Arrow columns as texts, all values at once: what COPY and INSERT statements are made of."""
+"""Vectorized conversion of Arrow columns to texts for COPY and INSERT statements."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _unpacked(column: pa.Array) -> pa.Array:
 
 
 def refuse_not_finite(field: pa.Field, column: pa.Array, title: str, *, infinities: bool) -> None:
-    """Refuse NaN, and infinities where they are none, in a database that would change or reject them.
+    """Refuse NaN, and with ``infinities`` infinities too, in a database that would change or reject them.
 
     Raises
     ------
     CatalogError
-        Names the column.
+        The message names the column.
     """
     if not _is.is_floating(column.type):
         return
@@ -45,26 +45,26 @@ def refuse_not_finite(field: pa.Field, column: pa.Array, title: str, *, infiniti
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether a type's values are bytes."""
+    """Whether values of a type are bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def utc(column: pa.Array) -> pa.Array:
-    """Instants as wall-clock times of UTC, in microseconds; other timestamps in microseconds."""
+    """Convert instants to wall-clock times in UTC; all timestamps to microseconds."""
     return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
 def decimals(column: pa.Array) -> pa.Array:
-    """Decimals as texts."""
+    """Convert decimals to texts."""
     return column.cast(pa.string())
 
 
 def by_value(column: pa.Array, render: Callable[[object], str]) -> pa.Array:
-    """Values that have no quicker way, one by one."""
+    """Convert values one by one, if there is no vectorized way."""
     return pa.array([None if value is None else render(value) for value in column.to_pylist()], pa.string())
 
 
 def as_bytes(value: object) -> bytes:
-    """A binary value."""
+    """Narrow a binary value to bytes."""
     assert isinstance(value, bytes)
     return value

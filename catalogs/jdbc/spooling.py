@@ -1,4 +1,4 @@
-"""Rows that a task keeps in files of its own until it is their turn to be written."""
+"""Spooling of a task's rows to local files until it is their turn to be written."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from twophase.liveness import Owner, this_process
+from twophase.timeline.owners import Owner, this_process
 
 _PREFIX = "twophase-rows-"
-#: In each of these directories: whose it is.
+#: File in each of these directories that identifies its owner.
 _STAMP = "twophase.json"
 
 
 @contextmanager
 def own_directory() -> Iterator[Path]:
-    """A directory of the task's own, which goes with its end. What killed tasks left goes before.
+    """A temporary directory of the task, removed when the task ends. First, leftovers of killed tasks are removed.
 
-    That is removed where its process has certainly ended, which can be seen on its own machine and in its own
-    container only: whoever shares the directory for temporary files from elsewhere leaves it.
+    A leftover is removed only if its process has certainly ended, which can be determined only on the same machine and
+    in the same container: processes elsewhere that share the temporary directory do not remove it.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if _is_left(left):
@@ -37,7 +37,7 @@ def own_directory() -> Iterator[Path]:
 
 @contextmanager
 def spooled(batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
-    """Batches by way of a file: all are computed, and memory holds one."""
+    """Spool batches to a file: all are computed first, and memory holds only one of them."""
     with own_directory() as directory:
         file, writer = str(directory / "rows.arrow"), None
         for batch in batches:
@@ -55,7 +55,7 @@ def spooled(batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBat
 def _is_left(directory: Path) -> bool:
     stamp = directory / _STAMP
     try:
-        # Anybody may make files there; reading one that is none may wait for ever.
+        # Any user may create files there; reading one that is not a regular file could block for ever.
         return stamp.is_file() and Owner(**json.loads(stamp.read_text())).is_gone()
-    except (OSError, TypeError, ValueError):  # It goes at this moment, belongs to another user, or is none of ours.
+    except (OSError, TypeError, ValueError):  # Being removed, or of another user, or not written by twophase.
         return False

@@ -1,4 +1,4 @@
-"""SQLite: one writer at a time, a file for each database, declared types that say what Spark meant."""
+"""SQLite: one writer at a time, a file for each database, declared types that record Spark's types."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _is = pa.types
 
 #: The database that is the file of the URL itself.
 MAIN = "main"
-#: SQLite keeps NUMERIC values of so many digits exactly; longer decimals are kept as texts.
+#: SQLite stores NUMERIC values of up to so many digits exactly; longer decimals are stored as texts.
 _EXACT_DIGITS = 15
-#: Values in one INSERT: some hundred take a fifth of the time off; every SQLite takes 999.
+#: Values in one INSERT: some hundred save a fifth of the time; every SQLite allows 999.
 _VALUES_AT_ONCE = 250
 _SPOOL = "partition_rows"
 _ROWS_AT_ONCE = 10_000
-#: It need not outlive its task.
+#: Settings of a spool file, which need not outlive its task.
 _OF_A_SPOOL = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE")
 #: More digits than any decimal of Spark has.
 _DIGITS = Context(prec=60)
@@ -49,7 +49,7 @@ _KINDS: dict[str, pa.DataType] = {
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
     "INT": pa.int32(),
-    # By others, a declared INTEGER is SQLite's own 64 bits.
+    # A declared INTEGER, which twophase does not use itself, is SQLite's own 64 bits.
     "INTEGER": pa.int64(),
     "BIGINT": pa.int64(),
     "FLOAT": pa.float32(),
@@ -60,7 +60,7 @@ _KINDS: dict[str, pa.DataType] = {
     "TIMESTAMP": pa.timestamp("us"),
     "DATETIME": pa.timestamp("us"),
     "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
-    # Spark reads no TIME in Arrow's form.
+    # Spark does not read Arrow's TIME.
     "TIME": pa.string(),
 }
 
@@ -85,7 +85,7 @@ class SQLite(Database):
         Raises
         ------
         CatalogError
-            No file can have this name.
+            A file cannot have this name.
         """
         if database == MAIN:
             return self._file
@@ -120,7 +120,7 @@ class SQLite(Database):
         return None
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
-        """SQLite does not tell names apart by the case of ASCII letters."""
+        """SQLite does not distinguish names by the case of ASCII letters."""
         return ObjectPath(path.namespace, path.name.translate(_LOWER))
 
     def check_name(self, name: str, what: str, path: object) -> None:
@@ -134,7 +134,7 @@ class SQLite(Database):
         return self.files()
 
     def files(self) -> list[str]:
-        """Databases, by their files."""
+        """Return the databases, by their files."""
         start, end = f"{self._file.stem}.", self._file.suffix
         found = []
         for file in self._file.parent.glob("*"):
@@ -158,7 +158,7 @@ class SQLite(Database):
             file.with_name(file.name + end).unlink(missing_ok=True)
 
     def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
-        """The file goes while nobody can write to it."""
+        """Delete the file while no other connection can write to it."""
         if database == MAIN:
             self.drop_database(connection, database)
         with closing(sqlite3.connect(self.file(database), self.settings.lock_timeout, isolation_level=None)) as own:
@@ -228,9 +228,16 @@ class SQLite(Database):
                 return name(field.type) if callable(name) else name
         return None
 
-    def create_like(self, connection: sa.Connection, table: Table, source: Table, columns: Sequence[str]) -> None:
+    def create_like(
+        self,
+        connection: sa.Connection,
+        table: Table,
+        source: Table,
+        columns: Sequence[str],
+        more: Sequence[tuple[str, str]] = (),
+    ) -> None:
         types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [(name, types[name]) for name in columns])
+        self.create(connection, table, [*((name, types[name]) for name in columns), *more])
 
     def drop(self, connection: sa.Connection, table: Table) -> None:
         super().drop(connection, table)
@@ -238,7 +245,7 @@ class SQLite(Database):
             self.set_comment(connection, table, None)
 
     def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
-        # Views and triggers mean the table of that name, whichever it is: they are left as they are written.
+        # Views and triggers refer to a table by name: they are not rewritten for the new name.
         self.run(connection, "PRAGMA legacy_alter_table = ON")
         self.run(connection, f"ALTER TABLE {self.name(table)} RENAME TO {self.quote(new.name)}")
         self.run(connection, "PRAGMA legacy_alter_table = OFF")
@@ -247,16 +254,10 @@ class SQLite(Database):
             self.set_comment(connection, table, None)
             self.set_comment(connection, new, comment)
 
-    def placeholder(self, text: str, kind: pa.DataType) -> str:
-        if _is.is_timestamp(kind):
-            moment, _, zone = text.partition("+")
-            text = f"{moment}.000000{'+' + zone if zone else ''}"
-        return super().placeholder(text, kind)
-
     # -- changes of rows -----------------------------------------------------------------------------------------
 
     def content(self, connection: sa.Connection, table: Table, *, lock: bool = False) -> list[Any] | None:
-        """A digest of all values: SQLite counts changes of a file only, and ours are among them."""
+        """A digest of all values: SQLite's own change counter is for the whole file and includes our changes."""
         driver: Any = connection.connection.driver_connection
         made, count, digest = driver.text_factory, 0, hashlib.blake2b(digest_size=16)
         driver.text_factory = bytes
@@ -273,7 +274,7 @@ class SQLite(Database):
 
     @contextmanager
     def arranged(self, columns: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Iterator[Path]:
-        """In a database file of their own: many tasks fill theirs at once, and a copy from it is quick."""
+        """Spool the rows to a separate database file: many tasks do so concurrently, and copying from it is fast."""
         with own_directory() as directory:
             file = directory / "rows.db"
             with closing(sqlite3.connect(file, isolation_level=None)) as own:
@@ -307,7 +308,7 @@ class SQLite(Database):
         return [""] if first is None else self.ranges("rowid", first, last + 1, last - first + 1)
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """What is stored has no type but its own: texts stand for dates, numbers for booleans."""
+        """Convert from SQLite's storage classes: dates are stored as texts, booleans as numbers."""
         if _is.is_boolean(kind):
             return pa.array([None if v is None else bool(v) for v in values], kind)
         if _is.is_decimal(kind):
@@ -326,7 +327,7 @@ class SQLite(Database):
 
 
 def _insert(connection: sqlite3.Connection, columns: Sequence[list[Any]]) -> None:
-    """Append to the spool, many rows with each statement."""
+    """Append to the spool, many rows per statement."""
     width = len(columns)
     values = list(itertools.chain.from_iterable(zip(*columns, strict=True)))
     head, row = f"INSERT INTO {_SPOOL} VALUES ", f"({', '.join('?' * width)})"
@@ -350,24 +351,24 @@ def _timestamps(values: Sequence[Any], kind: Any) -> pa.Array:
 
 
 def _only_to_what_is_there(dialect: Any, record: Any, arguments: list[str], options: dict[str, Any]) -> None:
-    """A database that was dropped would be made again by whoever opens it."""
+    """Refuse to open a missing file, because opening it would create the dropped database again."""
     if not Path(arguments[0]).exists():
         raise sqlite3.OperationalError(f"the file {arguments[0]} is not there")
 
 
 def _configure(connection: sqlite3.Connection, _: Any) -> None:
-    connection.isolation_level = None  # BEGIN is ours, see below.
-    connection.execute("PRAGMA synchronous = FULL")  # Whatever this SQLite was built with.
+    connection.isolation_level = None  # _begin sends BEGIN itself.
+    connection.execute("PRAGMA synchronous = FULL")  # Regardless of this SQLite's default.
 
 
 def _begin(connection: sa.Connection) -> None:
     read_only = connection.get_execution_options().get("twophase_read_only")
-    # IMMEDIATE: a writer queues here, for as long as the busy timeout says, instead of failing later.
+    # IMMEDIATE: a writer waits here, up to the busy timeout, instead of failing later.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
 def _arrow(declared: str) -> pa.DataType:
-    """By the declared type; where it is none of ours, by SQLite's own rules of affinity."""
+    """Map a declared type; a type that twophase does not declare is mapped by SQLite's rules of affinity."""
     word = _PARAMETERS.sub("", declared).strip().upper()
     found = _PARAMETERS.search(declared)
     if word in ("DECIMAL", "NUMERIC", "DECIMALTEXT"):
@@ -408,7 +409,7 @@ _TYPES: tuple[tuple[Any, Any], ...] = (
 
 
 def _values(field: pa.Field, column: pa.Array) -> list[Any]:
-    """The values of a column as SQLite keeps them."""
+    """The values of a column as SQLite stores them."""
     kind = column.type
     rendering.refuse_not_finite(field, column, "SQLite", infinities=False)
     if _is.is_timestamp(kind):

@@ -1,15 +1,17 @@
-"""The database as the driver sees it: engines, transactions, and the tables that twophase keeps for itself.
+"""Engines, transactions, and the hidden tables of twophase in the database, as used by the driver.
 
 =========================== =====================================================================================
-name, after the prefix      what it is
+name, after the prefix      purpose
 =========================== =====================================================================================
 ``s_<hash>``                staged rows of one participant
-``l_<hash>``                its ledger: a row for each partition that is written, and its owner stamp
-``d_<hash>``                the ledger after a publish by ``RENAME TABLE``: that it is there says that it happened
-``o_<hash>``                the replaced table, until the statement is finished (MariaDB, MySQL)
-``published``               which participants were published; a row for the database's identity, and one for each
-                            table's version
+``l_<hash>``                its ledger: a row for each written partition, and the owner stamp
+``d_<hash>``                the ledger after a publish by ``RENAME TABLE``: its existence records the publish
+``o_<hash>``                backup of the replaced table, until the statement is finished (MariaDB, MySQL)
+``published``               the published participants; a row for the database's identity, and one for each table's
+                            version
 ``comments``                comments of tables, in SQLite
+``try_<time><hash>``        a trial of what a database can do that is known by its dialect only; a later one removes
+                            those that a crash has left
 =========================== =====================================================================================
 """
 
@@ -28,18 +30,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from twophase.catalogs.jdbc import errors
-from twophase.catalogs.jdbc.database import Database, Table, open_database
+from twophase.catalog import Catalog
+from twophase.catalogs.jdbc import definitions, errors
+from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.databases import open_database
 from twophase.catalogs.jdbc.options import Settings
 from twophase.catalogs.jdbc.sqlite import SQLite
 from twophase.errors import CatalogError
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, TableDefinition
 
-#: The ledger's row that is no partition: the owner stamp.
+#: The ledger's row that holds the owner stamp instead of a partition.
 STAMP = -1
-#: The ledger's row that says that the rows of an earlier statement of the transaction were taken over.
+#: The ledger's row that records that the rows of an earlier statement of the transaction were taken over.
 TAKEN_OVER = -2
-#: The ledger's row that says that the staging table may have taken its name, where that is a step of its own.
+#: The ledger's row that records that the rename of the staging table may have happened, in a publish in steps.
 PUBLISHING = -3
 
 
@@ -48,9 +52,9 @@ _PUBLISHED = [
     ("target", "varchar(64) NOT NULL"),
     ("since", "double precision NOT NULL"),
 ]
-#: Rows among the published participants that are none of them.
+#: Rows of the published table that are not participants.
 _IDENTITY, _VERSION = "#database", "#version/"
-#: The target of a participant of which nothing was published.
+#: The target recorded for a participant that was aborted after it had been prepared.
 _ABORTED = "aborted"
 
 
@@ -61,26 +65,26 @@ class Place:
     staging: Table
     ledger: Table
     done: Table
-    aside: Table
+    backup: Table
 
     @property
     def names(self) -> list[str]:
-        """Of all of them."""
-        return [table.name for table in (self.staging, self.ledger, self.done, self.aside)]
+        """The names of all of them."""
+        return [table.name for table in (self.staging, self.ledger, self.done, self.backup)]
 
     @property
     def key(self) -> str:
-        """What the names have in common."""
+        """The hash that the names share."""
         return self.staging.name.rpartition("_")[2]
 
     @property
     def label(self) -> str:
-        """What the server shows of connections that write here."""
+        """Name of the connections that write here, as the server shows it."""
         return f"twophase-{self.key}"
 
 
 class Store:
-    """Engines by database, and the bookkeeping.
+    """Engines by database, and twophase's bookkeeping.
 
     Parameters
     ----------
@@ -91,11 +95,11 @@ class Store:
         self.settings = settings
         self.database: Database = open_database(settings)
         self._engines: dict[str, sa.Engine] = {}
-        # A catalog that is forgotten gives its connections back.
+        # Connections are closed when the catalog is garbage-collected.
         self._finalizer = weakref.finalize(self, _dispose, self._engines)
 
     def close(self) -> None:
-        """Give all connections back. Idempotent; the store can be used again."""
+        """Close all connections. Idempotent; the store can be used again."""
         _dispose(self._engines)
 
     def forget(self, database: str) -> None:
@@ -113,31 +117,74 @@ class Store:
 
     @contextmanager
     def begin(
-        self, database: str, *, path: object = None, transaction_id: str | None = None, read_only: bool = False
+        self,
+        database: str,
+        *,
+        path: object = None,
+        transaction_id: str | None = None,
+        read_only: bool = False,
+        snapshot: bool = False,
     ) -> Iterator[sa.Connection]:
-        """A database transaction; errors of the database come out in words."""
+        """A database transaction; the database's errors are raised as ours.
+
+        With ``snapshot``, all its statements read the same state, if the database can do that.
+        """
         engine = self.engine(database)
         if not read_only:
             self.learn(database, path)
         if read_only:
             engine = engine.execution_options(twophase_read_only=True)
+        if snapshot:
+            engine = engine.execution_options(**self.database.snapshot_options())
         with errors.speaking(self.settings, path=path, transaction_id=transaction_id), engine.begin() as connection:
             yield connection
 
     def learn(self, database: str, path: object = None) -> None:
-        """Find out what the database can do, before the first statement that writes there."""
+        """Find out what the database supports, before the first statement that writes there."""
         with errors.speaking(self.settings, path=path):
             self.database.learn(self.engine(database), self.home(database))
 
     def database_exists(self, database: str) -> bool:
-        """Whether a database is there."""
+        """Whether a database exists."""
         if isinstance(self.database, SQLite):
             return database in self.database.files()
         with self.begin(database, path=database, read_only=True) as connection:
             return database in self.database.list_databases(connection)
 
+    def list_databases(self) -> list[str]:
+        """Names of all databases."""
+        with self.begin("main", read_only=True) as connection:
+            return self.database.list_databases(connection)
+
+    def relations(self, database: str) -> dict[str, str]:
+        """Return the tables and views of a database with their kind, without hidden ones."""
+        with self.begin(database, path=database, read_only=True) as connection:
+            found = self.database.list_relations(connection, database)
+        return {name: kind for name, kind in found.items() if not self.is_hidden(name)}
+
+    def definition(self, connection: sa.Connection, path: ObjectPath) -> TableDefinition:
+        """The definition of an existing table."""
+        table = Table(path.database, path.name)
+        return definitions.to_definition(
+            self.database.columns(connection, table), self.database.comment(connection, table)
+        )
+
+    def seen(self, connection: sa.Connection, path: ObjectPath) -> dict[str, Any] | None:
+        """The state of a target, recorded by a statement to detect later changes; None if the table does not exist."""
+        table = Table(path.database, path.name)
+        if self.database.table_kind(connection, table) is None:
+            return None
+        columns = self.database.columns(connection, table)
+        numbers = [column.number for column in columns]
+        return {
+            "columns": [[column.name, column.type] for column in columns],
+            **({"numbers": numbers} if None not in numbers else {}),
+            "generation": self.database.generation(connection, table),
+            "version": self.version(connection, self.home(path.database), path),
+        }
+
     def there(self, connection: sa.Connection, place: Place) -> set[str]:
-        """Which hidden tables of a participant are there; the one of what was published, too."""
+        """Return which hidden tables of a participant exist, including the published table."""
         home = place.ledger.database
         return set(self.database.kinds(connection, home, [*place.names, self.published(home).name]))
 
@@ -148,30 +195,30 @@ class Store:
         return self.settings.staging_prefix
 
     def is_hidden(self, name: str) -> bool:
-        """Whether a table is one of ours."""
+        """Whether a table is one of twophase's."""
         return name.lower().startswith(self.prefix)
 
     def home(self, database: str) -> str:
-        """The database where the hidden tables for targets of another one are."""
+        """The database of the hidden tables for targets in another database."""
         return self.settings.staging_schema or database
 
     def place(self, path: ObjectPath, transaction_id: str, ordinal: int) -> Place:
-        """Names from a hash of all that tells participants apart: names that share their beginning never collide."""
-        told = json.dumps([transaction_id, ordinal, *path.to_document()])
-        return self.place_of(self.home(path.database), hashlib.sha256(told.encode()).hexdigest()[:24])
+        """Hidden tables named by a hash of a participant's identity; targets with a common prefix never collide."""
+        identity = json.dumps([transaction_id, ordinal, *path.to_document()])
+        return self.place_of(self.home(path.database), hashlib.sha256(identity.encode()).hexdigest()[:24])
 
     def place_of(self, home: str, key: str) -> Place:
         """The hidden tables with this key."""
         return Place(*(Table(home, f"{self.prefix}{kind}_{key}") for kind in "sldo"))
 
     def published(self, home: str) -> Table:
-        """Which participants were published."""
+        """The table of published participants."""
         return Table(home, f"{self.prefix}published")
 
     # -- the ledger ----------------------------------------------------------------------------------------------
 
     def make_ledger(self, connection: sa.Connection, place: Place, stamp: Mapping[str, Any]) -> None:
-        """Create a participant's ledger with its owner stamp; in one step in every database but some others."""
+        """Create a participant's ledger with its owner stamp; atomic, except in some databases known by dialect."""
         database, text = self.database, json.dumps(stamp)
         columns = [
             ("part", "integer NOT NULL PRIMARY KEY"),
@@ -185,11 +232,11 @@ class Store:
             connection.execute(sa.insert(self.ledger_table(place.ledger)).values(part=STAMP, row_count=0, stamp=text))
 
     def ledger_table(self, table: Table) -> sa.TableClause:
-        """The ledger for statements."""
+        """The ledger as a table for SQLAlchemy's statements."""
         return self.database.construct(table, "part", "row_count", "stamp")
 
     def stamp(self, connection: sa.Connection, table: Table) -> dict[str, Any] | None:
-        """The owner stamp of a ledger; None for what is none of ours."""
+        """The owner stamp of a ledger; None if the table is not a ledger of twophase."""
         database = self.database
         if database.comments_in_ddl:
             text = database.comment(connection, table)
@@ -203,20 +250,20 @@ class Store:
         return found if isinstance(found, dict) and "transaction_id" in found else None
 
     def written(self, connection: sa.Connection, place: Place) -> dict[int, int]:
-        """Rows by partition, as the ledger has them."""
+        """Rows by partition, as recorded in the ledger."""
         ledger = self.ledger_table(place.ledger)
         rows = connection.execute(sa.select(ledger.c.part, ledger.c.row_count).where(ledger.c.part != STAMP))
         return {int(part): int(count) for part, count in rows}
 
-    # -- what was published --------------------------------------------------------------------------------------
+    # -- published participants ----------------------------------------------------------------------------------
 
     def make_published(self, home: str, target: ObjectPath) -> str:
-        """Create the table of published participants where it is missing; many may do so at once.
+        """Create the table of published participants if it does not exist; several processes may do so concurrently.
 
         Returns
         -------
         str
-            The identity of the database, which was made with it.
+            The identity of the database, created together with the table.
         """
         table = self.published(home)
         for attempt in (1, 2, 3):
@@ -234,7 +281,7 @@ class Store:
         return self._make_row(home, _IDENTITY, secrets.token_hex(16))
 
     def _make_row(self, home: str, key: str, value: str) -> str:
-        """Make a row that there is once, and return what is in it, whoever made it."""
+        """Create a row unless it already exists, and return its value, whoever created it."""
         table = self.published_table(home)
         for _ in range(3):
             with self.begin(home) as connection:
@@ -247,7 +294,7 @@ class Store:
         raise CatalogError(f"{self.published(home).name} of {home} does not keep its row {key}.", path=home)
 
     def identity(self, connection: sa.Connection, home: str) -> str | None:
-        """What tells this database from another one of the same name; None where nothing was ever staged in it."""
+        """Identity that distinguishes this database from another of its name; None if nothing was ever staged in it."""
         if self.database.table_kind(connection, self.published(home)) is None:
             return None
         table = self.published_table(home)
@@ -258,9 +305,9 @@ class Store:
         return self.database.construct(self.published(home), "participant", "target", "since")
 
     def record_published(self, connection: sa.Connection, home: str, participant: str, target: ObjectPath) -> None:
-        """Say that a participant was published. Its key is unique: a second publish cannot be.
+        """Record that a participant was published. Its key is unique, so it cannot be published twice.
 
-        The last thing in a transaction: others that publish into the same table wait from here on.
+        The last step of a transaction: from here on, other publishes into the same table wait.
         """
         table, key, now = self.published_table(home), self.target_key(target), time.time()
         connection.execute(sa.insert(table).values(participant=participant, target=key, since=now))
@@ -274,7 +321,7 @@ class Store:
         return self._said(connection, home, participant) not in (None, _ABORTED)
 
     def was_aborted(self, connection: sa.Connection, home: str, participant: str) -> bool:
-        """Whether what a participant had prepared was removed."""
+        """Whether the staged rows of a prepared participant were removed."""
         return self._said(connection, home, participant) == _ABORTED
 
     def _said(self, connection: sa.Connection, home: str, participant: str) -> str | None:
@@ -283,7 +330,7 @@ class Store:
         return found
 
     def record_aborted(self, connection: sa.Connection, home: str, participant: str) -> None:
-        """Say that nothing of a participant is left, so that this is no sign of another database. Idempotent."""
+        """Record that a participant was aborted, so that its absence is no sign of another database. Idempotent."""
         if self._said(connection, home, participant) is None:
             row = {"participant": participant, "target": _ABORTED, "since": time.time()}
             connection.execute(sa.insert(self.published_table(home)).values(**row))
@@ -296,7 +343,7 @@ class Store:
         target: ObjectPath | None = None,
         limit: int = 0,
     ) -> list[tuple[str, float]]:
-        """Participants that were published before a moment or ever, of one table or of all, and when."""
+        """Return participants published before a moment (or at any time), of one table or of all, with their times."""
         table = self.published_table(home)
         old = sa.select(table.c.participant, table.c.since).where(sa.not_(table.c.participant.like("#%")))
         if moment is not None:
@@ -306,7 +353,7 @@ class Store:
         return [(str(key), float(since)) for key, since in connection.execute(old)]
 
     def forget_published(self, connection: sa.Connection, home: str, participant: str) -> None:
-        """Remove the row of a participant that nobody will ask for. Idempotent."""
+        """Remove the row of a participant whose outcome is no longer needed. Idempotent."""
         table = self.published_table(home)
         connection.execute(sa.delete(table).where(table.c.participant == participant))
 
@@ -316,7 +363,7 @@ class Store:
             self.forget_published(connection, home, _VERSION + self.target_key(target))
 
     def version(self, connection: sa.Connection, home: str, target: ObjectPath) -> float:
-        """What changes with each publish of a table through twophase; 0 where there was none."""
+        """The version of a table: changes with each publish by twophase; 0 if there was none."""
         if self.database.table_kind(connection, self.published(home)) is None:
             return 0.0
         table = self.published_table(home)
@@ -324,9 +371,15 @@ class Store:
         return float(connection.scalar(sa.select(table.c.since).where(mine)) or 0.0)
 
     def target_key(self, target: ObjectPath) -> str:
-        """A name of bounded length for a table."""
-        told = json.dumps(self.database.canonical(target).to_document())
-        return hashlib.sha256(told.encode()).hexdigest()[:40]
+        """A key of bounded length for a table."""
+        identity = json.dumps(self.database.canonical(target).to_document())
+        return hashlib.sha256(identity.encode()).hexdigest()[:40]
+
+
+class StoreCatalog(Catalog):
+    """A catalog over a :class:`Store`: all that its participants need."""
+
+    store: Store
 
 
 def _dispose(engines: dict[str, sa.Engine]) -> None:

@@ -1,4 +1,4 @@
-"""Apache Iceberg tables, written by Spark and committed by twophase, all or nothing."""
+"""Apache Iceberg tables, written by Spark and committed atomically by twophase."""
 
 from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
 

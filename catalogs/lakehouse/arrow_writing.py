@@ -1,7 +1,7 @@
-"""Writes Arrow batches as Parquet files, on the executors, where Spark's own writer cannot.
+"""A writer of Arrow batches as Parquet files, on the executors, for tables that Spark's own writer cannot write.
 
-Spark's writer gives no ids to a list's elements or a map's keys and values, and Spark has no expression for Iceberg's
-buckets. The partition of each row is told by PyIceberg's own transforms.
+Spark's writer does not assign ids to a list's elements or a map's keys and values, and Spark has no expression for
+Iceberg's buckets. The partition of each row is computed by PyIceberg's own transforms.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from twophase.catalogs.lakehouse.footers import Registrar, as_iceberg
 from twophase.catalogs.lakehouse.transforms import applied, comparable
 from twophase.schema import Field, Schema, from_iceberg, to_arrow
 
-#: So many files are open at once in one task; beyond, the one that waited longest is closed.
+#: Maximum number of open files in one task; beyond it, the least recently used one is closed.
 _MOST_OPEN = 64
 
 
 @dataclass(frozen=True)
 class ArrowWriter:
-    """Writes the rows of one task. It travels to the executors.
+    """A function that writes the rows of one task. It is sent to the executors.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ArrowWriter:
     directory : str
     codec : str
     target_size : int, optional
-        Bytes at which a file is ended and another one begun.
+        Bytes after which a new file is begun.
     """
 
     registrar: Registrar
@@ -46,7 +46,7 @@ class ArrowWriter:
     target_size: int | None = None
 
     def __call__(self, part: int, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
-        """Write the batches; the files are named anew at each attempt, and only those told here are registered."""
+        """Write the batches; each attempt uses new file names, and only the returned files are registered."""
         task = _Task(self, part)
         try:
             for batch in batches:
@@ -59,7 +59,7 @@ class ArrowWriter:
 
 
 def file_schema(registrar: Registrar) -> pa.Schema:
-    """The schema of the files; nested NOT NULL is left to the table's own schema."""
+    """The schema of the files; nested NOT NULL is only in the table's own schema."""
     schema = from_iceberg(registrar.schema)
     return to_arrow(Schema(tuple(_nullable(top, keep=True) for top in schema))).remove_metadata()
 
@@ -87,7 +87,7 @@ class _Task:
                     self._close(key)
 
     def _parts(self, group: pa.Table) -> Iterator[pa.Table]:
-        """The rows, in parts that are no larger than a file shall be."""
+        """Split rows into parts of at most the target size of a file."""
         target = self._writer.target_size
         number = 1 if target is None else max(1, -(-group.nbytes // target))
         step = -(-group.num_rows // number)
@@ -122,7 +122,7 @@ class _Task:
 
 
 def _groups(rows: pa.Table, registrar: Registrar) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """The rows by partition."""
+    """Group rows by partition."""
     parts = registrar.spec.fields
     if not parts:
         yield (), rows
@@ -140,7 +140,7 @@ def _groups(rows: pa.Table, registrar: Registrar) -> Iterator[tuple[tuple[Any, .
 
 
 def _codes(rows: pa.Table, registrar: Registrar, part: PartitionField) -> tuple[np.ndarray, list[Any]]:
-    """A number for each row that is the same for rows of one partition value, and the values by number."""
+    """A code for each row, equal for rows with the same partition value, and the values by code."""
     name = registrar.schema.find_column_name(part.source_id)
     assert name is not None
     transform = applied(part.transform, registrar.schema.find_type(part.source_id))

@@ -1,8 +1,7 @@
-"""The lakehouse catalog: Apache Iceberg tables, written in two phases."""
+"""The lakehouse catalog: Apache Iceberg tables with two-phase writes."""
 
 from __future__ import annotations
 
-import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,44 +18,92 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from twophase.catalog import Catalog, Environment, Residue, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import (
+    Environment,
+    Leftover,
+    SupportsAlter,
+    SupportsAlterDatabase,
+    SupportsCleaning,
+    SupportsDelete,
+    SupportsGroupPublish,
+    SupportsReadOptions,
+    SupportsRecordedPublish,
+    SupportsRename,
+    SupportsSavepoints,
+    SupportsSchemaHistory,
+    SupportsSchemaOnWrite,
+    SupportsSnapshots,
+    SupportsStagedAlter,
+    SupportsStagedDrop,
+    SupportsTimeTravel,
+    TableChange,
+    TwoPhaseCatalogTable,
+)
+from twophase.catalog.reading import Deletion, Filter, ReadSource
+from twophase.catalog.schema_versions import SchemaVersion
+from twophase.catalog.snapshots import Change
 from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse import (
     altering,
     definitions,
+    earlier_states,
     errors,
-    evolving,
     housekeeping,
     layout,
-    manifests,
     options,
     publishing,
     read_options,
+    schema_history,
+    schema_on_write,
     snapshots,
 )
+from twophase.catalogs.lakehouse.dropping import LakehouseDrop, plan_drop
+from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
-from twophase.catalogs.lakehouse.offers import check_writable, offer, state_version
+from twophase.catalogs.lakehouse.kept import KeptTables
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.catalogs.lakehouse.planning import check_writable, plan_write, state_version
 from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
-from twophase.catalogs.lakehouse.reading_arrow import IcebergReader, Rows
+from twophase.catalogs.lakehouse.reading_arrow import Rows
+from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
+from twophase.catalogs.lakehouse.staged_altering import plan_alter
 from twophase.catalogs.lakehouse.store import Also, Loaded, Store
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
-    TableNotExistError,
+    VersionNotExistError,
 )
-from twophase.failpoints import step
+from twophase.failpoints import Failpoint, step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
-from twophase.reading import Deletion, Filter, ReadSource
 from twophase.redaction import logger
 from twophase.schema import to_iceberg
+
+PUBLISH = Failpoint("lakehouse.publish")
+COMPENSATE = Failpoint("lakehouse.compensate")
 
 _log = logger("twophase")
 
 
-class LakehouseCatalog(Catalog):
+class LakehouseCatalog(
+    LakehouseBase,
+    SupportsAlterDatabase,
+    SupportsRename,
+    SupportsAlter,
+    SupportsTimeTravel,
+    SupportsSnapshots,
+    SupportsReadOptions,
+    SupportsSchemaHistory,
+    SupportsSchemaOnWrite,
+    SupportsDelete,
+    SupportsStagedDrop,
+    SupportsStagedAlter,
+    SupportsGroupPublish,
+    SupportsRecordedPublish,
+    SupportsCleaning,
+    SupportsSavepoints,
+):
     """Iceberg tables behind PyIceberg's catalogs: SQL, Hive Metastore, REST; no Iceberg jar is needed.
 
     Parameters
@@ -67,10 +114,10 @@ class LakehouseCatalog(Catalog):
     Raises
     ------
     ConfigurationError
-        A wrong option.
+        An option is invalid.
     """
 
-    known_options: ClassVar[Mapping[str, str]] = options.KNOWN
+    known_options: ClassVar[Mapping[str, str]] = options.Settings.help()
     idle_read_options = read_options.IDLE
 
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
@@ -78,6 +125,8 @@ class LakehouseCatalog(Catalog):
         settings = options.read(name, options_, environment.warehouse)
         self.files = Files(durable=environment.fsync)
         self.store = self._open(settings)
+        self.lakehouse = Lakehouse(name, self.store, self.files, environment)
+        self._kept = KeptTables(self.lakehouse)
 
     def _open(self, settings: options.Settings) -> Store:
         if settings.kind == "hive":
@@ -131,7 +180,7 @@ class LakehouseCatalog(Catalog):
         except NamespaceAlreadyExistsError:
             if not ignore_if_exists:
                 raise DatabaseAlreadyExistsError(
-                    f"Database {database} exists already in catalog {self.name}.", path=database
+                    f"Database {database} already exists in catalog {self.name}.", path=database
                 ) from None
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
@@ -154,9 +203,9 @@ class LakehouseCatalog(Catalog):
                 path=database,
                 hint="Drop its tables first, or say CASCADE.",
             )
-        tables = self.store.all_tables(database)
-        places = {path: self._location(path, pointer) for path, pointer in tables.items()}
-        self.store.drop_namespace(database, places)
+        # One that was created since then is not dropped without CASCADE.
+        tables = self.store.all_tables(database) if cascade else {}
+        self.store.drop_namespace(database, {path: self._readable(path, pointer) for path, pointer in tables.items()})
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
@@ -189,7 +238,7 @@ class LakehouseCatalog(Catalog):
         return len(path.namespace) == 1 and self.store.pointer(path) is not None
 
     def check_path(self, path: ObjectPath) -> None:
-        """Refuse a name that no table here can have.
+        """Refuse a name that a table of this catalog cannot have.
 
         Raises
         ------
@@ -202,34 +251,26 @@ class LakehouseCatalog(Catalog):
         self.store.check_name(path.name, "table", path)
         self._require_database(path.database)
 
-    def require(self, path: ObjectPath) -> Loaded:
-        """A table that is there.
-
-        Raises
-        ------
-        TableNotExistError
-        CatalogError
-            Its metadata file is missing or damaged.
-        """
-        found = self.store.load(path) if len(path.namespace) == 1 else None
-        if found is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
-        return found
-
     def load_table(self, path: ObjectPath) -> TableDefinition:
         inspected = self._inspected(path)
         if inspected is not None:
             return TableDefinition(self._inspection(*inspected).schema)
-        return definitions.to_definition(self.require(path).metadata)
+        # Reads go through `read_source`; this is called to prepare a write.
+        found = self.lakehouse.load_to_write(path)
+        if found is None:
+            raise self.lakehouse.no_table(path)
+        return definitions.to_definition(found.metadata)
 
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         self.check_path(path)
+        self.lakehouse.require_tried(path, self.store.settings.warehouse)
         definitions.check(path, definition)
         schema = definitions.to_schema(path, definition)
         spec = definitions.to_spec(path, schema, definition.partitioning)
         if self.store.pointer(path) is None:
             place = layout.Place(
-                layout.table_location(self.store.settings.warehouse, path, self.own_key()), self.own_key()
+                layout.table_location(self.store.settings.warehouse, path, self.lakehouse.own_key()),
+                self.lakehouse.own_key(),
             )
             properties = definitions.to_properties(definition)
             order = definitions.to_sort_order(path, to_iceberg(schema), definition.properties)
@@ -244,20 +285,20 @@ class LakehouseCatalog(Catalog):
             if self._register(path, place, metadata):
                 return
         if not ignore_if_exists:
-            raise TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
+            raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
 
     def _register(self, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
         location = place.metadata_file(0)
         with errors.writing(path, location):
             publishing.stage_metadata(self.store, self.files, None, Loaded(location, metadata))
-        made = self.store.swap(path, None, Loaded(location, metadata))
+        try:
+            made = self.store.swap(path, None, Loaded(location, metadata), ())
+        except DatabaseNotExistError:
+            place.remove(self.files)
+            raise
         if not made:
             place.remove(self.files)
         return made
-
-    def own_key(self) -> str:
-        """A key for what no participant makes."""
-        return secrets.token_hex(12)
 
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
         try:
@@ -270,38 +311,42 @@ class LakehouseCatalog(Catalog):
         if pointer is None:
             if ignore_if_not_exists:
                 return
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise self.lakehouse.no_table(path)
         remove_files = self._purge(path, pointer) if purge else None
-        if not self.store.drop(path, pointer, self._location(path, pointer)):
+        if not self.store.drop(path, pointer, self._readable(path, pointer)):
             self.drop_table(path, ignore_if_not_exists=ignore_if_not_exists, purge=purge)
         elif remove_files is not None:
             remove_files()
 
     def _purge(self, path: ObjectPath, pointer: str) -> Callable[[], None] | None:
-        """What removes the files of a table; None where its metadata cannot be read: then they stay."""
+        """A callback that removes the files of a table; None if its metadata cannot be read: the files are kept."""
+        self.lakehouse.require_tried(path, pointer)
         try:
             loaded = Loaded(pointer, self.store.metadata(path, pointer))
-            return housekeeping.purge(self, path, loaded)
+            return housekeeping.purge(self.lakehouse, path, loaded)
         except errors.UnreadableMetadataError as error:
             _log.warning("Table %s is dropped, and its files stay: %s", path, error)
             return None
 
-    def _location(self, path: ObjectPath, pointer: str) -> str | None:
-        """The directory of a table; None where its metadata cannot be read: then its files stay."""
+    def _readable(self, path: ObjectPath, pointer: str) -> Loaded | None:
+        """A table to drop; None if its metadata cannot or must not be read: its files are kept."""
         try:
-            return self.store.metadata(path, pointer).location
-        except CatalogError:
+            self.lakehouse.require_tried(path, pointer)
+            return Loaded(pointer, self.store.metadata(path, pointer))
+        except CatalogError as error:
+            _log.warning("Table %s is dropped without a look at it, and its files stay unlisted: %s", path, error)
             return None
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         if self.store.pointer(path) is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+            raise self.lakehouse.no_table(path)
         self.check_path(new_path)
         if not self.store.rename(path, new_path):
-            raise TableAlreadyExistsError(f"Table {new_path} exists already in catalog {self.name}.", path=new_path)
+            raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {self.name}.", path=new_path)
 
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
-        altering.alter(self, path, list(changes))
+        self.lakehouse.load_to_write(path)
+        altering.alter(self.lakehouse, path, list(changes))
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -310,9 +355,9 @@ class LakehouseCatalog(Catalog):
         if inspected is not None:
             rows = self._inspection(*inspected)
             return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
-        metadata = self.require(path).metadata
+        metadata = self.lakehouse.require(path).metadata
         current = metadata.current_snapshot()
-        source = self.source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+        source = source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
         return replace(source, version=state_version(metadata))
 
     def table_version(self, path: ObjectPath) -> str | None:
@@ -322,46 +367,35 @@ class LakehouseCatalog(Catalog):
     def read_source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
     ) -> ReadSource:
-        metadata = self.require(path).metadata
+        metadata = self.lakehouse.require(path).metadata
         if version is not None:
-            return self.source_of(path, metadata, *self._version(path, metadata, version))
+            return source_of(path, metadata, *self._version(path, metadata, version))
         assert timestamp is not None
-        snapshot_id = self.snapshot_at(path, metadata, timestamp)
-        return self.source_of(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+        snapshot_id = snapshot_at(path, metadata, timestamp)
+        return source_of(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+
+    def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
+        return earlier_states.source_before(self.lakehouse, path, changes, version)
+
+    def is_as_left(self, path: ObjectPath, change: Change) -> bool:
+        return earlier_states.is_as_left(self.lakehouse, path, change)
 
     def read_source_with(self, path: ObjectPath, options: Mapping[str, str]) -> ReadSource:
         if self._inspected(path) is not None:
             return super().read_source_with(path, options)
-        return read_options.source(self, path, options)
-
-    def snapshot_at(self, path: ObjectPath, metadata: TableMetadata, timestamp: int) -> int:
-        """The snapshot that was the table's at a time, in microseconds since the epoch.
-
-        Raises
-        ------
-        CatalogError
-            There is none, or none any more.
-        """
-        snapshot_id = next(
-            (log.snapshot_id for log in reversed(metadata.snapshot_log) if log.timestamp_ms * 1000 <= timestamp), None
-        )
-        if snapshot_id is None or metadata.snapshot_by_id(snapshot_id) is None:
-            raise CatalogError(
-                f"{path} has no state of that time: it is older than the table, or its retention has ended.", path=path
-            )
-        return snapshot_id
+        return read_options.source(self.lakehouse, path, options)
 
     def _version(self, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
-        """Snapshot and schema of what ``VERSION AS OF`` names: a snapshot's number, a branch or a tag."""
+        """Ids of the snapshot and the schema for ``VERSION AS OF``, which takes a snapshot id, a branch or a tag."""
         ref = metadata.refs.get(version)
         if ref is not None:
-            # A branch is shown in the table's schema, as Iceberg does.
+            # A branch is read with the table's current schema, as in Iceberg.
             is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
             schema = metadata.current_schema_id if is_branch else self._schema_of(metadata, ref.snapshot_id)
             return ref.snapshot_id, schema
         number = int(version) if version.lstrip("-").isdigit() else None
         if number is None or metadata.snapshot_by_id(number) is None:
-            raise CatalogError(
+            raise VersionNotExistError(
                 f"{path} has no snapshot, branch or tag {version!r}.",
                 path=path,
                 hint=f"SELECT snapshot_id FROM {self.name}.{path}.snapshots shows those that there are.",
@@ -373,57 +407,12 @@ class LakehouseCatalog(Catalog):
         assert snapshot is not None
         return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
 
-    def source_of(
-        self, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int
-    ) -> ReadSource:
-        """How to read a snapshot of a table in one of its schemas."""
-        if metadata.format_version > 2:
-            raise CatalogError(
-                f"{path} is an Iceberg table of format version {metadata.format_version}, which cannot be read yet.",
-                path=path,
-                hint="Versions 1 and 2 can be read.",
-            )
-        schema = metadata.schema_by_id(schema_id)
-        assert schema is not None
-        definition = definitions.to_definition(metadata, schema)
-        found = manifests.manifests_of(metadata, snapshot_id)
-        if snapshot_id is not None and (
-            manifests.has_deletes(found) or definitions.NAME_MAPPING in metadata.properties
-        ):
-            reader = IcebergReader(path, metadata, snapshot_id, schema)
-            return ReadSource("batches", definition=definition, reader=reader)
-        return ReadSource(
-            "parquet", definition=definition, files=ManifestReader(State.of(path, metadata, snapshot_id, schema))
-        )
-
-    def staged_source(self, participant: LakehouseParticipant) -> ReadSource | None:
-        """How to read what a participant staged, with what the table holds."""
-        metadata, found = participant.staged_manifests()
-        if manifests.has_deletes(found):
-            return None
-        schema = to_iceberg(participant.schema)
-        specs = {participant.spec.spec_id: participant.spec} | (dict(metadata.specs()) if metadata else {})
-        schemas = (schema, *(metadata.schemas if metadata else ()))
-        state = State(
-            participant.path,
-            participant.name,
-            participant.place.location,
-            schema,
-            specs,
-            schemas,
-            tuple(found),
-            participant.schema.highest_field_id,
-        )
-        shown = TableDefinition(
-            definitions.without_ids(definitions.arrow_of(schema, state.highest_field_id)), provider=definitions.PROVIDER
-        )
-        return ReadSource("parquet", definition=shown, files=ManifestReader(state))
-
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
-        return evolving.follows_rows(definition.properties)
+        return schema_on_write.follows_rows(definition.properties)
 
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
-        metadata = self.require(path).metadata
+        self.lakehouse.load_to_write(path)
+        metadata = self.lakehouse.require(path).metadata
         check_writable(path, metadata)
         source = self.read_source(path)
         if source.files is None:
@@ -440,15 +429,20 @@ class LakehouseCatalog(Catalog):
         left = ReadSource("parquet", definition=source.definition, files=rewritten) if part else None
         return Deletion(names, state_version(metadata), left)
 
+    def schema_versions(self, path: ObjectPath) -> list[SchemaVersion]:
+        loaded = self.lakehouse.require(path)
+        history = (earlier.metadata for earlier in earlier_states.history(self.store, path, loaded))
+        return schema_history.versions(loaded.metadata, history)
+
     def _inspected(self, path: ObjectPath) -> tuple[ObjectPath, str] | None:
-        """The table and the kind, where a path names one of its metadata tables."""
+        """The table and the name of the metadata table, if a path refers to one."""
         if len(path.namespace) != 2 or path.name not in INSPECTIONS:
             return None
         table = ObjectPath.of(*path.namespace)
         return (table, path.name) if self.store.pointer(table) is not None else None
 
     def _inspection(self, path: ObjectPath, name: str) -> Any:
-        return inspect(self.store.iceberg_table(path, self.require(path)), name)
+        return inspect(self.store.iceberg_table(path, self.lakehouse.require(path)), name)
 
     # -- the two-phase write -------------------------------------------------------------------------------------
 
@@ -465,13 +459,32 @@ class LakehouseCatalog(Catalog):
         if is_streaming_mode:
             return None
         context = context or WriteContext.alone(self.name)
-        return LakehouseParticipant(self, offer(self, path, definition, purpose, context, time.time()))
+        self.check_path(path)
+        document = plan_write(self.lakehouse, path, definition, purpose, context, time.time())
+        return LakehouseParticipant(self, document)
+
+    def two_phase_drop_table(
+        self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        if not self.store.publishes_together:
+            return None  # The record of a drop must change with the pointer: afterwards no table shows it.
+        context = context or WriteContext.alone(self.name)
+        self.check_path(path)
+        return LakehouseDrop(self, plan_drop(self.lakehouse, path, context, time.time(), purge=purge))
+
+    def two_phase_alter_table(
+        self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        context = context or WriteContext.alone(self.name)
+        self.check_path(path)
+        return LakehouseParticipant(self, plan_alter(self.lakehouse, path, list(changes), context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
-        restored = LakehouseParticipant(self, document)
-        with suppress(CatalogError):  # One that does not answer is asked again, before anything is done.
+        kind = LakehouseDrop if document["purpose"] == Purpose.DROP_TABLE.value else LakehouseParticipant
+        restored = kind(self, document)
+        with suppress(CatalogError):  # If the catalog does not answer, the check is repeated before any change.
             restored.check_identity()
-        restored.leave_tries()  # Of the process before nothing is known.
+        restored.leave_tries()  # What the previous process left is unknown.
         return restored
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
@@ -488,7 +501,7 @@ class LakehouseCatalog(Catalog):
         members = [member for member in participants if isinstance(member, LakehouseParticipant)]
         if len(members) > 1 and not self.store.publishes_together:
             return False
-        with step("lakehouse.compensate"):
+        with step(COMPENSATE):
             return publishing.undo(self.store, members)
 
     @property
@@ -506,28 +519,45 @@ class LakehouseCatalog(Catalog):
         members = [member for member in participants if isinstance(member, LakehouseParticipant)]
         for member in members:
             member.check_identity()
-        with publishing.publish_step():
+        with step(PUBLISH):
             publishing.publish(self.store, self.files, members, also)
+
+    # -- savepoints ----------------------------------------------------------------------------------------------
+
+    def plan_kept(self, path: ObjectPath, savepoint: str, name: str, *, copies: bool = False) -> Mapping[str, Any]:
+        return self._kept.plan(path, savepoint, name)
+
+    def keep(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._kept.keep(document)
+
+    def forget_kept(self, document: Mapping[str, Any]) -> None:
+        self._kept.forget(document)
+
+    def kept_definition(self, document: Mapping[str, Any]) -> TableDefinition:
+        return self._kept.definition(document)
+
+    def read_kept(self, document: Mapping[str, Any]) -> ReadSource:
+        return self._kept.source(document)
+
+    def write_kept(self, participant: TwoPhaseCatalogTable, document: Mapping[str, Any]) -> bool:
+        assert isinstance(participant, LakehouseParticipant)
+        return self._kept.stage(participant, document)
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
-    def remove_staged(self, participant: str) -> None:
-        """Remove what a participant staged, where it was not published. Idempotent."""
-        housekeeping.remove_staged(self, participant)
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
+        return housekeeping.leftovers(self.lakehouse, live_transactions)
 
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
-        return housekeeping.residues(self, live_transactions)
-
-    def remove_residue(self, residue: Residue) -> None:
-        (error,) = housekeeping.remove(self, [residue])
+    def remove_leftover(self, leftover: Leftover) -> None:
+        (error,) = housekeeping.remove(self.lakehouse, [leftover])
         if error is not None:
             raise error
 
-    def remove_residues(self, residues: Sequence[Residue]) -> list[Exception | None]:
-        return housekeeping.remove(self, residues)
+    def remove_leftovers(self, leftovers: Sequence[Leftover]) -> list[Exception | None]:
+        return housekeeping.remove(self.lakehouse, leftovers)
 
     def check(self) -> list[str]:
-        return housekeeping.problems(self)
+        return housekeeping.problems(self.lakehouse)
 
     def close(self) -> None:
         self.store.close()

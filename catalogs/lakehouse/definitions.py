@@ -1,4 +1,4 @@
-"""Definitions as Iceberg's schemas, partition specs and properties, and back; bad input is told before any work."""
+"""Table definitions to and from Iceberg's schemas, partition specs and properties; invalid input is refused early."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.transforms import Transform as IcebergTransform
 
-from twophase.catalogs.lakehouse import options, sorting
+from twophase.catalogs.lakehouse import sorting
+from twophase.config.settings import nearest
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, Transform
 from twophase.schema import Field, Kind, Schema, assign_ids, from_iceberg, to_arrow, to_iceberg
@@ -33,21 +34,20 @@ from twophase.schema.errors import SchemaError
 
 PROVIDER = "iceberg"
 TRANSFORMS = frozenset({"identity", "bucket", "truncate", "years", "months", "days", "hours"})
-#: Words of ``USING`` that mean this catalog's one format; ``parquet`` is what a ``DataFrameWriter`` says by default.
+#: Providers in ``USING`` for this catalog's only format; ``parquet`` is the default of a ``DataFrameWriter``.
 _PROVIDERS = (None, PROVIDER, "parquet", "twophase.lakehouse")
 #: Options of one table, in ``OPTIONS (...)`` or of a ``DataFrameWriter``.
 TABLE_OPTIONS = ("compression",)
-#: How options are called among Iceberg's properties.
+#: Options by the Iceberg properties that they set.
 _AS_PROPERTY = {"compression": "write.parquet.compression-codec"}
 _FORMAT_VERSION = "format-version"
-#: What Iceberg shows among the properties and keeps elsewhere.
+#: Names that Iceberg shows among the properties, but stores elsewhere.
 _NOT_STORED = (_FORMAT_VERSION, sorting.SORT_ORDER)
 NAME_MAPPING = "schema.name-mapping.default"
 
 _SPARK_FIELD = b"SPARK:field"
 _COMMENT = b"comment"
-_FIELD_ID = b"PARQUET:field_id"
-#: Spark's types, by the start of their names, that Iceberg has no counterpart for.
+#: Prefixes of the names of Spark types without a counterpart in Iceberg.
 _FOREIGN = ("interval", "variant", "void", "null", "geography", "geometry", "string collate")
 _FIRST_SPEC_FIELD = 1000
 _LONGEST_NAME = 255
@@ -73,7 +73,7 @@ _OTHER_WORDS = {
 
 
 def check_name(name: str, what: str, path: object) -> None:
-    """Refuse a name that other Iceberg engines would read as several, or not at all.
+    """Refuse a name that other Iceberg engines would split, or cannot read.
 
     Raises
     ------
@@ -94,12 +94,12 @@ def check_name(name: str, what: str, path: object) -> None:
 
 
 def check(path: ObjectPath, definition: TableDefinition) -> None:
-    """Refuse what an Iceberg table cannot be, before anything happens.
+    """Refuse a definition that an Iceberg table does not support, before any work.
 
     Raises
     ------
     CatalogError
-        A layout, an option, a property, or a column's name or type.
+        A layout, an option, a property, or a column's name or type is not supported.
     """
     _check_layout(path, definition)
     _check_columns(path, definition.schema)
@@ -124,7 +124,7 @@ def _check_layout(path: ObjectPath, definition: TableDefinition) -> None:
         raise CatalogError(f"{path} cannot be made: {problem}.", path=path)
     for name in definition.options:
         if name not in TABLE_OPTIONS:
-            known = options.nearest(name, TABLE_OPTIONS)
+            known = nearest(name, TABLE_OPTIONS)
             raise CatalogError(f"There is no option {name} for {path}.", path=path, hint=known)
 
 
@@ -145,7 +145,7 @@ def _check_columns(path: ObjectPath, schema: pa.Schema) -> None:
 
 
 def check_types(path: ObjectPath, schema: pa.Schema) -> None:
-    """Refuse columns of types of Spark's that Iceberg has no counterpart for.
+    """Refuse columns of Spark types without a counterpart in Iceberg.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def check_types(path: ObjectPath, schema: pa.Schema) -> None:
 
 
 def _foreign(column: pa.Field) -> str | None:
-    """A type of Spark's in a column that Iceberg has no counterpart for."""
+    """A Spark type in a column without a counterpart in Iceberg; None if there is none."""
     described = (column.metadata or {}).get(_SPARK_FIELD)
     found = list(_atoms(json.loads(described)["type"])) if described else []
     return next((kind for kind in found if kind.startswith(_FOREIGN) or kind == "udt"), None)
@@ -182,7 +182,7 @@ def _atoms(kind: Any) -> Iterator[str]:
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """A schema in the types that Iceberg has, with comments and no other metadata."""
+    """A schema in Iceberg's types, with comments and no other metadata."""
     return pa.schema([_plain(column) for column in schema])
 
 
@@ -205,12 +205,12 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def to_schema(path: ObjectPath, definition: TableDefinition, base: TableMetadata | None = None) -> Schema:
-    """The schema of a new table; of a table that replaces another one, a column that stays keeps its id.
+    """The schema of a new table; if it replaces another one, a retained column keeps its id.
 
     Raises
     ------
     CatalogError
-        A type that Iceberg does not have, or names that Spark cannot tell apart.
+        A type is not supported by Iceberg, or names cannot be distinguished in Spark.
     """
     try:
         if base is None:
@@ -225,7 +225,7 @@ def to_schema(path: ObjectPath, definition: TableDefinition, base: TableMetadata
 
 
 def _with_known_ids(fresh: Schema, old: Schema) -> Schema:
-    """A schema whose fields have the ids of those of the old one with the same path and type, and else new ones."""
+    """A schema whose fields keep the ids of old fields with the same path and type; others get new ids."""
     numbers = count(old.highest_field_id + 1)
 
     def siblings(new: Sequence[Field], known: Sequence[Field]) -> tuple[Field, ...]:
@@ -250,7 +250,7 @@ def to_spec(
     Raises
     ------
     CatalogError
-        An unknown transform or column, or one that does not go with the column's type.
+        A transform or column is unknown, or the transform does not support the column's type.
     """
     iceberg = to_iceberg(schema)
     fields: list[PartitionField] = []
@@ -305,7 +305,7 @@ def _transform(path: ObjectPath, transform: Transform, source: Field) -> tuple[I
         raise CatalogError(
             f"{path} cannot be partitioned by {transform.name}({source.name}).",
             path=path,
-            hint=options.nearest(transform.name, tuple(sorted(TRANSFORMS))),
+            hint=nearest(transform.name, tuple(sorted(TRANSFORMS))),
         )
     number = transform.arguments[0] if len(transform.arguments) == 1 else None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
@@ -331,12 +331,12 @@ def _check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionFiel
 
 
 def to_sort_order(path: ObjectPath, schema: IcebergSchema, properties: Mapping[str, str]) -> SortOrder | None:
-    """The sort order that properties say; None where they say nothing.
+    """The sort order set by the properties; None if they set none.
 
     Raises
     ------
     CatalogError
-        It cannot be read, or names what is no column or cannot be sorted.
+        It cannot be parsed, or names an unknown column or one that cannot be sorted.
     """
     said = properties.get(sorting.SORT_ORDER)
     return None if said is None else sorting.parse(path, schema, said)
@@ -353,7 +353,7 @@ def to_properties(definition: TableDefinition) -> dict[str, str]:
 
 
 def to_definition(metadata: TableMetadata, schema: IcebergSchema | None = None) -> TableDefinition:
-    """The definition of a table, with its current schema or another one.
+    """The definition of a table, with its current schema or the given one.
 
     Raises
     ------
@@ -361,18 +361,34 @@ def to_definition(metadata: TableMetadata, schema: IcebergSchema | None = None) 
         A column has a type that PyArrow or Spark does not have.
     """
     shown = schema or metadata.schema()
-    properties = {key: value for key, value in metadata.properties.items() if key != "comment"}
-    if (order := sorting.describe(shown, metadata.sort_order())) is not None:
-        properties[sorting.SORT_ORDER] = order
+    found = described(shown, metadata.last_column_id, metadata.spec(), metadata.sort_order(), metadata.properties)
+    properties = {_FORMAT_VERSION: str(metadata.format_version), **found.properties}
+    return replace(found, properties=properties, location=metadata.location)
+
+
+def described(
+    schema: IcebergSchema,
+    highest_field_id: int,
+    spec: PartitionSpec,
+    order: SortOrder,
+    properties: Mapping[str, str],
+) -> TableDefinition:
+    """The definition of a table from its parts, without its place.
+
+    Raises
+    ------
+    CatalogError
+        A column has a type that PyArrow or Spark does not have.
+    """
+    shown = {key: value for key, value in properties.items() if key != "comment"}
+    if (sorted_by := sorting.describe(schema, order)) is not None:
+        shown[sorting.SORT_ORDER] = sorted_by
     return TableDefinition(
-        without_ids(arrow_of(shown, metadata.last_column_id)),
+        without_ids(arrow_of(schema, highest_field_id)),
         provider=PROVIDER,
-        partitioning=tuple(
-            _shown(field, shown) for field in metadata.spec().fields if field.source_id in shown.field_ids
-        ),
-        comment=metadata.properties.get("comment"),
-        properties={_FORMAT_VERSION: str(metadata.format_version), **properties},
-        location=metadata.location,
+        partitioning=tuple(_shown(field, schema) for field in spec.fields if field.source_id in schema.field_ids),
+        comment=properties.get("comment"),
+        properties=shown,
     )
 
 
@@ -391,12 +407,12 @@ def _shown(field: PartitionField, schema: IcebergSchema) -> Transform:
 
 
 def schema_of(metadata: TableMetadata, schema: IcebergSchema | None = None) -> Schema:
-    """The schema of a table as ours."""
+    """The schema of a table as a `Schema`."""
     return from_iceberg(schema or metadata.schema(), highest_field_id=metadata.last_column_id)
 
 
 def arrow_of(schema: IcebergSchema, highest_field_id: int) -> pa.Schema:
-    """A schema as PyArrow's, each field with its id.
+    """A schema as a PyArrow schema, each field with its id.
 
     Raises
     ------

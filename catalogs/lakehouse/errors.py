@@ -1,4 +1,4 @@
-"""What PyIceberg, its database and the file system say, as errors of ours: in words, and without any secret."""
+"""Conversion of errors of PyIceberg, its database and the file system to twophase's, without secrets in the text."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _HINTS = (
 
 
 class UnreadableMetadataError(CatalogError):
-    """A file of a table's metadata is missing or damaged."""
+    """A metadata file of a table is missing or damaged."""
 
 
 def reason(error: BaseException) -> str:
-    """What was said, in one line."""
+    """The message of an error, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     said = getattr(origin, "message", None) if isinstance(origin, TException) else str(origin)
     text = (said or "").strip() or type(origin).__name__
@@ -50,7 +50,7 @@ def reason(error: BaseException) -> str:
 
 
 def hint(error: BaseException) -> str | None:
-    """What to do about it."""
+    """Advice for an error, if there is any."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = f"{type(origin).__name__} {origin}".lower()
     return next((advice for mark, advice in _HINTS if mark in text), None)
@@ -58,7 +58,7 @@ def hint(error: BaseException) -> str | None:
 
 @contextmanager
 def speaking(settings: Settings, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
-    """Turn what the catalog's database or metastore says into a :class:`CatalogError`."""
+    """Convert errors of the catalog's database, metastore or server to :class:`CatalogError`."""
     try:
         yield
     except TwoPhaseError:
@@ -74,7 +74,7 @@ def speaking(settings: Settings, *, path: object = None, transaction_id: str | N
 
 @contextmanager
 def reading_metadata(path: object, location: str | None) -> Iterator[None]:
-    """Turn the failure to read a table's metadata into words, as an :class:`UnreadableMetadataError`."""
+    """Convert failures to read a table's metadata to :class:`UnreadableMetadataError`."""
     try:
         yield
     except (NoSuchTableError, TwoPhaseError):
@@ -99,7 +99,7 @@ def reading_metadata(path: object, location: str | None) -> Iterator[None]:
 
 @contextmanager
 def writing(path: object, location: str) -> Iterator[None]:
-    """Turn the failure to write a file into words."""
+    """Convert failures to write a file to :class:`CatalogError`."""
     try:
         yield
     except OSError as error:

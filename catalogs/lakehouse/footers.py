@@ -1,7 +1,7 @@
-"""Data files as Iceberg registers them: ids checked, statistics taken, partition values read from the rows.
+"""Registration of data files: ids are checked, statistics collected, and partition values read from the rows.
 
-All of it comes from the file itself, and on an executor where there are many files. What Iceberg's readers skip, they
-skip by these statistics: a bound is given only where every row group tells one.
+Everything is taken from the file itself, on an executor if there are many files. Iceberg's readers skip files by these
+statistics, so a bound is given only if every row group has one.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from twophase.errors import CatalogError
 from twophase.schema import from_iceberg, to_arrow, verify_file_schema
 from twophase.schema.errors import SchemaError
 
-#: The first half of a pair of UTF-16, what follows the last one, and the last character.
+#: The first UTF-16 surrogate, the character after the last one, and the last character.
 _SURROGATES, _PAST_SURROGATES, _LAST = 0xD800, 0xE000, 0x10FFFF
-#: Logical types whose values PyArrow gives as Python's.
+#: Logical types whose values PyArrow converts to Python objects.
 _PYTHONS_OWN = ("DATE", "TIMESTAMP", "STRING")
 
 
 @dataclass(frozen=True)
 class Registrar:
-    """Makes Iceberg's data files of Parquet files. It travels to the executors.
+    """Creates Iceberg data file entries for Parquet files. It is sent to the executors.
 
     Parameters
     ----------
     path : str
-        The table, for messages.
+        Name of the table, for messages.
     schema : pyiceberg.schema.Schema
-        What the files are written with.
+        Schema of the files.
     spec : pyiceberg.partitioning.PartitionSpec
     properties : mapping of str to str
-        The table's; they may limit the statistics.
+        Properties of the table; they may limit the statistics.
     sort_order_id : int, optional
-        By which the rows of each file are sorted.
+        Sort order of the rows in each file.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Registrar:
     sort_order_id: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is computed from the rest stays here.
+        # Cached properties are not sent.
         names = ("path", "schema", "spec", "properties", "sort_order_id")
         return {name: self.__dict__[name] for name in names}
 
@@ -79,12 +79,12 @@ class Registrar:
         return to_arrow(from_iceberg(self.schema))
 
     def register(self, location: str) -> DataFile | None:
-        """A file as Iceberg registers it; None for one without rows.
+        """Return the data file entry of a file; None for one without rows.
 
         Raises
         ------
         CatalogError
-            Its ids are not the schema's, its rows are of several partitions, or a NOT NULL column holds NULL.
+            Its ids differ from the schema, it has rows of several partitions, or a NOT NULL column contains NULL.
         """
         source = load_file_io({}, location).new_input(location)
         with source.open() as stream:
@@ -107,7 +107,7 @@ class Registrar:
     def _data_file(self, location: str, size: int, footer: pq.FileMetaData, partition: Record) -> DataFile:
         try:
             statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
-        except (OverflowError, ValueError):  # Years that Python lacks, and texts that are none.
+        except (OverflowError, ValueError):  # Years that Python does not support, and strings that are not valid UTF-8.
             footer = _Footer(footer)
             statistics = data_file_statistics_from_parquet_metadata(footer, self._statistics_plan, self._ids)
         for number in _without_bounds(footer, self._ids):
@@ -141,7 +141,7 @@ class Registrar:
     # -- partition values ----------------------------------------------------------------------------------------
 
     def _partition_value(self, location: str, file: pq.ParquetFile, part: PartitionField) -> Any:
-        """The value that all rows of the file have: PyIceberg's own transform of the first row's."""
+        """The partition value of all rows of the file: PyIceberg's own transform, applied to the first row."""
         name = self.schema.find_column_name(part.source_id)
         assert name is not None
         first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0]
@@ -159,7 +159,7 @@ class Registrar:
 
 
 def as_iceberg(scalar: pa.Scalar) -> Any:
-    """A value in the form in which Iceberg's transforms take it: instants as numbers."""
+    """A value as input for Iceberg's transforms: instants as numbers."""
     kind = scalar.type
     if pa.types.is_date32(kind):
         return scalar.cast(pa.int32()).as_py()
@@ -176,7 +176,7 @@ def _chunks(footer: pq.FileMetaData) -> Iterable[pq.ColumnChunkMetaData]:
 
 
 def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]:
-    """Columns of which some row group holds values and tells no bounds, as of very long ones."""
+    """Columns with values but no bounds in some row group, such as columns of very long values."""
     found = set()
     for chunk in _chunks(footer):
         told: Any = chunk.statistics if chunk.is_stats_set else None
@@ -196,22 +196,22 @@ def _bounds(footer: pq.FileMetaData, name: str, kind: pa.DataType) -> Iterable[p
 
 
 def _upper_bound(text: str, length: int) -> str | None:
-    """The least text that is known to be above all that begin as one does; None where there is none."""
+    """An upper bound, of limited length, of all strings with the same prefix; None if there is none."""
     if len(text) <= length:
         return text
     for end in range(length, 0, -1):
         after = ord(text[end - 1]) + 1
         if after <= _LAST:
-            # Between the two there are halves of characters, which no text can hold.
+            # Surrogates are skipped, as a string must not contain them.
             return text[: end - 1] + chr(_PAST_SURROGATES if after == _SURROGATES else after)
     return None
 
 
-# -- statistics of values that Python lacks ----------------------------------------------------------------------------
+# -- statistics of values that Python does not support -----------------------------------------------------------------
 
 
 class _Wrapped:
-    """Something of PyArrow's of which a few answers are others."""
+    """A PyArrow object with some overridden attributes."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -221,7 +221,7 @@ class _Wrapped:
 
 
 class _Footer(_Wrapped):
-    """A footer that tells dates and instants as numbers, and no bounds of a column with bytes that are no text."""
+    """A footer with dates and instants as numbers, and without bounds of string columns that are not valid UTF-8."""
 
     def row_group(self, number: int) -> _RowGroup:
         return _RowGroup(self._inner.row_group(number))

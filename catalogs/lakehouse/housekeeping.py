@@ -1,4 +1,4 @@
-"""What dead transactions left, what dropped tables and old snapshots hold, and who was published long ago."""
+"""Housekeeping: leftovers of dead transactions, dropped tables, expired snapshots, and old records."""
 
 from __future__ import annotations
 
@@ -6,78 +6,75 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 
-from twophase.catalog import Residue
+from twophase.catalog import Leftover
 from twophase.catalogs.files import parent
-from twophase.catalogs.lakehouse import publishing, reachable
+from twophase.catalogs.lakehouse import dropped, publishing, reachable, rollback
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
-from twophase.catalogs.lakehouse.layout import Place, version_of
+from twophase.catalogs.lakehouse.home import Lakehouse
+from twophase.catalogs.lakehouse.layout import Place
+from twophase.catalogs.lakehouse.publish_lookup import place_of
 from twophase.catalogs.lakehouse.snapshots import TRANSACTION_ID, line_of
 from twophase.catalogs.lakehouse.store import ABORTED, PUBLISHED, STAGED, Loaded
-from twophase.catalogs.lakehouse.traces import own_place, place_of
-from twophase.errors import CatalogError
-from twophase.failpoints import step
+from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath
-from twophase.redaction import logger
-
-if TYPE_CHECKING:
-    from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
 
 STAGING, VERSION, METADATA = "staging", "version", "metadata"
-#: Between what a residue is about and the rest of its name.
+#: Separator between the object of a leftover and the rest of its name.
 _MARK = "#"
 _DROPPED = "dropped"
 _KEPT = (
-    "its table was dropped without PURGE, and another catalog may have registered it; to remove its files register it "
-    "again, and drop it with PURGE"
+    "its table was dropped without PURGE, and another catalog may have registered it; if none has, remove its files "
+    "with: twophase clean --purge-dropped"
 )
-_log = logger("twophase")
 
 
-def residues(catalog: LakehouseCatalog, live: frozenset[str]) -> list[Residue]:
-    """Staged participants of dead transactions; snapshots and dropped tables past retention; old records."""
-    found = [*_staged(catalog), *_old_records(catalog), *_dropped(catalog), *_old_snapshots(catalog)]
-    return [residue for residue in found if residue.transaction_id not in live]
+def leftovers(lakehouse: Lakehouse, live: frozenset[str]) -> list[Leftover]:
+    """List staged participants of dead transactions, snapshots and dropped tables past retention, and old records."""
+    found = [*_staged(lakehouse), *_old_records(lakehouse), *_dropped(lakehouse), *_old_snapshots(lakehouse)]
+    return [leftover for leftover in found if leftover.transaction_id not in live]
 
 
-def _staged(catalog: LakehouseCatalog) -> Iterator[Residue]:
-    for record in catalog.store.records((STAGED, ABORTED), time.time() + 1):
-        if record.document.get("catalog") == catalog.name:
+def _staged(lakehouse: Lakehouse) -> Iterator[Leftover]:
+    for record in lakehouse.store.records((STAGED, ABORTED), time.time() + 1):
+        if record.document.get("catalog") == lakehouse.name:
             place = place_of(record)
             location = f"{place.data}{_MARK}{record.participant}"
-            yield Residue(STAGING, location, catalog.files.size(place.data), record.transaction_id, record.since)
+            yield Leftover(STAGING, location, lakehouse.files.size(place.data), record.transaction_id, record.since)
 
 
-def _old_records(catalog: LakehouseCatalog) -> Iterator[Residue]:
-    before = time.time() - catalog.environment.retention
-    for record in catalog.store.records((PUBLISHED,), before):
+def _old_records(lakehouse: Lakehouse) -> Iterator[Leftover]:
+    before = time.time() - lakehouse.environment.retention
+    for record in lakehouse.store.records((PUBLISHED,), before):
         location = f"twophase_staged{_MARK}{record.participant}"
-        yield Residue(METADATA, location, -1, record.transaction_id, record.since)
+        yield Leftover(METADATA, location, -1, record.transaction_id, record.since)
 
 
-def _dropped(catalog: LakehouseCatalog) -> Iterator[Residue]:
-    """Tables that were dropped without PURGE: whether another catalog has registered one cannot be told from here."""
-    before = time.time() - catalog.environment.retention
-    found = [(location, path, since) for location, path, since in catalog.store.dropped() if since < before]
-    used = {parent(parent(pointer)) for pointer in catalog.store.all_tables().values()} if found else set()
-    for location, path, since in found:
-        if location not in used and catalog.files.exists(location):
-            yield Residue(VERSION, f"{location}{_MARK}{_DROPPED}", -1, f"{_DROPPED}/{path}", since, kept=_KEPT)
+def _dropped(lakehouse: Lakehouse) -> Iterator[Leftover]:
+    """Tables that were dropped without PURGE; it cannot be detected here if another catalog has registered one."""
+    before = time.time() - lakehouse.environment.retention
+    found = [table for table in lakehouse.store.dropped() if table.since < before]
+    used = {parent(parent(pointer)) for pointer in lakehouse.store.all_tables().values()} if found else set()
+    for table in found:
+        if table.location not in used and lakehouse.files.exists(table.location):
+            name = f"{lakehouse.name}.{table.path}"
+            kept = f"{_KEPT} {name}"
+            where, made = f"{table.location}{_MARK}{_DROPPED}", f"{_DROPPED}/{table.path}"
+            yield Leftover(VERSION, where, -1, made, table.since, kept=kept, dropped=name, uuid=table.uuid)
 
 
-def _old_snapshots(catalog: LakehouseCatalog) -> Iterator[Residue]:
-    """Snapshots of ours that no branch or tag needs, and that were replaced before the retention."""
-    before = int((time.time() - catalog.environment.retention) * 1000)
-    for path in catalog.store.paths():
+def _old_snapshots(lakehouse: Lakehouse) -> Iterator[Leftover]:
+    """Snapshots written by twophase that no branch or tag needs, and that were superseded before the retention."""
+    before = int((time.time() - lakehouse.environment.retention) * 1000)
+    for path in lakehouse.store.paths():
         try:
-            loaded = catalog.store.load(path)
-        except UnreadableMetadataError:
-            continue  # The doctor tells of it.
+            loaded = lakehouse.load_to_write(path)
+        except (UnreadableMetadataError, AtomicityNotSupportedError):
+            continue  # The doctor reports it; or the table is on an untested file system.
         if loaded is None or not reachable.collects_garbage(loaded.metadata):
             continue
         known = {snapshot.snapshot_id: snapshot.summary for snapshot in loaded.metadata.snapshots}
@@ -86,22 +83,22 @@ def _old_snapshots(catalog: LakehouseCatalog) -> Iterator[Residue]:
             transaction = summary.get(TRANSACTION_ID) if summary else None
             if transaction is not None:
                 name = f"{json.dumps(path.to_document())}{_MARK}{snapshot_id}"
-                yield Residue(VERSION, name, -1, transaction, since / 1000, holds_rows=True)
+                yield Leftover(VERSION, name, -1, transaction, since / 1000, holds_rows=True)
 
 
 def expirable(metadata: TableMetadata, before: int) -> dict[int, int]:
-    """Snapshots that may go, and when each was replaced.
+    """Snapshots that may expire, and when each was superseded.
 
     Parameters
     ----------
     metadata : pyiceberg.table.metadata.TableMetadata
     before : int
-        Milliseconds since the epoch; what was current since stays.
+        Milliseconds since the epoch; snapshots that were current after it are kept.
     """
     kept = {ref.snapshot_id for ref in metadata.refs.values()}
     for ref in metadata.refs.values():
         if ref.snapshot_ref_type == SnapshotRefType.BRANCH:
-            # What follows a snapshot tells when it was replaced.
+            # The successor of a snapshot shows when it was superseded.
             line = list(line_of(metadata, ref.snapshot_id))
             kept |= {s.snapshot_id for s, newer in zip(line[1:], line, strict=False) if newer.timestamp_ms >= before}
     by_time = sorted(metadata.snapshots, key=lambda s: s.timestamp_ms)
@@ -112,89 +109,73 @@ def expirable(metadata: TableMetadata, before: int) -> dict[int, int]:
 # -- removing ----------------------------------------------------------------------------------------------------------
 
 
-def remove(catalog: LakehouseCatalog, residues: Sequence[Residue]) -> list[Exception | None]:
-    """Remove residues, each after it was looked at again: all old snapshots of one table together. Idempotent.
+def remove(lakehouse: Lakehouse, leftovers: Sequence[Leftover]) -> list[Exception | None]:
+    """Remove leftovers, after checking each again; all old snapshots of one table go together. Idempotent.
 
     Returns
     -------
     list of Exception or None
-        For each, why it is still there.
+        For each, the error if it was not removed.
     """
     failed: dict[int, Exception] = {}
     expired: dict[str, list[int]] = {}
-    for number, residue in enumerate(residues):
-        what, _, name = residue.location.rpartition(_MARK)
-        if residue.kind == VERSION and name != _DROPPED:
+    for number, leftover in enumerate(leftovers):
+        what, _, name = leftover.location.rpartition(_MARK)
+        if leftover.kind == VERSION and name != _DROPPED:
             expired.setdefault(what, []).append(number)
             continue
         try:
-            _remove_one(catalog, residue, what, name)
+            _remove_one(lakehouse, leftover, what, name)
         except Exception as error:
             failed[number] = error
     for what, numbers in expired.items():
-        snapshots = {int(residues[number].location.rpartition(_MARK)[2]) for number in numbers}
+        snapshots = {int(leftovers[number].location.rpartition(_MARK)[2]) for number in numbers}
         try:
-            _expire(catalog, ObjectPath.from_document(json.loads(what)), snapshots)
+            _expire(lakehouse, ObjectPath.from_document(json.loads(what)), snapshots)
         except Exception as error:
             failed |= dict.fromkeys(numbers, error)
-    return [failed.get(number) for number in range(len(residues))]
+    return [failed.get(number) for number in range(len(leftovers))]
 
 
-def _remove_one(catalog: LakehouseCatalog, residue: Residue, what: str, name: str) -> None:
-    if residue.kind == STAGING:
-        if name.rpartition("/")[0] != residue.transaction_id:
-            raise CatalogError(f"{what} is not what transaction {residue.transaction_id} made: it was kept.")
-        remove_staged(catalog, name)
-    elif residue.kind == METADATA:
-        catalog.store.forget(name)
+def _remove_one(lakehouse: Lakehouse, leftover: Leftover, what: str, name: str) -> None:
+    if leftover.kind == STAGING:
+        if name.rpartition("/")[0] != leftover.transaction_id:
+            raise CatalogError(f"{what} is not what transaction {leftover.transaction_id} made: it was kept.")
+        rollback.remove_staged(lakehouse, name)
+    elif leftover.kind == METADATA:
+        lakehouse.store.forget(name)
+    elif leftover.kept is not None:
+        raise CatalogError(f"{what} was kept: {leftover.kept}.")
     else:
-        raise CatalogError(f"{what} was kept: {_KEPT}.")
+        dropped.purge(lakehouse, what)
 
 
-def remove_staged(catalog: LakehouseCatalog, participant: str) -> None:
-    """Make sure that a participant is never published, and remove what it staged. Idempotent."""
-    with step("lakehouse.mark_aborted"):
-        record = catalog.store.record_aborted(participant)
-    if record is None:
-        return
-    with step("lakehouse.remove_files"):
-        own_place(record).remove(catalog.files)
-    with step("lakehouse.forget"):
-        catalog.store.forget(participant)
+def _expire(lakehouse: Lakehouse, path: ObjectPath, snapshots: set[int]) -> None:
+    """Expire snapshots of a table in one commit, and remove the files that only they needed."""
 
-
-def _expire(catalog: LakehouseCatalog, path: ObjectPath, snapshots: set[int]) -> None:
-    """Take snapshots out of a table's history in one commit, and remove the files that only they needed."""
-    changed: list[tuple[TableMetadata, TableMetadata]] = []
-
-    def without(loaded: Loaded) -> tuple[str, TableMetadata] | None:
-        changed.clear()
+    def without(loaded: Loaded) -> list[TableUpdate]:
         metadata = loaded.metadata
-        before = int((time.time() - catalog.environment.retention) * 1000)
+        before = int((time.time() - lakehouse.environment.retention) * 1000)
         gone = sorted(snapshots & expirable(metadata, before).keys())
-        if not gone or not reachable.collects_garbage(metadata):
-            return None
-        update = RemoveSnapshotsUpdate(snapshot_ids=gone)
-        found = update_table_metadata(metadata, (update,), metadata_location=loaded.location)
-        changed.append((metadata, found))
-        place = Place(metadata.location, catalog.own_key())
-        return place.metadata_file(version_of(loaded.location) + 1), found
+        is_possible = gone and reachable.collects_garbage(metadata)
+        return [RemoveSnapshotsUpdate(snapshot_ids=gone)] if is_possible else []
 
-    if catalog.store.pointer(path) is None:
+    if lakehouse.store.pointer(path) is None:
         return
-    publishing.change(catalog.store, catalog.files, path, without)
-    # Not before: while that is worked out, others commit.
-    for metadata, found in changed:
-        gone = reachable.files_only_in(path, metadata, found)
-        reachable.remove_below(catalog.files, Place.roots(metadata.location), gone)
+    changed = publishing.change(lakehouse.store, lakehouse.files, path, lakehouse.own_key(), without)
+    if changed is not None:
+        # Only after the commit: working this out takes time, in which others commit.
+        before, after = (loaded.metadata for loaded in changed)
+        gone = reachable.files_only_in(path, before, after)
+        reachable.remove_below(lakehouse.files, Place.roots(before.location), gone)
 
 
-def purge(catalog: LakehouseCatalog, path: ObjectPath, loaded: Loaded) -> Callable[[], None]:
-    """What removes the files of a table, once it is dropped.
+def purge(lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded) -> Callable[[], None]:
+    """Return a callback that removes the files of a table once it is dropped.
 
     Parameters
     ----------
-    catalog : LakehouseCatalog
+    lakehouse : Lakehouse
     path : ObjectPath
     loaded : Loaded
         The table.
@@ -202,23 +183,14 @@ def purge(catalog: LakehouseCatalog, path: ObjectPath, loaded: Loaded) -> Callab
     Raises
     ------
     CatalogError
-        The table does not allow it, or its files cannot be told: it must not be dropped then.
+        The table does not allow it, or its files cannot be determined; then it must not be dropped.
     """
-    if not reachable.collects_garbage(loaded.metadata):
-        raise CatalogError(
-            f"{path} was not dropped: it says gc.enabled = false, so other tables may use its files, and PURGE would "
-            "remove them.",
-            path=path,
-            hint="Drop it without PURGE: its files stay then. Or set gc.enabled to true first.",
-        )
-    location = loaded.metadata.location
-    found = reachable.files_of(catalog.store, path, loaded)
+    reachable.require_own_files(path, loaded)
+    found = reachable.files_of(lakehouse.store, path, loaded)
 
     def remove_files() -> None:
-        kept = reachable.remove_below(catalog.files, [location], found)
-        if kept:
-            _log.warning("%s was dropped; %s files are not below %s and stay: %s.", path, len(kept), location, kept[0])
-        catalog.store.forget_dropped(location)
+        reachable.remove_table(lakehouse.files, path, loaded.metadata.location, found)
+        lakehouse.store.forget_dropped(loaded.metadata.location)
 
     return remove_files
 
@@ -226,17 +198,17 @@ def purge(catalog: LakehouseCatalog, path: ObjectPath, loaded: Loaded) -> Callab
 # -- the doctor --------------------------------------------------------------------------------------------------------
 
 
-def problems(catalog: LakehouseCatalog) -> list[str]:
-    """What ``twophase doctor`` tells: whether tasks can write, the catalog answers, and all metadata can be read."""
-    needed = catalog.environment.executor_problems((__name__,))
-    found = [f"Catalog {catalog.name}: {problem}" for problem in needed]
+def problems(lakehouse: Lakehouse) -> list[str]:
+    """List problems for ``twophase doctor``: executors cannot write, no answer of the catalog, unreadable metadata."""
+    needed = lakehouse.environment.executor_problems((__name__,))
+    found = [f"Catalog {lakehouse.name}: {problem}" for problem in needed]
     try:
-        paths = catalog.store.paths()
+        paths = lakehouse.store.paths()
     except CatalogError as error:
-        return [*found, f"Catalog {catalog.name}: {error}"]
+        return [*found, f"Catalog {lakehouse.name}: {error}"]
     for path in paths:
         try:
-            catalog.store.load(path)
+            lakehouse.store.load(path)
         except CatalogError as error:
-            found.append(f"Catalog {catalog.name}: {error}")
+            found.append(f"Catalog {lakehouse.name}: {error}")
     return found

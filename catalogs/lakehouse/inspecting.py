@@ -1,4 +1,4 @@
-"""A table's metadata as rows: what PyIceberg tells of it, in types that Spark has."""
+"""Metadata tables: PyIceberg's inspection of a table, in types that Spark supports."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField, UnknownType
 
-#: Metadata tables, by the name that follows the table's.
+#: Names of metadata tables, which follow the table's name.
 INSPECTIONS = ("history", "snapshots", "files", "manifests", "partitions", "refs", "metadata_log_entries")
 
 
 def inspect(table: Table, name: str) -> pa.Table:
-    """One of the metadata tables."""
+    """Return one of the metadata tables."""
     known = _with_partitioned_columns(table)
     own = _OWN.get(name)
     return _shown(own(known) if own else getattr(known.inspect, name)())
 
 
 def _with_partitioned_columns(table: Table) -> Table:
-    """The table as if it had the columns by which it is or was partitioned, and no others.
+    """The table with a schema of just the columns by which it is or was partitioned.
 
-    PyIceberg looks for them in the present schema, which may have lost those of an older partitioning. All that it
-    tells of the other columns is ``readable_metrics``, which is not shown.
+    PyIceberg looks for them in the current schema, which may have lost those of an older partitioning. The other
+    columns are only needed for ``readable_metrics``, which is not shown.
     """
     metadata = table.metadata
     specs = list(_named_apart(metadata))
@@ -48,14 +48,14 @@ def _over(table: Table, metadata: TableMetadata) -> Table:
 
 
 def _column(metadata: TableMetadata, source: int) -> NestedField:
-    """A column, or a field within one, at the top and by its number: as it was when it was last there."""
+    """A column or nested field, as it was last defined, as a top-level column named by its id."""
     schemas = sorted(metadata.schemas, key=lambda schema: schema.schema_id)
     found = [schema.find_type(source) for schema in (*schemas, metadata.schema()) if source in schema.field_ids]
     return NestedField(source, f"_{source}", found[-1] if found else UnknownType(), required=False)
 
 
 def _named_apart(metadata: TableMetadata) -> Iterator[PartitionSpec]:
-    """The partitionings; where two give one name to different things, the older one's is followed by its number."""
+    """The partition specs; if two use one name for different fields, the older one's name gets its id as a suffix."""
     names: dict[str, int] = {}
     ordered = sorted(
         metadata.partition_specs, key=lambda spec: (spec.spec_id != metadata.default_spec_id, -spec.spec_id)
@@ -72,7 +72,7 @@ def _renamed(field: PartitionField, names: dict[str, int]) -> PartitionField:
 
 
 class _NoRows(Snapshot):
-    """What a table has that has no snapshot."""
+    """An empty snapshot, for a table that has none."""
 
     def manifests(self, io: Any) -> list[ManifestFile]:
         return []
@@ -80,7 +80,7 @@ class _NoRows(Snapshot):
 
 def _files(table: Table) -> pa.Table:
     snapshot = table.current_snapshot()
-    # PyIceberg knows the columns of no files only where there is no snapshot.
+    # PyIceberg returns an empty result with columns only if there is no snapshot.
     return table.inspect.files() if snapshot and snapshot.manifests(table.io) else _no_files(table)
 
 
@@ -96,7 +96,7 @@ def _partitions(table: Table) -> pa.Table:
     found = table.inspect.partitions()
     if len(found) or not metadata.spec().fields:
         return found
-    # Without files PyIceberg does not look at how the table is partitioned.
+    # Without files PyIceberg omits the partition columns.
     partition = _no_files(table).schema.field("partition")
     missing = [field for field in (partition, pa.field("spec_id", pa.int32())) if field.name not in found.schema.names]
     return pa.Table.from_pylist([], pa.schema([*missing, *found.schema]))
@@ -118,6 +118,6 @@ def _type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_timestamp(kind):
-        # Iceberg's instants are in UTC, whatever type they come in.
+        # Iceberg's instants are in UTC, whatever type PyIceberg returns.
         return pa.timestamp("us", tz="UTC")
     return kind

@@ -1,14 +1,14 @@
-"""Where things lie below a table's location, and how what one participant makes is told from all else there.
+"""Paths below a table's location, with names that identify the files of one participant.
 
 ::
 
     <location>/data/<key>/...                                         its data files
-    <location>/metadata/<uuid>-m0.avro, -k0.avro                      manifests of what it adds and keeps
+    <location>/metadata/<uuid>-m0.avro, -k0.avro                      manifests of the files that it adds and keeps
     <location>/metadata/snap-<snapshot>-0-<uuid>.avro                 manifest lists, one for each try to publish
-    <location>/metadata/<version>-<uuid>.metadata.json                the same
+    <location>/metadata/<version>-<uuid>.metadata.json                metadata files, one for each try to publish
 
-The key is a hash of transaction, ordinal and table, and each uuid begins with it. Iceberg itself gives these names no
-meaning beyond the version.
+The key is a hash of transaction, ordinal and table, and each uuid begins with it. To Iceberg itself only the version in
+these names has a meaning.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from twophase.model import ObjectPath
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-]")
 _KEY_LENGTH = 24
-#: What the key leaves of a uuid, random for each file.
+#: Digits of a uuid after the key, random for each file.
 _REST_LENGTH = 32 - _KEY_LENGTH
 
 
 def key_of(path: ObjectPath, transaction_id: str, ordinal: int) -> str:
-    """What tells a participant from all others, in hexadecimal digits."""
-    told = json.dumps([transaction_id, ordinal, *path.to_document()])
-    return hashlib.sha256(told.encode()).hexdigest()[:_KEY_LENGTH]
+    """The unique key of a participant, in hexadecimal digits."""
+    identity = json.dumps([transaction_id, ordinal, *path.to_document()])
+    return hashlib.sha256(identity.encode()).hexdigest()[:_KEY_LENGTH]
 
 
 def table_location(warehouse: str, path: ObjectPath, key: str) -> str:
-    """A place for a new table that no other table has had: a dropped one of this name may still be read."""
+    """A location for a new table that no other table has used: a dropped one of this name may still be read."""
     parts = [_UNSAFE.sub("_", part)[:80] for part in (*path.namespace, path.name)]
     return join(warehouse, *parts[:-1], f"{parts[-1]}-{key[:12]}")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one participant works.
+    """The place in which one participant works.
 
     Attributes
     ----------
     location : str
-        Of the table.
+        Location of the table.
     key : str
     """
 
@@ -67,47 +67,47 @@ class Place:
 
     @staticmethod
     def roots(location: str) -> list[str]:
-        """The directories that a table's own files are in."""
+        """The directories of a table's own files."""
         return [join(location, "data"), join(location, "metadata")]
 
     @property
     def _mark(self) -> str:
-        """How each of its uuids begins."""
+        """The prefix of its uuids."""
         return str(uuid.UUID(self.key + "0" * _REST_LENGTH))[:-_REST_LENGTH]
 
     def _uuid(self, rest: str) -> str:
         return self._mark + rest
 
     def manifest(self, kind: str, number: int) -> str:
-        """A manifest; the same name at each try."""
+        """A manifest, with the same name at each try."""
         return join(self.metadata, f"{self._uuid('0' * _REST_LENGTH)}-{kind}{number}.avro")
 
     def manifest_list(self, snapshot_id: int) -> str:
-        """A manifest list of a name of its own."""
+        """A manifest list with a unique name."""
         return join(self.metadata, f"snap-{snapshot_id}-0-{self._uuid(secrets.token_hex(4))}.avro")
 
     def metadata_file(self, version: int) -> str:
-        """A metadata file of a name of its own."""
+        """A metadata file with a unique name."""
         return join(self.metadata, f"{version:05d}-{self._uuid(secrets.token_hex(4))}.metadata.json")
 
-    # -- what is there -------------------------------------------------------------------------------------------
+    # -- existing files ------------------------------------------------------------------------------------------
 
     def metadata_files(self, files: Files) -> list[str]:
-        """All that it has made among the metadata."""
+        """Its files in the metadata directory."""
         found = files.list(self.metadata, recursive=False)
         return [join(self.metadata, entry.name) for entry in found if self.is_own(entry.name)]
 
     def left(self, files: Files) -> list[str]:
-        """All that it has made."""
+        """Its data directory and its metadata files, if they exist."""
         data = [self.data] if files.exists(self.data) else []
         return [*data, *self.metadata_files(files)]
 
     def is_own(self, file: str) -> bool:
-        """Whether it has made a file of the metadata."""
+        """Return True if a metadata file belongs to this participant."""
         return self._mark in file.rpartition("/")[2]
 
     def remove(self, files: Files) -> None:
-        """Remove all that it has made, and directories that are empty then. Idempotent."""
+        """Remove all of its files, and directories that become empty. Idempotent."""
         files.remove_tree(self.data)
         for file in self.metadata_files(files):
             remove_file(files, file)
@@ -116,14 +116,14 @@ class Place:
                 files.remove_if_empty(directory)
 
     def remove_tries(self, files: Files, published: set[str]) -> None:
-        """Remove what tries to publish left that did not go through. Idempotent."""
+        """Remove the leftovers of failed tries to publish. Idempotent."""
         for file in self.metadata_files(files):
             if file not in published:
                 remove_file(files, file)
 
 
 def remove_file(files: Files, location: str) -> None:
-    """Remove a file, and the checksum that Hadoop keeps beside it on a local file system. Idempotent."""
+    """Remove a file, and on a local file system Hadoop's checksum file. Idempotent."""
     directory, _, name = location.rpartition("/")
     files.remove_file(location)
     if files.is_local(location):
@@ -131,12 +131,12 @@ def remove_file(files: Files, location: str) -> None:
 
 
 def is_ours(table: str, file: str) -> bool:
-    """Whether a data file lies where a participant of ours put it: then its columns have the names of their schema."""
+    """Return True if twophase wrote a data file, judging by its path; its columns are named as in their schema then."""
     key = file.removeprefix(join(table, "data") + "/").partition("/")[0]
     return len(key) == _KEY_LENGTH and not set(key) - set("0123456789abcdef")
 
 
 def version_of(metadata_location: str) -> int:
-    """Number of a metadata file; 0 where its name has none."""
+    """Version of a metadata file; 0 if its name has none."""
     digits = metadata_location.rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdigit() else 0

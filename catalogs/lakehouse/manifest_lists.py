@@ -1,7 +1,7 @@
-"""Writing a manifest list, as PyIceberg does, but for what is the same in each: that is made once.
+"""Writing of manifest lists as in PyIceberg, but with a cached writer and schema.
 
-PyIceberg works out anew for each file how its schema is written, which takes longer than writing it: with many tables
-in one transaction most of the commit would be that. This leans on what PyIceberg keeps to itself.
+PyIceberg resolves the writer anew for each file, which takes longer than the writing itself; with many tables in one
+transaction it would be most of the commit. This depends on private parts of PyIceberg.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = "manifest_file"
 
 @cache
 def _rows() -> Writer:
-    """How a manifest's row is written."""
+    """The writer of a manifest's entry."""
     return resolve_writer(
         record_schema=MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION],
         file_schema=MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION],
@@ -40,13 +40,13 @@ def _rows() -> Writer:
 
 @cache
 def _header() -> Writer:
-    """How the head of an Avro file is written."""
+    """The writer of an Avro file's header."""
     return construct_writer(META_SCHEMA)
 
 
 @cache
 def _schema() -> str:
-    """The schema of a manifest list, in Avro's words."""
+    """The Avro schema of a manifest list, as JSON."""
     found = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[FORMAT_VERSION], schema_name=_NAME)
     return json.dumps(found)
 
@@ -91,9 +91,9 @@ def write(
     manifests : sequence of pyiceberg.manifest.ManifestFile
     snapshot_id : int
     parent_id : int or None
-        Of the snapshot before it.
+        Id of the parent snapshot.
     sequence_number : int
-        For the manifests that have none yet.
+        Sequence number for the manifests that have none yet.
     compression : str
         Iceberg's name of Avro's codec.
     """

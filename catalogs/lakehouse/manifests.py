@@ -1,4 +1,4 @@
-"""Manifests: what a participant adds to a table, and what it keeps of the files that are there."""
+"""Manifests of the files that a participant adds to a table, and of those that it keeps."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _FACTS = (
 _MOST_LISTS = 512
 _LONGEST_LIST = 200
 Document = dict[str, Any]
-#: Whether a file's rows stay.
+#: A predicate: whether a file's rows are kept.
 Keeps = Callable[[DataFile], bool]
 
 
 def to_document(manifest: ManifestFile) -> Document:
-    """A manifest's row in a manifest list as plain JSON."""
+    """A manifest's entry in a manifest list as plain JSON."""
     summaries = None if manifest.partitions is None else [_summary_document(part) for part in manifest.partitions]
     return {
         **{name: getattr(manifest, name) for name in _FACTS},
@@ -65,7 +65,7 @@ def to_document(manifest: ManifestFile) -> Document:
 
 
 def from_document(document: Mapping[str, Any]) -> ManifestFile:
-    """The manifest of :func:`to_document`."""
+    """Read a manifest from the result of :func:`to_document`."""
     facts = {name: document[name] for name in _FACTS}
     summaries = document["partitions"]
     partitions = None if summaries is None else [_summary(part) for part in summaries]
@@ -86,7 +86,7 @@ def _summary(facts: Sequence[Any]) -> PartitionFieldSummary:
 
 
 class _Lists:
-    """The last manifest lists that were read, as far as they are short: such a file never changes."""
+    """A cache of short manifest lists, which are immutable."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ _lists = _Lists()
 
 
 def manifests_of(metadata: TableMetadata, snapshot_id: int | None) -> list[ManifestFile]:
-    """All manifests of a snapshot; None: of an empty table."""
+    """All manifests of a snapshot; none for an empty table, whose snapshot id is None."""
     snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return []
@@ -128,25 +128,25 @@ def entries_of(manifest: ManifestFile) -> list[ManifestEntry]:
 
 
 def removed_in(manifest: ManifestFile, snapshot_id: int) -> list[str]:
-    """The files that a snapshot has removed, as far as a manifest of it lists them."""
+    """The files that a snapshot has removed, according to one of its manifests."""
     found = manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=False)
     gone = (e for e in found if e.status == ManifestEntryStatus.DELETED and e.snapshot_id == snapshot_id)
     return [entry.data_file.file_path for entry in gone]
 
 
 def all_entries(manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
-    """The live files of several manifests, read side by side."""
+    """The live files of several manifests, read in parallel."""
     found = ExecutorFactory.get_or_create().map(entries_of, list(manifests))
     return [entry for entries in found for entry in entries]
 
 
 def is_data(manifest: ManifestFile) -> bool:
-    """Whether a manifest lists data files; else files that tell of deleted rows."""
+    """Return True if a manifest lists data files, False if it lists delete files."""
     return bool(manifest.content == ManifestContent.DATA)
 
 
 def has_deletes(manifests: Iterable[ManifestFile]) -> bool:
-    """Whether another engine has deleted single rows, without rewriting their files."""
+    """Return True if another engine has deleted single rows without rewriting their files."""
     return any(
         m.content == ManifestContent.DELETES and (m.has_added_files() or m.has_existing_files()) for m in manifests
     )
@@ -157,7 +157,7 @@ def has_deletes(manifests: Iterable[ManifestFile]) -> bool:
 
 @dataclass(frozen=True)
 class Work:
-    """What writing manifests takes.
+    """The settings for writing manifests.
 
     Attributes
     ----------
@@ -165,10 +165,10 @@ class Work:
     schema : pyiceberg.schema.Schema
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
     snapshot_id : int
-        Of the snapshot that will refer to them.
+        Id of the snapshot that will refer to them.
     properties : mapping of str to str
     kept : str
-        How the names of manifests of what stays begin.
+        Prefix for the names of manifests of kept files.
     """
 
     place: Place
@@ -185,7 +185,7 @@ class Work:
         )
 
     def add(self, spec_id: int, files: Sequence[DataFile]) -> list[ManifestFile]:
-        """A manifest of new files."""
+        """Write a manifest of new files."""
         if not files:
             return []
         with self.writer(spec_id, self.place.manifest("m", 0)) as writer:
@@ -194,10 +194,10 @@ class Work:
         return [writer.to_manifest_file()]
 
     def keep(self, manifests: Sequence[ManifestFile], keeps: Keeps) -> tuple[list[ManifestFile], list[DataFile]]:
-        """The manifests with only some of their files left; and the files of the table that went.
+        """Filter the files of manifests; return the resulting manifests, and the removed files of the table.
 
-        A manifest none of whose files goes stays as it is. What another engine deleted of files that stay goes on
-        being deleted. Files that the transaction itself had added just vanish.
+        A manifest that loses no file is kept as it is. Another engine's deletes in kept files stay in effect. Files
+        that the transaction itself has added are dropped without a delete entry.
         """
         kept: list[ManifestFile] = []
         removed: list[DataFile] = []
@@ -212,7 +212,7 @@ class Work:
         return kept, removed
 
     def _is_own(self, entry: ManifestEntry) -> bool:
-        """Whether an earlier statement of the same transaction has added a file."""
+        """Return True if an earlier statement of the same transaction has added the file."""
         return entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == self.snapshot_id
 
     def _rewrite(
@@ -254,7 +254,7 @@ def write_list(
 
 
 def _codec(properties: Mapping[str, str]) -> Any:
-    """Avro's codec."""
+    """Iceberg's name of the Avro codec."""
     return properties.get(TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT)
 
 
@@ -265,7 +265,7 @@ def _entry(status: ManifestEntryStatus, snapshot_id: int, file: DataFile) -> Man
 
 
 def counts(added: Sequence[DataFile], removed: Sequence[DataFile]) -> dict[str, str]:
-    """What a snapshot's summary says of its files, in Iceberg's words."""
+    """The counts for a snapshot's summary, under Iceberg's names."""
     found = {
         "added-data-files": len(added),
         "added-records": sum(file.record_count for file in added),

@@ -1,7 +1,7 @@
-"""Small manifests become one, as Iceberg's own writers do it: else each read and each commit would go through all.
+"""Merging of small manifests, as in Iceberg's own writers; otherwise each read and commit would go through all of them.
 
 The properties are Iceberg's: ``commit.manifest-merge.enabled``, ``commit.manifest.min-count-to-merge``,
-``commit.manifest.target-size-bytes``. Which ones are merged is decided by PyIceberg, on what it keeps to itself.
+``commit.manifest.target-size-bytes``. PyIceberg selects the manifests to merge, in a private class.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from twophase.catalogs.lakehouse.manifests import Work, is_data
 
 
 def merged(work: Work, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-    """The manifests of a snapshot, with small ones merged where there are many; all of them list the same files.
+    """The manifests of a snapshot, with small ones merged if there are many; together they list the same files.
 
     Parameters
     ----------
     work : Work
-        What writing manifests takes.
+        The settings for writing manifests.
     manifests : sequence of pyiceberg.manifest.ManifestFile
-        The newest first.
+        Newest first.
     """
     properties = work.properties
     count = TableProperties.MANIFEST_MIN_MERGE_COUNT, TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT
     least = _number(properties, *count)
-    # PyIceberg itself merges only where that is asked for; Iceberg's other writers do it unless they are told not to.
+    # PyIceberg merges only if enabled; Iceberg's other writers merge unless disabled.
     wanted = properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "true"
     if not wanted or len(manifests) < least:
         return list(manifests)
@@ -55,7 +55,7 @@ def _number(properties: Mapping[str, str], name: str, default: int) -> int:
 
 
 class _Producer:
-    """What PyIceberg's merging asks of a commit."""
+    """The part of a commit that PyIceberg's merging needs."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -63,7 +63,7 @@ class _Producer:
         self.snapshot_id = work.snapshot_id
 
     def can_write(self, manifest: ManifestFile) -> bool:
-        """Whether the columns that files were partitioned by are still there."""
+        """Return True if the source columns of the manifest's partition spec still exist."""
         spec = self._work.specs.get(manifest.partition_spec_id)
         return spec is not None and all(field.source_id in self._work.schema.field_ids for field in spec.fields)
 

@@ -1,8 +1,8 @@
-"""Which files an INSERT OVERWRITE replaces: all, those of the partitions that it names, or those it has rows for."""
+"""Files that an INSERT OVERWRITE replaces: all, those of the named partitions, or those of partitions with new rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +13,14 @@ from pyiceberg.transforms import IdentityTransform
 from twophase.catalogs.lakehouse import manifests
 from twophase.catalogs.lakehouse.footers import as_iceberg
 from twophase.catalogs.lakehouse.manifests import Keeps
+from twophase.catalogs.lakehouse.member import Member
 from twophase.catalogs.lakehouse.transforms import comparable
 from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
 
-if TYPE_CHECKING:
-    from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 
-
-def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
-    """A rule that tells of each file whether its rows stay."""
+def kept_files(member: Member, scope: OverwriteScope) -> Keeps:
+    """A predicate that is true for files whose rows are kept."""
     if scope.files is not None:
         replaced = frozenset(scope.files)
         return lambda file: file.file_path not in replaced
@@ -37,9 +35,9 @@ def kept_files(member: LakehouseParticipant, scope: OverwriteScope) -> Keeps:
 
 
 class _Rule:
-    """Refuses files of another partitioning: whether their rows are meant cannot be told from a partition."""
+    """A predicate that refuses files of another partitioning, where a partition does not show if rows match."""
 
-    def __init__(self, member: LakehouseParticipant, keeps: Keeps) -> None:
+    def __init__(self, member: Member, keeps: Keeps) -> None:
         self._member = member
         self._keeps = keeps
 
@@ -55,8 +53,8 @@ class _Rule:
         return self._keeps(file)
 
 
-def static_values(member: LakehouseParticipant, scope: OverwriteScope) -> dict[int, Any]:
-    """Positions in the partition, and the values that are replaced."""
+def static_values(member: Member, scope: OverwriteScope) -> dict[int, Any]:
+    """The replaced values by their position in the partition."""
     zone = member.catalog.environment.conf.get("spark.sql.session.timeZone", "UTC")
     found: dict[int, Any] = {}
     for column, text in scope.static_partition.items():
@@ -83,17 +81,17 @@ def _parsed(text: str, kind: pa.DataType, zone: str) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and not kind.tz:
         return _local(text)
     if pa.types.is_timestamp(kind) and kind.tz:
-        # Spark writes it as it is in the session's time zone; of an hour that is there twice it means the first.
+        # Spark writes it in the session's time zone; in a repeated hour it means the first one.
         try:
             return pc.assume_timezone(_local(text), zone, ambiguous="earliest").cast(kind)
         except pa.ArrowInvalid as error:
             raise CatalogError(
-                f"The partition {text} cannot be told: {error}.",
+                f"The partition {text} cannot be determined: {error}.",
                 hint="Set spark.sql.session.timeZone to a region that this machine knows, such as UTC, or to +HH:MM.",
             ) from error
     return pa.scalar(text).cast(kind)
 
 
 def _local(text: str) -> pa.Scalar:
-    """A local time, of whatever year: PyArrow itself reads no text of more than four figures for it."""
+    """Parse a local time of any year; PyArrow itself does not parse years of more than four digits."""
     return pa.scalar(int(np.datetime64(text.lstrip("+"), "us").astype(np.int64)), pa.timestamp("us"))

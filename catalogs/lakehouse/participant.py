@@ -1,260 +1,91 @@
-"""The participant of a lakehouse catalog: staged files and manifests, and what the Iceberg catalog says of its publish.
+"""The participant of a lakehouse catalog: its staged files and manifests, and the outcome of its publish.
 
 Its document holds::
 
-    path, purpose, transaction_id, ordinal, since        who and what
+    path, purpose, transaction_id, ordinal, since        target and identity of the statement
     effect                                               create, replace, append or overwrite
-    key, location, uuid                                  where it stages, and for a new table its identity
-    snapshot_id                                          of the snapshot that it will be
-    last_sequence_number                                 of the table as the statement found it
-    seen                                                 the table as the statement found it; None: there was none
-    schema, highest_field_id, spec, sort_order           what its files are written with
-    seen_size                                            bytes and rows of the table as the statement found it
-    by_name                                              whether columns of the rows are found by name
-    properties                                           of the table that is made or replaced
+    key, location, uuid                                  where it stages; for a new table also the table's identity
+    snapshot_id                                          id of the snapshot that it will publish
+    last_sequence_number                                 of the table when the statement began
+    seen                                                 the table when the statement began; None if there was none
+    schema, highest_field_id, spec, sort_order           definition with which its files are written
+    seen_size                                            bytes and rows of the table when the statement began
+    anew                                                 whether its transaction has dropped the table before
+    earlier_schemas                                      with which the transaction has written rows, before it altered
+    property_changes                                     the table; and what that does to properties, None removes one
+    by_name                                              whether columns of the rows are matched by name
+    properties                                           of the table that is created or replaced
     overwrite                                            scope of an INSERT OVERWRITE
-    prior                                                manifests that an earlier statement of the transaction left
-    base_kept, base_counts, base_changes                 what it has taken away, and what it did to partitions
-    changes                                              what the statement does to partitions, from the write on
-    carries                                              participants whose files become part of this one's snapshot
-    store                                                identity of the Iceberg catalog, from the staging on
-    added, kept, counts, null_columns                    manifests and numbers, from the write on
+    prior                                                manifests staged by an earlier statement of the transaction
+    base_kept, base_counts, base_changes                 what that statement kept, removed and did to partitions
+    changes                                              what this statement does to partitions; set by the write
+    carries                                              participants whose files become part of this snapshot
+    store                                                identity of the Iceberg catalog; set by the staging
+    added, kept, counts, null_columns                    manifests and counts; set by the write
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyiceberg.manifest import ManifestFile
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import SortOrder
 
-from twophase.catalog import TwoPhaseCatalogTable
-from twophase.catalogs.lakehouse import evolving, manifests, merging, scopes, writing
-from twophase.catalogs.lakehouse.layout import Place, remove_file
-from twophase.catalogs.lakehouse.manifests import Work
-from twophase.catalogs.lakehouse.offers import is_whole
+from twophase.catalog import SupportsGroupPublish
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.lakehouse import definitions, earlier_states, manifests, schema_on_write, scopes, writing
+from twophase.catalogs.lakehouse.layout import remove_file
+from twophase.catalogs.lakehouse.member import Member, manifests_in
 from twophase.catalogs.lakehouse.overwriting import kept_files
-from twophase.catalogs.lakehouse.publishing import remove_old_metadata
+from twophase.catalogs.lakehouse.plan import KEEP, Plan
+from twophase.catalogs.lakehouse.planning import is_whole
+from twophase.catalogs.lakehouse.publish_lookup import own_place
+from twophase.catalogs.lakehouse.reachable import remove_old_metadata
+from twophase.catalogs.lakehouse.reading import ManifestReader, State
+from twophase.catalogs.lakehouse.rollback import remove_staged
 from twophase.catalogs.lakehouse.snapshots import (
     APPEND,
     CREATE,
-    OVERWRITE,
     REPLACE,
-    Plan,
-    Seen,
     find_published,
-    is_ancestor,
 )
-from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move, Store
-from twophase.catalogs.lakehouse.traces import own_place
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
     TableAlreadyExistsError,
-    TransactionAborted,
-    WriteConflictError,
 )
-from twophase.failpoints import declare, step
+from twophase.failpoints import Failpoint, step
 from twophase.model import Outcome, OverwriteScope
-from twophase.reading import ReadSource
-from twophase.schema import Schema, from_iceberg, to_iceberg
+from twophase.schema import to_iceberg
+from twophase.transactions.failures import of_another_store
 
-if TYPE_CHECKING:
-    from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
-
-declare(
-    "lakehouse.stage",
-    "lakehouse.write",
-    "lakehouse.write_manifest",
-    "lakehouse.keep",
-    "lakehouse.merge",
-    "lakehouse.publish",
-    "lakehouse.write_list",
-    "lakehouse.write_metadata",
-    "lakehouse.swap",
-    "lakehouse.compensate",
-    "lakehouse.outcome",
-    "lakehouse.mark_aborted",
-    "lakehouse.remove_files",
-    "lakehouse.forget",
-    "lakehouse.tidy",
-    "lakehouse.alter",
-)
+STAGE = Failpoint("lakehouse.stage")
+WRITE = Failpoint("lakehouse.write")
+WRITE_MANIFEST = Failpoint("lakehouse.write_manifest")
+WRITE_LIST = Failpoint("lakehouse.write_list")
+OUTCOME = Failpoint("lakehouse.outcome")
+TIDY = Failpoint("lakehouse.tidy")
 
 
-class LakehouseParticipant(TwoPhaseCatalogTable):
-    """One statement on one Iceberg table."""
+class LakehouseParticipant(Member):
+    """The participant for one statement on one Iceberg table."""
 
-    #: What this very object published.
+    #: The table as published by this object.
     _published: Loaded | None = None
-    #: Whether an earlier try of it left files, as far as it knows.
-    _left_tries = False
-    #: Whether this is the Iceberg catalog in which it was staged, as far as anybody has looked.
+    #: Whether the open Iceberg catalog was verified to be the one in which it was staged.
     _is_at_home = False
-    #: How it is published, as last worked out.
+    #: The most recent publish plan.
     _plan: Plan | None = None
-
-    # -- facts ---------------------------------------------------------------------------------------------------
-
-    @property
-    def lakehouse(self) -> LakehouseCatalog:
-        """The live catalog."""
-        from twophase.catalogs.lakehouse.catalog import LakehouseCatalog
-
-        catalog = self.catalog
-        assert isinstance(catalog, LakehouseCatalog)
-        return catalog
-
-    @property
-    def store(self) -> Store:
-        return self.lakehouse.store
-
-    @property
-    def name(self) -> str:
-        """The participant among all."""
-        return f"{self.transaction_id}/{self.document['ordinal']}"
-
-    @property
-    def names(self) -> list[str]:
-        """This participant and those whose files it takes over: they are published together."""
-        return [self.name, *self.document["carries"]]
-
-    @property
-    def effect(self) -> str:
-        """``create``, ``replace``, ``append`` or ``overwrite``."""
-        return str(self.document["effect"])
-
-    @cached_property
-    def place(self) -> Place:
-        """Where it works."""
-        return Place(str(self.document["location"]), str(self.document["key"]))
-
-    @property
-    def snapshot_id(self) -> int:
-        return int(self.document["snapshot_id"])
-
-    @property
-    def seen(self) -> Seen | None:
-        """The table as the statement found it."""
-        return None if self.document["seen"] is None else Seen(self.document["seen"])
-
-    @cached_property
-    def schema(self) -> Schema:
-        """What its files are written with."""
-        document = IcebergSchema.model_validate(self.document["schema"])
-        return from_iceberg(document, highest_field_id=self.document["highest_field_id"])
-
-    @cached_property
-    def spec(self) -> PartitionSpec:
-        """How its files are partitioned."""
-        return PartitionSpec.model_validate(self.document["spec"])
-
-    @cached_property
-    def sort_order(self) -> SortOrder:
-        """How the rows of each of its files are sorted."""
-        return SortOrder.model_validate(self.document["sort_order"])
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Of the table that is made or replaced; for an insert those of the table."""
-        found: Mapping[str, str] = self.document["properties"]
-        return found
-
-    @property
-    def scope(self) -> OverwriteScope | None:
-        """Which rows an INSERT OVERWRITE replaces."""
-        found = self.document["overwrite"]
-        return None if found is None else OverwriteScope.from_document(found)
-
-    @property
-    def prior(self) -> list[ManifestFile] | None:
-        """What an earlier statement of the transaction left, beside what the table holds; None: there was none."""
-        return _manifests(self.document["prior"])
-
-    @property
-    def added(self) -> list[ManifestFile]:
-        """Manifests of files that come with this publish, those of earlier statements among them."""
-        return _manifests(self.document["added"]) or []
-
-    @property
-    def kept(self) -> list[ManifestFile]:
-        """For an overwrite or a replace: manifests of what stays."""
-        return _manifests(self.document["kept"]) or []
-
-    @property
-    def counts(self) -> Mapping[str, str]:
-        """Numbers for the snapshot's summary."""
-        found: Mapping[str, str] = self.document["counts"]
-        return found
-
-    def merged(self, found: list[ManifestFile], metadata: TableMetadata) -> list[ManifestFile]:
-        """The manifests of its snapshot, with small ones merged; for a table as it is before that snapshot."""
-        if self.effect not in (APPEND, OVERWRITE):
-            return found
-        work = replace(self.work(metadata, rebased=True), schema=metadata.schema())
-        with step("lakehouse.merge"):
-            merged = merging.merged(work, found)
-        # What was merged into another one is listed no more.
-        self._left_tries = self._left_tries or len(merged) < len(found)
-        return merged
-
-    def work(self, metadata: TableMetadata | None = None, *, rebased: bool = False) -> Work:
-        """What writing manifests takes; ``rebased``: of names that no earlier try has given."""
-        specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
-        kept = f"k{secrets.token_hex(4)}-" if rebased else "k"
-        return Work(self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties, kept)
-
-    # -- what it changes -----------------------------------------------------------------------------------------
-
-    @property
-    def changes(self) -> scopes.Changes:
-        """What this statement and those before it in its transaction do to the partitions of the table."""
-        earlier = scopes.Changes.from_document(self.document.get("base_changes"))
-        return earlier.joined(scopes.Changes.from_document(self.document.get("changes")))
-
-    def reservation_scope(self) -> frozenset[str] | None:
-        return self.changes.keys() if self.effect in (APPEND, OVERWRITE) else None
-
-    def removed_files(self) -> frozenset[str]:
-        """The data files of the table that an overwrite takes away."""
-        own = [m for m in self.kept if m.added_snapshot_id == self.snapshot_id and manifests.is_data(m)]
-        return frozenset(path for manifest in own for path in manifests.removed_in(manifest, self.snapshot_id))
-
-    def kept_on(self, metadata: TableMetadata) -> list[ManifestFile]:
-        """Manifests of what stays of a table; of partitions that it leaves alone, others may have written some.
-
-        Raises
-        ------
-        WriteConflictError
-            Others wrote rows that the statement replaces, and has not seen.
-        """
-        seen, snapshot = self.seen, metadata.current_snapshot()
-        if self.effect != OVERWRITE or seen is None:
-            return self.kept
-        if (snapshot.snapshot_id if snapshot else None) == seen.snapshot_id:
-            return self.kept
-        scope = self.changes.replaced
-        if scope is None:
-            raise self.conflict("another writer wrote rows meanwhile that this statement has not seen")
-        # What was kept of the table as it was is no more than a try now.
-        self._left_tries = True
-        with step("lakehouse.keep"):
-            return scopes.Rebase(self, scope, metadata).kept()
 
     # -- staging -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        with step("lakehouse.stage"):
+        with step(STAGE):
             if self.effect == CREATE and self.store.pointer(self.path) is not None and not self._is_known():
                 raise TableAlreadyExistsError(
-                    f"Table {self.path} exists already.", path=self.path, transaction_id=self.transaction_id
+                    f"Table {self.path} already exists.", path=self.path, transaction_id=self.transaction_id
                 )
             facts = {
                 "catalog": self.catalog.name,
@@ -270,15 +101,36 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         return self.store.staged(self.name) is not None
 
     def write(self, df: Any) -> None:
-        with step("lakehouse.write"):
-            files = writing.write(self, evolving.fitted(self, df) if self.document["by_name"] else df)
-        with step("lakehouse.write_manifest"):
+        with step(WRITE):
+            files = writing.write(self, schema_on_write.fitted(self, df) if self.document["by_name"] else df)
+        with step(WRITE_MANIFEST):
             own = self.work().add(self.spec.spec_id, files)
         nulls = {number for file in files for number, count in (file.null_value_counts or {}).items() if count}
-        self.document["null_columns"] = sorted(nulls & {field.id for field in self.schema})
+        nulls = {*(nulls & {field.id for field in self.schema}), *self.document["null_columns"]}
+        self.document["null_columns"] = sorted(nulls)
         self.document["counts"] = manifests.counts(files, [])
         self.document["added"] = [manifests.to_document(manifest) for manifest in own]
         self.document["changes"] = scopes.changes_of(self, self.scope, files).to_document()
+
+    def adopt(self, *, kept: list[ManifestFile], counts: Mapping[str, str], **definition: Any) -> None:
+        """Stage existing manifests as the rows of a table that is replaced, instead of :meth:`write`.
+
+        Parameters
+        ----------
+        kept : list of pyiceberg.manifest.ManifestFile
+        counts : mapping of str to str
+            For the snapshot's summary.
+        **definition
+            ``schema``, ``highest_field_id``, ``spec``, ``sort_order`` and ``properties``, as in the document; the table
+            has no other properties then.
+        """
+        with step(WRITE):
+            self.document.update(definition)
+            self.document["anew"] = True
+            self.document["base_kept"] = [manifests.to_document(manifest) for manifest in kept]
+            self.document["base_counts"] = dict(counts)
+        for name in ("schema", "spec", "sort_order"):
+            self.__dict__.pop(name, None)  # Cached from the document of before.
 
     # -- preparing -----------------------------------------------------------------------------------------------
 
@@ -292,8 +144,8 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         if "prepared" not in self.document:
             self._combine()
             self.document["prepared"] = True
-        # All that can refuse it is asked now, before the decision; and what the publish needs is made now.
-        with step("lakehouse.write_list"):
+        # Everything that can refuse the publish is checked, and its files are written, before the decision.
+        with step(WRITE_LIST):
             self._plan_on(current)
 
     def persist(self) -> None:
@@ -306,12 +158,12 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         self.lakehouse.files.persist(*data, *own, below=self.store.settings.warehouse)
 
     def _expect_tries(self) -> None:
-        """What another object of this participant prepared, in another process perhaps, is not known to this one."""
+        """Expect files of earlier tries if another object, perhaps in another process, has prepared it."""
         if self._plan is None and "prepared" in self.document:
-            self._left_tries = True
+            self.left_tries = True
 
     def plan(self, current: Loaded | None) -> Plan:
-        """How it is published on what its table is now: as prepared, unless another writer has come meanwhile.
+        """Return the plan to publish on the current table: the prepared one, unless another writer has committed since.
 
         Raises
         ------
@@ -328,15 +180,15 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         return self._plan
 
     def drop_plan(self) -> None:
-        """What was planned will surely not be published."""
+        """Discard the plan, which will certainly not be published, and remove its files."""
         plan, self._plan = self._plan, None
         for file in [] if plan is None else plan.written():
             remove_file(self.lakehouse.files, file)
 
     def _combine(self) -> None:
-        """What earlier statements of the transaction staged, and for an overwrite what stays of the table."""
+        """Take over what earlier statements staged; for an overwrite, determine what is kept of the table."""
         if self.scope is not None:
-            with step("lakehouse.keep"):
+            with step(KEEP):
                 self._keep(self.scope)
         else:
             self.document["added"] += self.document["prior"] or []
@@ -346,23 +198,23 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         self.document["counts"] = {**self.document["base_counts"], **removed, **manifests.counts(files, [])}
 
     def _keep(self, scope: OverwriteScope) -> None:
-        """Leave out the files whose rows are replaced: of the table, and of what the transaction staged before."""
+        """Leave out the files that are replaced, both of the table and of earlier statements of the transaction."""
         seen = self.seen
         metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
         left, removed = self.work(metadata).keep(self._before(metadata), kept_files(self, scope))
         own = [m for m in left if m.added_snapshot_id == self.snapshot_id and m.added_files_count]
         kept = [m for m in left if m not in own]
         if is_whole(scope):
-            # Nothing is left that another engine's deletes could speak of.
+            # No files are left to which another engine's delete files could apply.
             kept = [m for m in kept if manifests.is_data(m)]
         self.document["added"] += [manifests.to_document(m) for m in own]
         self.document["kept"] = [manifests.to_document(m) for m in kept]
         self.document["counts"] = manifests.counts([], removed)
 
     def _before(self, metadata: TableMetadata | None) -> list[ManifestFile]:
-        """Manifests of the state that the statement sees."""
+        """Manifests of the state that is visible to the statement."""
         prior = self.prior or []
-        kept = _manifests(self.document["base_kept"])
+        kept = manifests_in(self.document["base_kept"])
         if kept is not None:
             return [*prior, *kept]
         if metadata is None or self.effect in (CREATE, REPLACE):
@@ -370,76 +222,34 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         assert self.seen is not None
         return [*prior, *manifests.manifests_of(metadata, self.seen.snapshot_id)]
 
-    # -- what it can be published on -----------------------------------------------------------------------------
-
-    def check_target(self, current: Loaded | None) -> None:
-        """Refuse a table that is no longer what this statement can be published on.
-
-        Raises
-        ------
-        WriteConflictError
-        """
-        seen = self.seen
-        if seen is None:
-            if current is not None:
-                raise self.conflict("another writer created it meanwhile")
-            return
-        if current is None:
-            raise self.conflict("it was dropped meanwhile")
-        if str(current.metadata.table_uuid) != seen.document["uuid"]:
-            raise self.conflict("it was dropped and created anew meanwhile")
-        if self.effect == REPLACE and current.location != seen.document["metadata_location"]:
-            raise self.conflict("another writer committed to it meanwhile, which this would undo")
-        if not is_ancestor(current.metadata, seen.snapshot_id):
-            raise self.conflict("it was replaced or rolled back meanwhile")
-        if self.effect in (APPEND, OVERWRITE):
-            self._check_layout(current.metadata)
-
-    def _check_layout(self, metadata: TableMetadata) -> None:
-        if metadata.specs().get(self.spec.spec_id) != self.spec:
-            raise self.conflict("its partitioning was changed meanwhile")
-        if not any(field.id in metadata.schema().field_ids for field in self.schema):
-            raise self.conflict("none of the columns that were written is there any more")
-
-    def conflict(self, why: str) -> WriteConflictError:
-        """The error of a lost race."""
-        return WriteConflictError(
-            f"{self.path} was not written: {why}.",
-            path=self.path,
-            transaction_id=self.transaction_id,
-            hint="Run the statement again: it will see the new state.",
-        )
-
-    def gone(self) -> TransactionAborted:
-        """The error for what an abort or ``clean`` has removed."""
-        return TransactionAborted(
-            f"What was staged for {self.path} is gone: the statement was rolled back meanwhile.",
-            path=self.path,
-            transaction_id=self.transaction_id,
-        )
+    def replaced_state(self) -> dict[str, Any]:
+        # For an append it is only what was there lately: others may still be published in between.
+        assert self._plan is not None
+        return earlier_states.replaced_state(self._plan.current)
 
     # -- after the decision --------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        self.lakehouse.publish_group([self])
+        assert isinstance(self.catalog, SupportsGroupPublish)
+        self.catalog.publish_group([self])
 
     def published_as(self, after: Loaded) -> None:
-        """Remember that this very object has published."""
+        """Note that this object has published."""
         self._published, self._plan = after, None
 
     def leave_tries(self) -> None:
-        """Remember that a try has left files: whether it went through is not known yet."""
-        self._left_tries, self._plan = True, None
+        """Note that a try with an unknown outcome has left files."""
+        self.left_tries, self._plan = True, None
 
     def outcome(self) -> Outcome:
-        # Where the record of a prepared one is gone, this may be an older copy of the catalog.
+        # If the record of a prepared participant is gone, this may be an older copy of the catalog.
         return self._told() or (Outcome.UNKNOWN if "prepared" in self.document else Outcome.NOT_PUBLISHED)
 
     def _told(self) -> Outcome | None:
-        """What the Iceberg catalog says; None where it knows nothing of this participant."""
+        """The outcome according to the Iceberg catalog; None if it has no trace of this participant."""
         try:
             self.check_identity()
-            with step("lakehouse.outcome"):
+            with step(OUTCOME):
                 found = self.store.staged(self.name, settled=True)
             if found is not None:
                 return Outcome.PUBLISHED if found.state == PUBLISHED else Outcome.NOT_PUBLISHED
@@ -448,7 +258,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             return Outcome.UNKNOWN
 
     def check_identity(self) -> None:
-        """Refuse to work on what was staged in another Iceberg catalog than the one that is open here.
+        """Refuse to continue if the open Iceberg catalog is not the one in which this was staged.
 
         Raises
         ------
@@ -459,22 +269,22 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             return
         ours = self.store.identity()
         if ours not in (None, theirs):
-            raise ConfigurationError(
-                f"Transaction {self.transaction_id} wrote {self.path} in another Iceberg catalog ({theirs}) than that "
-                f"of {self.store.settings.display_uri} ({ours}). Nothing was touched.",
-                path=self.path,
-                transaction_id=self.transaction_id,
-                hint=f"Run it with the uri, warehouse and catalog_name of {self.catalog.name} in the job.",
+            raise of_another_store(
+                self,
+                theirs=theirs,
+                ours=str(ours),
+                where=self.store.settings.display_uri,
+                options="uri, warehouse and catalog_name",
             )
         self._is_at_home = True
 
     def _is_in_history(self) -> bool:
-        """Whether a snapshot of the table is this participant's; records end with their retention."""
+        """Return True if the table has a snapshot of this participant; records are removed after their retention."""
         current = self.store.load(self.path)
         return current is not None and find_published(current.metadata, self.name) is not None
 
     def abort(self) -> None:
-        outcome = self._told()  # Nothing: an earlier abort has removed it all.
+        outcome = self._told()  # None: an earlier abort has removed everything.
         if outcome is Outcome.PUBLISHED:
             return
         if outcome is Outcome.UNKNOWN:
@@ -486,11 +296,11 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
                 left_behind=[self.place.data],
             )
         self.drop_plan()
-        self.lakehouse.remove_staged(self.name)
+        remove_staged(self.lakehouse, self.name)
         self.document.pop("prepared", None)
 
     def finish(self) -> None:
-        with step("lakehouse.tidy"):
+        with step(TIDY):
             self._remove_tries()
             for name in self.names:
                 self.store.settle(name)
@@ -502,7 +312,7 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             remove_old_metadata(self.store, self.lakehouse.files, self.path, published.metadata)
 
     def _published_as(self) -> Loaded | None:
-        """The table as this participant left it; None where later commits have removed that metadata file."""
+        """The table as this participant published it; None if later commits have removed that metadata file."""
         if self._published is not None:
             return self._published
         record = self.store.staged(self.name)
@@ -513,13 +323,13 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             return None
 
     def _remove_tries(self) -> None:
-        """Metadata of tries that did not go through; those of this object's own were removed at once.
+        """Remove the metadata files of failed tries; those of this object itself were removed immediately.
 
-        Where it took the files of earlier statements over, what those had planned for themselves is left.
+        If it has taken over the files of earlier statements, the metadata that those had planned is removed, too.
         """
         carried = [self.store.staged(name) for name in self.document["carries"]]
         places = [own_place(record) for record in carried if record is not None]
-        if self._published is None or self._left_tries:
+        if self._published is None or self.left_tries:
             places.append(self.place)
         if not places:
             return
@@ -533,10 +343,11 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
             place.remove_tries(self.lakehouse.files, published)
 
     def compensate(self) -> bool:
-        return self.lakehouse.compensate_group([self])
+        assert isinstance(self.catalog, SupportsGroupPublish)
+        return self.catalog.compensate_group([self])
 
     def published_move(self) -> Move | None:
-        """How it was published, to be undone; None where the table was changed since."""
+        """The move that undoes its publish; None if the table has changed since."""
         current = self.store.load(self.path)
         snapshot = None if current is None else current.metadata.current_snapshot()
         if current is None or snapshot is None or snapshot.snapshot_id != self.snapshot_id:
@@ -546,11 +357,11 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
         location = current.metadata.metadata_log[-1].metadata_file
         before = self.store.metadata(self.path, location)
         if before.snapshot_by_id(self.snapshot_id) is not None:
-            return None  # It was altered since.
+            return None  # It has been altered since.
         return Move(self.path, self.names, Loaded(location, before), current)
 
     def undone(self) -> None:
-        """What it published is no more than a try now."""
+        """Note that its publish was undone, so its published files are leftovers of a try."""
         self._published = None
         self.leave_tries()
 
@@ -562,16 +373,30 @@ class LakehouseParticipant(TwoPhaseCatalogTable):
     # -- reading inside the transaction --------------------------------------------------------------------------
 
     def read_source(self) -> ReadSource | None:
-        return self.lakehouse.staged_source(self)
+        metadata, found = self.staged_manifests()
+        if manifests.has_deletes(found):
+            return None
+        schema = to_iceberg(self.schema)
+        specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
+        schemas = (schema, *self.earlier_schemas, *(metadata.schemas if metadata else ()))
+        state = State(
+            self.path,
+            self.name,
+            self.place.location,
+            schema,
+            specs,
+            schemas,
+            tuple(found),
+            self.schema.highest_field_id,
+        )
+        facts = (schema, state.highest_field_id, self.spec, self.sort_order, self.properties)
+        shown = definitions.described(*facts)
+        return ReadSource("parquet", definition=shown, files=ManifestReader(state))
 
     def staged_manifests(self) -> tuple[TableMetadata | None, list[ManifestFile]]:
-        """The table as this statement has left it: its metadata at the start, and all manifests."""
+        """The staged state of the table: its metadata at the start of the statement, and all manifests."""
         seen = self.seen
         metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
         if self.effect == APPEND and metadata is not None and seen is not None:
             return metadata, [*self.added, *manifests.manifests_of(metadata, seen.snapshot_id)]
         return metadata, [*self.added, *self.kept]
-
-
-def _manifests(documents: Any) -> list[ManifestFile] | None:
-    return None if documents is None else [manifests.from_document(document) for document in documents]

@@ -1,4 +1,4 @@
-"""The one step: pointers of several tables, and the records of their participants; tried again on a lost race."""
+"""The atomic publish: pointers of several tables and the records of their participants, retried on a lost race."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableUpdate, update_table_metadata
 
-from twophase.catalogs.lakehouse.layout import remove_file, version_of
-from twophase.catalogs.lakehouse.reachable import collects_garbage
+from twophase.catalogs.files import Files
+from twophase.catalogs.lakehouse.dropping import LakehouseDrop
+from twophase.catalogs.lakehouse.layout import Place, remove_file, version_of
+from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.catalogs.lakehouse.reachable import remove_old_metadata
 from twophase.catalogs.lakehouse.store import PUBLISHED, Also, Loaded, LostRace, Move, NotStaged, Store
-from twophase.errors import CatalogError, TableNotExistError, TransactionAborted, WriteConflictError
-from twophase.failpoints import step
+from twophase.errors import TableNotExistError, TransactionAborted, WriteConflictError
+from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath, Outcome
 
-if TYPE_CHECKING:
-    from twophase.catalogs.files import Files
-    from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+WRITE_METADATA = Failpoint("lakehouse.write_metadata")
+SWAP = Failpoint("lakehouse.swap")
+ALTER = Failpoint("lakehouse.alter")
 
 _LONGEST_PAUSE = 0.5
 _THREADS = 4
-_DELETE_OLD = "write.metadata.delete-after-commit.enabled"
 
 
 def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant], also: Also | None = None) -> None:
-    """Publish one or several participants of one Iceberg catalog in one step. Idempotent.
+    """Publish one or several participants of one Iceberg catalog atomically. Idempotent.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant],
     files : Files
     members : sequence of LakehouseParticipant
     also : callable, optional
-        Called inside the database transaction that is the step.
+        Called inside the database transaction that publishes.
 
     Raises
     ------
     TransactionAborted
-        A definite refusal: the table changed in a way that the statement does not go with, or it was aborted.
+        A definite refusal: the table has changed in a conflicting way, or the participant was aborted.
     """
-    # In one order, so that two publishes never wait for each other in a circle.
+    # A fixed order, so that two publishes cannot deadlock.
     ordered = sorted(members, key=lambda member: (member.path, member.name))
     for attempt in range(store.settings.commit_retries + 1):
         waiting = _waiting(store, ordered)
@@ -64,7 +64,7 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant],
 
 
 def _waiting(store: Store, members: Sequence[LakehouseParticipant]) -> list[LakehouseParticipant]:
-    """Those that are not published yet."""
+    """The participants that are not published yet."""
     states = store.states([member.name for member in members])
     for member in members:
         if member.name not in states:
@@ -74,11 +74,11 @@ def _waiting(store: Store, members: Sequence[LakehouseParticipant]) -> list[Lake
 
 
 def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant], also: Also | None) -> None:
-    """One try; what it wrote goes away again where it surely did not go through."""
+    """Try once; remove what it wrote if it has definitely failed."""
     written: list[str] = []
     try:
         moves = _stage_all(store, files, members, written)
-        with step("lakehouse.swap"):
+        with step(SWAP):
             store.publish(moves, also)
     except (LostRace, NotStaged, TransactionAborted) as error:
         for location in written:
@@ -89,12 +89,13 @@ def _try(store: Store, files: Files, members: Sequence[LakehouseParticipant], al
             raise _member(members, error.participant).gone() from None
         raise
     except BaseException:
-        # Whether it went through is not known here: what it wrote must stay until that is.
+        # The outcome is unknown here: what it wrote must be kept until it is known.
         for member in members:
             member.leave_tries()
         raise
     for member, move in zip(members, moves, strict=True):
-        member.published_as(move.after)
+        if move.after is not None:
+            member.published_as(move.after)
 
 
 def _member(members: Sequence[LakehouseParticipant], name: str) -> LakehouseParticipant:
@@ -102,7 +103,7 @@ def _member(members: Sequence[LakehouseParticipant], name: str) -> LakehousePart
 
 
 def _stage_all(store: Store, files: Files, members: Sequence[LakehouseParticipant], written: list[str]) -> list[Move]:
-    """Stage each on what its table is at one moment, several side by side."""
+    """Stage each participant on the current state of its table, several in parallel."""
     pointers = store.pointers([member.path for member in members])
     if len(members) == 1:
         return [_stage(store, files, members[0], pointers.get(members[0].path), written)]
@@ -112,29 +113,33 @@ def _stage_all(store: Store, files: Files, members: Sequence[LakehouseParticipan
 
 
 def _stage(store: Store, files: Files, member: LakehouseParticipant, pointer: str | None, written: list[str]) -> Move:
-    """Write the metadata that would follow on what the table is now."""
+    """Write the next metadata file on top of the current state of the table."""
     current = None if pointer is None else Loaded(pointer, store.metadata(member.path, pointer))
+    if isinstance(member, LakehouseDrop):
+        return member.move_on(current)
     location = member.place.metadata_file(version_of(current.location) + 1 if current else 0)
     written.append(location)
-    with step("lakehouse.write_metadata"):
-        after = Loaded(location, member.plan(current).metadata())
+    with step(WRITE_METADATA):
+        plan = member.plan(current)
+        updates = plan.updates()
+        after = Loaded(location, plan.apply(updates))
         stage_metadata(store, files, current, after)
-    return Move(member.path, member.names, current, after)
+    return Move(member.path, member.names, current, after, updates)
 
 
 def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loaded) -> None:
-    """Write what a pointer shall move to, so that it survives a power cut as the pointer does.
+    """Write the metadata file to which a pointer will move, durably: it must survive a power cut as the pointer does.
 
-    With it the manifest list that it refers to: a try after a lost race has a new one.
+    This includes the manifest list that it refers to, since a try after a lost race writes a new one.
 
     Parameters
     ----------
     store : Store
     files : Files
     before : Loaded or None
-        The table now; None where there is none.
+        The current table; None if it does not exist.
     after : Loaded
-        What it shall become.
+        The table after the publish.
     """
     store.stage_metadata(before, after)
     snapshot = after.metadata.current_snapshot()
@@ -143,7 +148,7 @@ def stage_metadata(store: Store, files: Files, before: Loaded | None, after: Loa
 
 
 def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
-    """Undo what was published in one step, in one step, where nobody has moved a pointer since. Idempotent.
+    """Undo a publish atomically, if no other writer has moved a pointer since. Idempotent.
 
     Parameters
     ----------
@@ -153,7 +158,7 @@ def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
     Returns
     -------
     bool
-        Whether all tables are as they were before; where not, nothing was undone.
+        Whether all tables are as they were before; if not, nothing was undone.
     """
     ordered = sorted(members, key=lambda member: (member.path, member.name))
     if all(member.outcome() is Outcome.NOT_PUBLISHED for member in ordered):
@@ -166,60 +171,44 @@ def undo(store: Store, members: Sequence[LakehouseParticipant]) -> bool:
     return True
 
 
-def publish_step() -> AbstractContextManager[None]:
-    """The failpoint around the one step."""
-    return step("lakehouse.publish")
-
-
 def change(
-    store: Store, files: Files, path: ObjectPath, make: Callable[[Loaded], tuple[str, TableMetadata] | None]
-) -> None:
-    """Change a table's metadata at once, tried again where another writer was faster.
+    store: Store, files: Files, path: ObjectPath, key: str, make: Callable[[Loaded], Sequence[TableUpdate]]
+) -> tuple[Loaded, Loaded] | None:
+    """Change a table's metadata immediately, and retry if another writer was faster.
 
     Parameters
     ----------
     store : Store
     files : Files
     path : ObjectPath
+    key : str
+        Part of the names of new metadata files.
     make : callable
-        Gets the table; answers location and content of its next metadata file, or None where nothing changes.
+        Takes the table and returns the changes; none if there is nothing to do.
+
+    Returns
+    -------
+    tuple of Loaded, or None
+        The table before and after; None if nothing was changed.
     """
     for attempt in range(store.settings.commit_retries + 1):
         current = store.load(path)
         if current is None:
             raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
-        made = make(current)
-        if made is None:
-            return
-        location, metadata = made
-        after = Loaded(location, metadata)
+        updates = tuple(make(current))
+        if not updates:
+            return None
+        metadata = update_table_metadata(current.metadata, updates, metadata_location=current.location)
+        place = Place(current.metadata.location, key)
+        after = Loaded(place.metadata_file(version_of(current.location) + 1), metadata)
         stage_metadata(store, files, current, after)
-        with step("lakehouse.alter"):
-            moved = store.swap(path, current, after)
+        with step(ALTER):
+            moved = store.swap(path, current, after, updates)
         if moved:
             remove_old_metadata(store, files, path, metadata)
-            return
-        remove_file(files, location)
+            return current, after
+        remove_file(files, after.location)
         time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
     raise WriteConflictError(
         f"{path} was not changed: others committed to it faster.", path=path, hint="Run the statement again."
     )
-
-
-def remove_old_metadata(store: Store, files: Files, path: ObjectPath, metadata: TableMetadata) -> None:
-    """Remove metadata files that fell out of a table's log by its last commit, where the table wants that. Idempotent.
-
-    A property that Iceberg names: see ``write.metadata.delete-after-commit.enabled`` and
-    ``write.metadata.previous-versions-max`` there.
-    """
-    wanted = metadata.properties.get(_DELETE_OLD, "false").lower() == "true" and collects_garbage(metadata)
-    if not wanted or not metadata.metadata_log:
-        return
-    log = [entry.metadata_file for entry in metadata.metadata_log]
-    try:
-        before = store.metadata(path, log[-1])
-    except CatalogError:
-        return  # The commit after this one has removed it, and did what is to be done here.
-    for entry in before.metadata_log:
-        if entry.metadata_file not in log:
-            remove_file(files, entry.metadata_file)

@@ -1,7 +1,8 @@
-"""Reading: which files of a snapshot a query needs, told from the manifests before any file is opened.
+"""Scan planning: the files of a snapshot that a query needs, found in the manifests before any file is opened.
 
-A table is read by Spark's own Parquet reader, by field ids. Two kinds of tables are not: where another engine has
-deleted single rows, and where files have no ids and are bound by names. Those are read by PyIceberg on the executors.
+A table is read by Spark's own Parquet reader, by field ids, with two exceptions: tables in which another engine has
+deleted single rows, and tables with files without ids, which are matched by name. PyIceberg reads those, on the
+executors.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pyiceberg.expressions.visitors import (
     inclusive_projection,
     manifest_evaluator,
 )
-from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
@@ -51,11 +52,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from twophase.catalog.reading import FileReader, Filter, ParquetScan
 from twophase.catalogs.lakehouse import definitions, manifests
 from twophase.catalogs.lakehouse.layout import is_ours
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
-from twophase.reading import FileReader, Filter, ParquetScan
 from twophase.schema import from_iceberg
 
 _COMPARISONS: Mapping[str, Any] = {
@@ -65,12 +66,12 @@ _COMPARISONS: Mapping[str, Any] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
-#: Types whose order and equality are Spark's own. Of floating numbers, Spark takes NaN for the greatest.
+#: Types with the same order and equality as in Spark. Not floating-point types: Spark sorts NaN as the greatest value.
 _COMPARABLE = (BooleanType, IntegerType, LongType, StringType, DateType, TimestampType, TimestamptzType, DecimalType)
 
 
 def expression_of(condition: Filter, schema: IcebergSchema) -> BooleanExpression | None:
-    """A condition as PyIceberg's; None where PyIceberg might leave rows out that Spark would not."""
+    """A condition as a PyIceberg expression; None if PyIceberg might skip rows that Spark would return."""
     if condition.parts:
         parts = [expression_of(part, schema) for part in condition.parts]
         if any(part is None for part in parts):
@@ -100,7 +101,7 @@ def _comparison(condition: Filter, name: str, kind: IcebergType) -> BooleanExpre
 
 
 def _literal(value: Any, kind: IcebergType) -> Any:
-    """A value as PyIceberg takes it for a type; None where it is of another kind."""
+    """A value as a PyIceberg literal of a type; None if it is of another type."""
     if isinstance(value, bool) or isinstance(kind, BooleanType):
         return value if isinstance(value, bool) and isinstance(kind, BooleanType) else None
     if isinstance(value, datetime.datetime):
@@ -133,13 +134,13 @@ class State:
     Attributes
     ----------
     path : ObjectPath
-        Of the table.
+        Name of the table.
     version : str
-        What tells it from others.
+        Identifier of this state.
     location : str
-        Of the table.
+        Location of the table.
     schema : pyiceberg.schema.Schema
-        In which it is shown.
+        Schema of the rows that are read.
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
     schemas : tuple of pyiceberg.schema.Schema
         All schemas that its files may have been written with.
@@ -165,7 +166,7 @@ class State:
         schema: IcebergSchema,
         found: tuple[ManifestFile, ...] | None = None,
     ) -> State:
-        """The state of a table in one of its snapshots; with some manifests in place of all that the snapshot has."""
+        """The state of a table in one of its snapshots, with all manifests of the snapshot or only the given ones."""
         found = tuple(manifests.manifests_of(metadata, snapshot_id)) if found is None else found
         version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
         return cls(
@@ -181,12 +182,12 @@ class State:
 
 
 def check_formats(path: ObjectPath, files: Iterable[DataFile], readable: Collection[FileFormat]) -> None:
-    """Refuse a table that has files in other formats; Iceberg has Parquet, ORC and Avro.
+    """Refuse a table that has files in unsupported formats; Iceberg has Parquet, ORC and Avro.
 
     Raises
     ------
     CatalogError
-        Naming the table and the formats.
+        The message names the table and the formats.
     """
     if unknown := {file.file_format for file in files} - set(readable):
         raise CatalogError(
@@ -201,7 +202,7 @@ def _names(formats: Iterable[FileFormat]) -> str:
 
 
 class ManifestReader(FileReader):
-    """Tells the files of one state of a table.
+    """Scan planning for one state of a table.
 
     Parameters
     ----------
@@ -222,7 +223,7 @@ class ManifestReader(FileReader):
         files = list(self.files(conditions))
         check_formats(self._state.path, files, (FileFormat.PARQUET,))
         locations = [file.file_path for file in files]
-        # What names a file of another engine gives its columns is not known here.
+        # The column names in another engine's files are not known here.
         known = all(is_ours(self._state.location, location) for location in locations)
         if not known:
             return ParquetScan(locations, self._arrow, reuses_names=True, has_gaps=self._has_gaps)
@@ -232,7 +233,7 @@ class ManifestReader(FileReader):
         return ListedFiles(self._state, files)
 
     def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
-        """Files all of whose rows fulfil all conditions, and files some of whose rows may."""
+        """Files whose rows all satisfy the conditions, and files in which some rows may."""
         told = [condition for condition in conditions if condition is not None and self.accepts(condition)]
         wanted = [expression_of(condition, self._state.schema) for condition in told]
         strict = _StrictMetricsEvaluator(self._state.schema, reduce(And, wanted, AlwaysTrue()))  # type: ignore[arg-type]
@@ -244,13 +245,16 @@ class ManifestReader(FileReader):
         return whole, part
 
     def files(self, conditions: Sequence[Filter]) -> Iterator[DataFile]:
-        """The files in which rows may fulfil all conditions."""
+        """The files in which rows may satisfy all conditions."""
+        return (entry.data_file for entry in self._entries(conditions))
+
+    def _entries(self, conditions: Sequence[Filter]) -> Iterator[ManifestEntry]:
         found = [expression_of(condition, self._state.schema) for condition in conditions]
         wanted = reduce(And, [part for part in found if part is not None], AlwaysTrue())  # type: ignore[arg-type]
         pruner = _Pruner(self._state, wanted)
         for entry in manifests.all_entries(m for m in self._state.manifests if pruner.may_hold(m)):
             if pruner.may_match(entry.data_file):
-                yield entry.data_file
+                yield entry
 
     @cached_property
     def _arrow(self) -> pa.Schema:
@@ -258,7 +262,7 @@ class ManifestReader(FileReader):
 
     @cached_property
     def _reuses_names(self) -> bool:
-        """Whether some field has the name that another field of the same parent had."""
+        """True if some field has the name of an earlier field of the same parent."""
         named: dict[tuple[int | None, str], set[int]] = {}
         for source in (*self._state.schemas, self._state.schema):
             schema = from_iceberg(source)
@@ -268,19 +272,19 @@ class ManifestReader(FileReader):
 
     @cached_property
     def _has_gaps(self) -> bool:
-        """Whether some struct has no field left of those that it had in some schema."""
+        """True if some struct has lost all fields that it had in an earlier schema."""
         shown = {node.id: {child.id for child in node.children} for node in from_iceberg(self._state.schema).walk()}
         older = (node for source in self._state.schemas for node in from_iceberg(source).walk() if node.children)
         return any(node.id in shown and not shown[node.id] & {child.id for child in node.children} for node in older)
 
     @cached_property
     def _by_name(self) -> frozenset[str]:
-        """Columns that had one name and one type all along, while no other column had that name."""
+        """Columns that always had the same name and type, with no other column ever having that name."""
         history: dict[str, set[tuple[int, str]]] = {}
         names: dict[int, set[str]] = {}
         for schema in (*self._state.schemas, self._state.schema):
             for field in schema.fields:
-                # Spark's Parquet reader may take names of another case for the same.
+                # Spark's Parquet reader may match names case-insensitively.
                 history.setdefault(field.name.lower(), set()).add((field.field_id, str(field.field_type)))
                 names.setdefault(field.field_id, set()).add(field.name)
         stable = (f for f in self._state.schema.fields if len(history[f.name.lower()]) == len(names[f.field_id]) == 1)
@@ -288,7 +292,7 @@ class ManifestReader(FileReader):
 
 
 class ListedFiles(ManifestReader):
-    """Some of the files of a state, told one by one.
+    """Scan planning for listed files of a state.
 
     Parameters
     ----------
@@ -308,8 +312,26 @@ class ListedFiles(ManifestReader):
         return (file for file in super().files(conditions) if file.file_path in self._locations)
 
 
+class WithoutAppends(ManifestReader):
+    """Scan planning for a state without the files that some snapshots have added.
+
+    Parameters
+    ----------
+    state : State
+    left_out : frozenset of int
+        Ids of the snapshots.
+    """
+
+    def __init__(self, state: State, left_out: frozenset[int]) -> None:
+        super().__init__(state)
+        self._left_out = left_out
+
+    def _entries(self, conditions: Sequence[Filter]) -> Iterator[ManifestEntry]:
+        return (entry for entry in super()._entries(conditions) if entry.snapshot_id not in self._left_out)
+
+
 class _Pruner:
-    """Leaves manifests and files out by partition values and by statistics."""
+    """Pruning of manifests and files by partition values and statistics."""
 
     def __init__(self, state: State, wanted: BooleanExpression) -> None:
         self._state = state
@@ -327,7 +349,7 @@ class _Pruner:
         if number not in self._manifests:
             spec = self._state.specs[number]
             if any(field.source_id not in self._state.schema.field_ids for field in spec.fields):
-                # Its column was dropped since: PyIceberg cannot tell the type of its values.
+                # Its column has been dropped: PyIceberg does not know the type of its values.
                 self._manifests[number] = self._partitions[number] = lambda _: True
                 return True
             projected = inclusive_projection(self._state.schema, spec)(self._wanted)

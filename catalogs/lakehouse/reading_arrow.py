@@ -13,17 +13,17 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
+from twophase.catalog.reading import BatchReader, Filter
 from twophase.catalogs.lakehouse import definitions
 from twophase.catalogs.lakehouse.reading import check_formats, expression_of
 from twophase.catalogs.lakehouse.reading_file import FORMATS, rows_of
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
-from twophase.reading import BatchReader, Filter
 
 
 @dataclass(frozen=True)
 class IcebergReader(BatchReader):
-    """Reads one snapshot of a table.
+    """A reader of one snapshot of a table.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class IcebergReader(BatchReader):
     metadata : pyiceberg.table.metadata.TableMetadata
     snapshot_id : int
     schema : pyiceberg.schema.Schema
-        In which it is shown.
+        Schema of the rows.
     """
 
     path: ObjectPath
@@ -68,7 +68,7 @@ class IcebergReader(BatchReader):
 
 @dataclass(frozen=True)
 class IcebergPart:
-    """One file with the deletes that concern it. It travels to an executor."""
+    """One file with the deletes that apply to it. It is sent to an executor."""
 
     metadata: TableMetadata
     schema: IcebergSchema
@@ -88,7 +88,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Rows(BatchReader):
-    """Rows that are there already: what PyIceberg tells of a table's metadata."""
+    """A reader of rows in memory, such as PyIceberg's metadata tables."""
 
     table: pa.Table
 

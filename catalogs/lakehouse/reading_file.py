@@ -1,8 +1,8 @@
-"""Rows of one data file without those that were deleted by their positions, in the schema in which a table is shown.
+"""Reading of one data file, without rows that were deleted by position, projected to a table's schema.
 
-PyIceberg's projection goes by field ids and fills in what a file lacks. Its own scan of a file cannot be used: there a
-NULL list of structs becomes an empty one (apache/iceberg-python#3833), a NULL map to structs alike, and a struct in a
-list in a list or map goes by names.
+PyIceberg's projection matches columns by field id and fills in missing ones. Its own file scan cannot be used: it turns
+a NULL list of structs into an empty one (apache/iceberg-python#3833), likewise a NULL map to structs, and matches a
+struct in a list in a list or map by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyiceberg.types import ListType, MapType
 
 from twophase.errors import CatalogError
 
-#: The formats of files that can be read.
+#: The file formats that can be read.
 FORMATS = {FileFormat.PARQUET: ds.ParquetFileFormat, FileFormat.ORC: ds.OrcFileFormat}
 
 
@@ -35,17 +35,17 @@ def rows_of(task: FileScanTask, metadata: TableMetadata, schema: Schema, io: Fil
     Parameters
     ----------
     task : pyiceberg.table.FileScanTask
-        The file, with the files of deleted positions that concern it.
+        The file, with the position delete files that apply to it.
     metadata : pyiceberg.table.metadata.TableMetadata
-        Of its table, in format version 1 or 2.
+        Metadata of its table, in format version 1 or 2.
     schema : pyiceberg.schema.Schema
-        In which the rows are shown.
+        Schema of the returned rows.
     io : pyiceberg.io.FileIO
 
     Raises
     ------
     CatalogError
-        It cannot be told which columns the file has.
+        The columns of the file cannot be determined.
     """
     deleted = _deleted(task, io)
     with io.new_input(task.file.file_path).open() as stream:
@@ -86,12 +86,12 @@ def _format_of(file: DataFile) -> Any:
 
 
 def _leaves(schema: Schema) -> set[int]:
-    """What a file is asked for: the ids of all fields that are not lists or maps themselves."""
+    """Ids of the fields to read: all that are not lists or maps themselves."""
     return {number for number in schema.field_ids if not isinstance(schema.find_type(number), (ListType, MapType))}
 
 
 def _by_partition(file: DataFile, metadata: TableMetadata, written: Schema) -> dict[int, Any]:
-    """Columns that a file does not hold, as all its rows have one value: that of its partition."""
+    """Values of columns that are missing in a file, taken from its partition."""
     fields = metadata.specs()[file.spec_id].fields
     values = {
         field.source_id: file.partition[place]
@@ -102,7 +102,7 @@ def _by_partition(file: DataFile, metadata: TableMetadata, written: Schema) -> d
 
 
 def _deleted(task: FileScanTask, io: FileIO) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions in the file, counted from 0, in their order."""
+    """The deleted positions in the file, counted from 0, in ascending order."""
     found: list[pa.Array] = [pa.array([], pa.int64())]
     for file in task.delete_files:
         with io.new_input(file.file_path).open() as stream:
@@ -127,7 +127,7 @@ def _without(
 
 
 class _Projection(ArrowProjectionVisitor):
-    """PyIceberg's, which loses NULLs, and looks no further than structs right inside a list or map."""
+    """PyIceberg's projection with two fixes: it loses NULLs, and projects structs only directly in a list or map."""
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
         if list_array is None or value_array is None:
@@ -149,7 +149,7 @@ class _Projection(ArrowProjectionVisitor):
 
 
 def _offsets(read: Any, kind: pa.DataType) -> pa.Array:
-    """Where each list or map begins among the values of all, and the last one ends; NULL for one that is NULL."""
+    """Offsets of lists or maps in the array of their values; NULL for one that is NULL."""
     if isinstance(read, pa.FixedSizeListArray):
         places = pa.array((np.arange(len(read) + 1) + read.offset) * read.type.list_size)
     else:

@@ -1,13 +1,13 @@
-"""Records as files of the warehouse, where an Iceberg catalog has no room for them.
+"""Records as files in the warehouse, for Iceberg catalogs that cannot store them.
 
 ::
 
     <warehouse>/.twophase/staged/<transaction>-<ordinal>.json      a participant, until its retention ends
-    <warehouse>/.twophase/dropped/<hash>.json                      where a dropped table lies
+    <warehouse>/.twophase/dropped/<hash>.json                      location of a dropped table
 
-Each names the Iceberg catalog that it belongs to, as several may share a warehouse. A file that says ``staged`` does
-not know better: whether the participant was published is told by the table itself, see
-:mod:`~twophase.catalogs.lakehouse.traces`, until its transaction is over and the file says so.
+Each names the Iceberg catalog to which it belongs, as several may share a warehouse. The state ``staged`` in a file is
+not conclusive: until the transaction is over and the file is updated, only the table itself shows whether the
+participant was published, see :mod:`~twophase.catalogs.lakehouse.publish_lookup`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from twophase.catalogs.files import Files, join
 from twophase.catalogs.lakehouse.layout import remove_file
-from twophase.catalogs.lakehouse.store import STAGED, Staged
+from twophase.catalogs.lakehouse.store import STAGED, Dropped, Staged
 from twophase.model import ObjectPath
 
 
@@ -31,7 +31,7 @@ class Records:
     files : Files
     warehouse : str
     owner : str
-        What tells the Iceberg catalog from others.
+        Identity of the Iceberg catalog.
     """
 
     def __init__(self, files: Files, warehouse: str, owner: str) -> None:
@@ -48,12 +48,12 @@ class Records:
             self._write(Staged(participant, target, document, STAGED, since))
 
     def get(self, participant: str) -> Staged | None:
-        """The record of a participant; one that is ``staged`` may be published."""
+        """The record of a participant; a ``staged`` one may actually be published."""
         found = self._files.read_json(self._file(participant))
         return None if found is None else self._record(found)
 
     def update(self, record: Staged) -> None:
-        """Say what has become of a participant."""
+        """Update the record of a participant."""
         self._write(record)
 
     def remove(self, participant: str) -> None:
@@ -90,21 +90,30 @@ class Records:
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 
-    def add_dropped(self, path: ObjectPath, location: str, pointer: str) -> None:
-        """Remember where a dropped table lies, and its last metadata file."""
+    def add_dropped(self, path: ObjectPath, location: str, pointer: str, uuid: str) -> None:
+        """Record the location of a dropped table, its last metadata file, and its identity."""
         self._files.make_directory(self._dropped)
-        facts = {"owner": self._owner, "location": location, "target": path.to_document(), "pointer": pointer}
-        self._files.write_json(self._dropped_file(location), {**facts, "since": time.time()})
+        facts = {"owner": self._owner, "location": location, "target": path.to_document()}
+        more = {"pointer": pointer, "uuid": uuid, "since": time.time()}
+        self._files.write_json(self._dropped_file(location), {**facts, **more})
 
     def pointer_of_dropped(self, location: str) -> str | None:
-        """The last metadata file of a dropped table; None where no table of that place was dropped."""
+        """The last metadata file of a dropped table; None if no table at that location was dropped."""
         found = self._files.read_json(self._dropped_file(location))
         return None if found is None else str(found["pointer"])
 
-    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
-        """Location, name and time of dropped tables."""
-        found = self._documents(self._dropped)
-        return [(facts["location"], ObjectPath.from_document(facts["target"]), facts["since"]) for facts in found]
+    def dropped(self) -> list[Dropped]:
+        """The dropped tables."""
+        return [
+            Dropped(
+                ObjectPath.from_document(facts["target"]),
+                facts["location"],
+                facts["since"],
+                facts["pointer"],
+                facts.get("uuid"),
+            )
+            for facts in self._documents(self._dropped)
+        ]
 
     def remove_dropped(self, location: str) -> None:
         """Remove the record of a dropped table. Idempotent."""

@@ -1,7 +1,7 @@
-"""Sort orders: as a table property in words, as Iceberg's own, and as Spark SQL by which the rows of a file are sorted.
+"""Sort orders: as text in a table property, as Iceberg's own objects, and as Spark SQL for sorting the rows of a file.
 
-Iceberg's ``ALTER TABLE ... WRITE ORDERED BY`` belongs to its SQL extension. The property ``sort-order`` is called and
-written as Iceberg's Spark integration shows it: ``customer, days(at) DESC NULLS LAST``.
+Iceberg's ``ALTER TABLE ... WRITE ORDERED BY`` belongs to its SQL extension. The property ``sort-order`` has the name
+and the syntax with which Iceberg's Spark integration shows it: ``customer, days(at) DESC NULLS LAST``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TIMES: dict[str, type[Transform[Any, Any]]] = {
 
 @dataclass(frozen=True)
 class SortKey:
-    """One thing that rows are sorted by.
+    """One key by which rows are sorted.
 
     Attributes
     ----------
@@ -61,16 +61,16 @@ class SortKey:
     nulls_first: bool
 
 
-# -- from words --------------------------------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------------------------------
 
 
 def parse(path: ObjectPath, schema: IcebergSchema, text: str) -> SortOrder:
-    """The sort order that a property says.
+    """Parse the sort order in a property.
 
     Raises
     ------
     CatalogError
-        It cannot be read, or names what is no column or cannot be sorted.
+        It cannot be parsed, or names an unknown column or one that cannot be sorted.
     """
     order = SortOrder(*_fields(path, schema, text))
     try:
@@ -90,7 +90,7 @@ def _fields(path: ObjectPath, schema: IcebergSchema, text: str) -> Iterator[Sort
             raise _wrong(path, text, f"it cannot be read from {text[position:].strip()[:40]!r} on")
         transform, column = _term(path, text, found)
         direction = SortDirection.DESC if (found["direction"] or "").upper() == "DESC" else SortDirection.ASC
-        # As in Spark and Iceberg: NULL is the lowest value.
+        # As in Spark and Iceberg, NULL is the lowest value.
         first = direction is SortDirection.ASC if found["nulls"] is None else found["nulls"].upper() == "FIRST"
         yield SortField(
             source_id=_source(path, schema, text, column),
@@ -132,11 +132,11 @@ def _wrong(path: ObjectPath, text: str, why: str, hint: str | None = None) -> Ca
     return CatalogError(f"{path} cannot have the sort order {text!r}: {why}.", path=path, hint=said)
 
 
-# -- to words ----------------------------------------------------------------------------------------------------------
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 
 def describe(schema: IcebergSchema, order: SortOrder) -> str | None:
-    """A sort order in words; None for none, and for one of columns that the schema does not have."""
+    """A sort order as text; None if there is none, or if the schema does not have its columns."""
     if order.is_unsorted or any(field.source_id not in schema.field_ids for field in order.fields):
         return None
     return ", ".join(_described(schema, field) for field in order.fields)
@@ -159,7 +159,7 @@ def _described(schema: IcebergSchema, field: SortField) -> str:
 
 
 def chosen(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> SortOrder:
-    """The sort order that a table gets, with its number there; None: that which it has, as far as its columns stay."""
+    """The sort order of a changed table, with its id; for None, the current one, if its columns still exist."""
     if order is None:
         kept = metadata.sort_order()
         gone = any(field.source_id not in schema.field_ids for field in kept.fields)
@@ -172,7 +172,7 @@ def chosen(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | No
 
 
 def updates(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | None) -> list[TableUpdate]:
-    """What makes a sort order the one of a table; None as in :func:`chosen`."""
+    """The changes that set the sort order of a table; None as in :func:`chosen`."""
     found = chosen(metadata, schema, order)
     if found.order_id == metadata.default_sort_order_id:
         return []
@@ -182,7 +182,7 @@ def updates(metadata: TableMetadata, schema: IcebergSchema, order: SortOrder | N
 
 
 def keys(schema: IcebergSchema, order: SortOrder) -> list[SortKey] | None:
-    """What Spark sorts the rows of each file by; None where it cannot."""
+    """The keys by which Spark sorts the rows of each file; None if it cannot."""
     found = []
     for field in order.fields:
         expression = sort_key(schema, field.source_id, field.transform)

@@ -1,11 +1,13 @@
-"""What a lakehouse needs of an Iceberg catalog: pointers to metadata files, and the record of who publishes what.
+"""The interface of a lakehouse to an Iceberg catalog: pointers to metadata files, and records of participants.
 
-A participant has a record from before anything is staged until it is known to be over. It is in one of three states:
-``staged``, ``published``, or ``aborted`` while its files go. Each kind of Iceberg catalog is a module of its own:
+A participant has a record from before anything is staged until it is known to be over. The record is in one of three
+states: ``staged``, ``published``, or ``aborted`` while its files are removed. Each kind of Iceberg catalog has its own
+module:
 
-- :mod:`~twophase.catalogs.lakehouse.store_sql`: records stand beside the pointers, and change in one SQL transaction;
+- :mod:`~twophase.catalogs.lakehouse.store_sql`: records are stored with the pointers, and both change in one SQL
+  transaction;
 - :mod:`~twophase.catalogs.lakehouse.store_hive`, :mod:`~twophase.catalogs.lakehouse.store_rest`: records are files, and
-  the table itself tells who was published.
+  the table itself shows which participants were published.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import Compressor, FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.config import Config
 
 from twophase.catalogs.lakehouse import errors
@@ -35,11 +38,11 @@ _CACHED = 256
 
 
 class LostRace(Exception):
-    """Another writer moved a pointer first: nothing of this try happened."""
+    """Another writer moved a pointer first; this try had no effect."""
 
 
 class NotStaged(Exception):
-    """A participant has no record any more, or is being aborted: nothing of this try happened."""
+    """A participant no longer has a record, or is being aborted; this try had no effect."""
 
     def __init__(self, participant: str) -> None:
         super().__init__(participant)
@@ -48,12 +51,12 @@ class NotStaged(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A table as its pointer shows it.
+    """A table at the metadata file of its pointer.
 
     Attributes
     ----------
     location : str
-        Of the metadata file.
+        Location of the metadata file.
     metadata : pyiceberg.table.metadata.TableMetadata
     """
 
@@ -68,15 +71,15 @@ class Staged:
     Attributes
     ----------
     participant : str
-        Transaction and ordinal.
+        Transaction id and ordinal.
     target : ObjectPath
     document : dict
-        What is needed to remove what it staged.
+        Facts needed to remove what it staged.
     state : str
     since : float
         Seconds since the epoch.
     metadata_location : str or None
-        What it published.
+        The metadata file that it published.
     """
 
     participant: str
@@ -92,6 +95,30 @@ class Staged:
 
 
 @dataclass(frozen=True)
+class Dropped:
+    """A dropped table whose files still exist.
+
+    Attributes
+    ----------
+    path : ObjectPath
+        Its name.
+    location : str
+    since : float
+        Seconds since the epoch.
+    pointer : str or None
+        Its last metadata file; None if it was dropped by an older version of twophase.
+    uuid : str or None
+        Iceberg's identity of the table, independent of its name; None as above.
+    """
+
+    path: ObjectPath
+    location: str
+    since: float
+    pointer: str | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True)
 class Move:
     """One table's part of a publish.
 
@@ -99,19 +126,29 @@ class Move:
     ----------
     path : ObjectPath
     names : sequence of str
-        Participants that are published by it.
+        Participants that it publishes.
     before : Loaded or None
-        The table that it builds on; None: there must be none yet.
-    after : Loaded
+        The table on which it is based; None: the table must not exist yet.
+    after : Loaded or None
+        The table that it makes; None: the table is dropped.
+    updates : sequence of pyiceberg.table.update.TableUpdate
+        The changes that turn ``before`` into ``after``; none in a move that is to be undone.
     """
 
     path: ObjectPath
     names: Sequence[str]
     before: Loaded | None
-    after: Loaded
+    after: Loaded | None
+    updates: Sequence[TableUpdate] = ()
+
+    @property
+    def recorded_as(self) -> str:
+        """The metadata file by which its participants' records name it: that of the dropped table; empty if none."""
+        loaded = self.after or self.before
+        return "" if loaded is None else loaded.location
 
 
-#: Something that happens in the very transaction that publishes; it gets the SQLAlchemy connection.
+#: A callback that runs in the transaction that publishes; it receives the SQLAlchemy connection.
 Also = Callable[[Any], None]
 
 
@@ -123,8 +160,10 @@ class Store(ABC):
     settings : Settings
     """
 
-    #: Whether several tables are published, and undone, in one step.
+    #: Whether several tables are published, and undone, atomically.
     publishes_together = True
+    #: The directory of records that are files; None if records are in a database.
+    records_at: str | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -133,29 +172,29 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give all connections back. Idempotent; the store can be used again."""
+        """Close all connections. Idempotent; the store can be used again."""
 
     @property
     @abstractmethod
     def catalog(self) -> IcebergCatalog:
-        """PyIceberg's own catalog, connected at its first use.
+        """PyIceberg's own catalog, connected at first use.
 
         Raises
         ------
         CatalogError
-            It cannot be reached, or is no Iceberg catalog.
+            It cannot be reached, or is not an Iceberg catalog.
         """
 
     @contextmanager
     def speaking(self, *, path: object = None, transaction_id: str | None = None) -> Iterator[None]:
-        """What the Iceberg catalog says comes out as a :class:`~twophase.errors.CatalogError`, in words."""
+        """Convert errors of the Iceberg catalog to :class:`~twophase.errors.CatalogError`."""
         with errors.speaking(self.settings, path=path, transaction_id=transaction_id):
             yield
 
     # -- metadata files ------------------------------------------------------------------------------------------
 
     def load(self, path: ObjectPath) -> Loaded | None:
-        """A table as its pointer shows it now; None where there is none.
+        """Load a table at its current pointer; None if it does not exist.
 
         Raises
         ------
@@ -183,7 +222,7 @@ class Store(ABC):
         self._remember(location, metadata)
 
     def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
-        """Write what a pointer shall move to."""
+        """Write the metadata file to which a pointer will move."""
         self.write_metadata(after.location, after.metadata)
 
     def _remember(self, location: str, metadata: TableMetadata) -> None:
@@ -209,7 +248,7 @@ class Store(ABC):
     # -- databases -----------------------------------------------------------------------------------------------
 
     def check_name(self, name: str, what: str, path: object) -> None:
-        """Refuse a name that this kind of catalog cannot hold, beyond what no Iceberg catalog can.
+        """Refuse a name that this kind of catalog does not support, in addition to the rules of all Iceberg catalogs.
 
         Raises
         ------
@@ -217,68 +256,78 @@ class Store(ABC):
         """
 
     def canonical(self, path: ObjectPath) -> ObjectPath:
-        """The one spelling of a table's name."""
+        """The canonical spelling of a table's name."""
         return path
 
     def create_namespace(self, database: str, properties: Mapping[str, str]) -> None:
-        """Make a database."""
+        """Create a database."""
         self.catalog.create_namespace((database,), dict(properties))
 
     @abstractmethod
-    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
-        """Remove a database with its tables, and remember where those lie.
+    def drop_namespace(self, database: str, tables: Mapping[ObjectPath, Loaded | None]) -> None:
+        """Remove a database with its tables, and record where those are located.
 
         Parameters
         ----------
         database : str
-        places : mapping of ObjectPath to str or None
-            Its tables, and their locations as far as they are known.
+        tables : mapping of ObjectPath to Loaded or None
+            Its tables; None if the metadata of a table cannot be read.
 
         Raises
         ------
         CatalogError
-            It holds what is no Iceberg table; nothing was removed.
+            It contains something other than Iceberg tables; nothing was removed.
         """
 
     # -- pointers ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def pointer(self, path: ObjectPath) -> str | None:
-        """Location of a table's metadata file; None where there is no such table."""
+        """Location of a table's metadata file; None if the table does not exist."""
 
     @abstractmethod
     def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
-        """Pointers of several tables, in one look where that can be; without those that are not there."""
+        """Pointers of several tables, with one query if possible; tables that do not exist are omitted."""
 
     @abstractmethod
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
         """Pointers of all tables, or of those of one database."""
 
     def paths(self, database: str | None = None) -> list[ObjectPath]:
-        """Names of all tables, or of those of one database; also of those whose metadata cannot be read."""
+        """Names of all tables, or of those of one database, including tables whose metadata cannot be read."""
         return list(self.all_tables(database))
 
     @abstractmethod
-    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
-        """Move a table's pointer where it still is as expected; None: the table must not be there yet."""
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded, updates: Sequence[TableUpdate]) -> bool:
+        """Move a table's pointer if it is still as expected (compare and swap).
+
+        Parameters
+        ----------
+        path : ObjectPath
+        before : Loaded or None
+            None: the table must not exist yet.
+        after : Loaded
+        updates : sequence of pyiceberg.table.update.TableUpdate
+            The changes that turn ``before`` into ``after``, for catalogs that accept changes; none for a new table.
+        """
 
     @abstractmethod
     def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
-        """Give a table another name; False where the name is taken or the table is gone."""
+        """Rename a table; False if the new name is taken or the table does not exist."""
 
     @abstractmethod
-    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
-        """Remove a table's pointer where it still is as expected, and remember where the table lies."""
+    def drop(self, path: ObjectPath, pointer: str, table: Loaded | None) -> bool:
+        """Remove a table's pointer if it is still as expected, and record the location of the table, if it is given."""
 
     def drop_unreadable(self, path: ObjectPath) -> bool:
-        """Remove a table whose pointer cannot be read; its files stay. False where there is none."""
+        """Remove a table whose pointer cannot be read, and keep its files; False if there is none."""
         return False
 
     # -- participants --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def identity(self) -> str | None:
-        """What tells this Iceberg catalog from others, whatever a session calls it; None before anything was staged."""
+        """Identity of this Iceberg catalog, independent of its name in a session; None before anything was staged."""
 
     @abstractmethod
     def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> str:
@@ -292,21 +341,21 @@ class Store(ABC):
 
     @abstractmethod
     def staged(self, participant: str, *, settled: bool = False) -> Staged | None:
-        """The record of a participant. With ``settled``, after a publish that may still be on its way."""
+        """The record of a participant; with ``settled``, wait for a publish that may still be running."""
 
     @abstractmethod
     def states(self, participants: Sequence[str]) -> dict[str, str]:
-        """States of several participants; without those that have no record."""
+        """States of several participants; those without a record are omitted."""
 
     @abstractmethod
     def publish(self, moves: Sequence[Move], also: Also | None = None) -> None:
-        """Move all pointers and say that the participants are published: the one step.
+        """Move all pointers and mark the participants as published, atomically.
 
         Parameters
         ----------
         moves : sequence of Move
         also : callable, optional
-            Called inside the step, where that is a database transaction.
+            Called inside the database transaction, if there is one.
 
         Raises
         ------
@@ -315,25 +364,25 @@ class Store(ABC):
 
     @abstractmethod
     def undo(self, moves: Sequence[Move]) -> bool:
-        """Move all pointers back where they still are as a publish left them, and say that none is published: one step.
+        """Move all pointers back if they are still as published, and mark the participants as unpublished, atomically.
 
         Parameters
         ----------
         moves : sequence of Move
-            As they were published.
+            The moves as published.
 
         Returns
         -------
         bool
-            False where one of them was moved since: then nothing was changed.
+            False if one of them has been moved since; nothing was changed then.
         """
 
     @abstractmethod
     def record_aborted(self, participant: str) -> Staged | None:
-        """Make sure that a participant is never published; its record, or None where nothing is to be removed."""
+        """Make sure that a participant is never published; return its record, or None if there is nothing to remove."""
 
     def settle(self, participant: str) -> None:
-        """A published participant is over, and the timeline says so. Idempotent."""
+        """Note that a published participant is over, as recorded in the timeline. Idempotent."""
 
     @abstractmethod
     def forget(self, participant: str) -> None:
@@ -341,13 +390,17 @@ class Store(ABC):
 
     @abstractmethod
     def records(self, states: Sequence[str], before: float) -> list[Staged]:
-        """Records of participants in some states, older than an instant."""
+        """Records of participants in the given states that are older than an instant."""
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
-        """Location, name and time of dropped tables."""
+    def dropped(self) -> list[Dropped]:
+        """Dropped tables whose files have not been removed yet."""
+
+    def registered(self) -> dict[str, str]:
+        """Pointers of all tables in this Iceberg catalog's server or database, by a name for messages."""
+        return {str(path): pointer for path, pointer in self.all_tables().items()}
 
     @abstractmethod
     def forget_dropped(self, location: str) -> None:
@@ -356,5 +409,5 @@ class Store(ABC):
 
 @cache
 def _writes_nulls() -> bool:
-    """PyIceberg's setting for old readers; PyIceberg itself looks for its configuration file at each write."""
+    """PyIceberg's setting for old readers, cached: PyIceberg itself looks for its configuration file at each write."""
     return bool(Config().get_bool("legacy-current-snapshot-id"))

@@ -1,14 +1,15 @@
-"""An Iceberg catalog in a Hive Metastore: one table's pointer moves in one call, if it still is as expected.
+"""An Iceberg catalog in a Hive Metastore: one call moves one table's pointer, if it is still as expected.
 
-The metastore keeps a table's pointer among its parameters. Two ways make sure that no other writer moves it between
-the look and the call, as in Iceberg's own Java library, and all writers of a catalog must use the same one:
+The metastore stores a table's pointer in its parameters. As in Iceberg's own Java library, there are two ways to make
+sure that no other writer moves it between the check and the call, and all writers of a catalog must use the same one:
 
-- a lock of the metastore's around both (the default there, and the only way of PyIceberg);
-- the metastore compares the parameter itself (HIVE-26882, from Hive 2.3.10 and 4.0 on). This is always asked for; an
-  older metastore does not hear it.
+- a metastore lock around both (the default there, and the only way in PyIceberg);
+- a comparison of the parameter by the metastore itself (HIVE-26882, since Hive 2.3.10 and 4.0). It is always requested;
+  an older metastore ignores the request.
 
-There is no call for several tables. Records of participants are files, and the tables tell who was published. It leans
-on what PyIceberg keeps to itself: its client, and how it describes an Iceberg table to a metastore.
+There is no call for several tables. Records of participants are files, and the tables themselves show which
+participants were published. It depends on private parts of PyIceberg: its client, and its description of an Iceberg
+table for a metastore.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pyiceberg.catalog.hive import (
 )
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.table import StagedTable
+from pyiceberg.table.update import TableUpdate
 from tenacity import (
     Retrying,
     retry,
@@ -62,7 +64,7 @@ _LOCK_SECONDS = 60
 
 
 class _Catalog(HiveCatalog):
-    """PyIceberg's catalog, whose one connection serves one thread at a time: here each use has one for itself."""
+    """PyIceberg's catalog, but each use has its own connection instead of a single one for all threads."""
 
     def __init__(self, name: str, **properties: str) -> None:
         self.connections = MetastoreConnections(lambda: self._create_hive_client(properties))
@@ -78,7 +80,7 @@ class _Catalog(HiveCatalog):
 
 
 class HiveStore(RecordingStore):
-    """A Hive Metastore."""
+    """An Iceberg catalog in a Hive Metastore."""
 
     def close(self) -> None:
         if "catalog" in self.__dict__:
@@ -99,25 +101,26 @@ class HiveStore(RecordingStore):
 
     # -- databases -----------------------------------------------------------------------------------------------
 
-    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
-        ours = {path.name for path in places}
+    def drop_namespace(self, database: str, tables: Mapping[ObjectPath, Loaded | None]) -> None:
+        ours = {path.name for path in tables}
         with self.speaking(path=database), self.catalog._client as client:
             others = sorted(set(client.get_all_tables(database)) - ours)
         if others:
             raise CatalogError(
-                f"Database {database} is not empty: {', '.join(others[:5])} is no Iceberg table.",
+                f"Database {database} is not empty: {', '.join(others[:5])} is no Iceberg table, or was created "
+                "meanwhile.",
                 path=database,
-                hint="Drop it with the engine that made it.",
+                hint="Drop it with the engine that made it, and the database again.",
             )
-        for path, place in places.items():
+        for path, table in tables.items():
             pointer = self.pointer(path)
             if pointer is not None:
-                self.drop(path, pointer, place)
+                self.drop(path, pointer, table)
         with self.speaking(path=database):
             try:
                 self.catalog.drop_namespace((database,))
             except TTransportException:
-                # Only the reply may be lost: a metastore without locks drops it, and then ends the connection.
+                # Possibly only the reply is lost: a metastore without locks drops it, and then closes the connection.
                 if self.catalog.namespace_exists((database,)):
                     raise
 
@@ -155,7 +158,7 @@ class HiveStore(RecordingStore):
                         found[path] = str(table.parameters[METADATA_LOCATION])
         return found
 
-    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded, updates: Sequence[TableUpdate]) -> bool:
         with self._locked(path) as client:
             if before is None:
                 return self._create(client, path, after)
@@ -165,7 +168,7 @@ class HiveStore(RecordingStore):
         try:
             client.create_table(self._described(path, after))
         except AlreadyExistsException:
-            # A call that lost only its reply is tried again by the client itself.
+            # The client itself retries a call whose reply was lost, so the table may be the one of the first try.
             found = self._table(client, path)
             return found is not None and self._pointer(path, found) == after.location
         return True
@@ -174,7 +177,7 @@ class HiveStore(RecordingStore):
         table = self._table(client, path)
         if table is None or self._pointer(path, table) != before.location:
             return False
-        # Parameters that others set beside Iceberg's stay.
+        # Keep parameters that others have set in addition to Iceberg's.
         gone = before.metadata.properties.keys() - after.metadata.properties.keys()
         kept = {key: value for key, value in table.parameters.items() if key not in gone}
         table.parameters = kept | _construct_parameters(after.location, before.location, after.metadata.properties)
@@ -182,7 +185,7 @@ class HiveStore(RecordingStore):
         try:
             self._alter_if_unchanged(client, path, table, before.location)
         except InvalidOperationException:
-            # It takes no change of a column's type. Its columns are for show: readers go by the metadata file.
+            # It refuses a change of a column's type. Its columns are only informative: readers use the metadata file.
             table.sd.cols = columns
             self._alter_if_unchanged(client, path, table, before.location)
         except MetaException:
@@ -203,7 +206,7 @@ class HiveStore(RecordingStore):
         client.alter_table_with_environment_context(path.database, path.name, table, context)
 
     def _described(self, path: ObjectPath, loaded: Loaded) -> Any:
-        """A table as the metastore keeps it."""
+        """The metastore's description of a table."""
         table = StagedTable(
             identifier=(path.database, path.name),
             metadata=loaded.metadata,
@@ -215,9 +218,10 @@ class HiveStore(RecordingStore):
 
     @contextmanager
     def _locked(self, path: ObjectPath) -> Iterator[Any]:
-        """A connection, and the table's lock where locks are used.
+        """Open a connection, and take the table's lock if locks are enabled.
 
-        It puts what the metastore says into words itself: Thrift's errors cannot be changed, and so not pass this.
+        It converts the metastore's errors itself: Thrift's exceptions are immutable, so they cannot pass through a
+        generator context manager.
         """
         with self.speaking(path=path), self.catalog._client as client:
             if not self.settings.hive_locks:
@@ -265,7 +269,7 @@ class HiveStore(RecordingStore):
 
 @retry(retry=retry_if_exception_type(TApplicationException), stop=stop_after_attempt(3), reraise=True)
 def _tables_of(client: Any, database: str) -> list[Any]:
-    """All tables of a database; none where it was dropped meanwhile, for which the second call has no words."""
+    """All tables of a database; none if it was dropped meanwhile, when the second call fails with an unclear error."""
     names = client.get_all_tables(database)
     found: list[Any] = client.get_table_objects_by_name(database, names) if names else []
     return found

@@ -1,6 +1,6 @@
-"""Iceberg catalogs that move one table's pointer at a time and have no room for records: those are files.
+"""Base of Iceberg catalogs that move one table's pointer at a time and cannot store records: the records are files.
 
-Whether a participant was published is told by the table itself.
+The table itself shows whether a participant was published.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 from twophase.catalogs.files import Files, is_below
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
 from twophase.catalogs.lakehouse.options import Settings
+from twophase.catalogs.lakehouse.publish_lookup import place_of, published_as
 from twophase.catalogs.lakehouse.records import Records
 from twophase.catalogs.lakehouse.store import (
     ABORTED,
     PUBLISHED,
     STAGED,
     Also,
+    Dropped,
     Loaded,
     LostRace,
     Move,
@@ -27,12 +29,11 @@ from twophase.catalogs.lakehouse.store import (
     Staged,
     Store,
 )
-from twophase.catalogs.lakehouse.traces import place_of, published_as
 from twophase.model import ObjectPath
 
 
 class RecordingStore(Store):
-    """An Iceberg catalog whose records are files of the warehouse.
+    """An Iceberg catalog whose records are files in the warehouse.
 
     Parameters
     ----------
@@ -45,12 +46,13 @@ class RecordingStore(Store):
 
     def __init__(self, settings: Settings, files: Files) -> None:
         super().__init__(settings)
+        self.records_at = settings.warehouse
         self._records = Records(files, settings.warehouse, settings.display_uri)
 
     # -- participants --------------------------------------------------------------------------------------------
 
     def identity(self) -> str:
-        # There is no place for one that the server itself would keep.
+        # The server cannot store an identity.
         return f"{self.settings.display_uri.rstrip('/')} {self.settings.catalog_name} {self.settings.warehouse}"
 
     def record_staged(self, participant: str, target: ObjectPath, document: dict[str, Any], since: float) -> str:
@@ -62,7 +64,7 @@ class RecordingStore(Store):
         return None if record is None else self._judged(record, thorough=settled)
 
     def _judged(self, record: Staged, *, thorough: bool) -> Staged:
-        """A record, and whether the table tells that it was published."""
+        """A record with its actual state: published, if the table shows it."""
         if record.state != STAGED:
             return record
         loaded = self._found(record, thorough=thorough)
@@ -72,7 +74,7 @@ class RecordingStore(Store):
         return replace(record, state=PUBLISHED, metadata_location=location)
 
     def _found(self, record: Staged, *, thorough: bool) -> Loaded | None:
-        """The table that a participant writes; if ``thorough``, under any name, or as it was dropped."""
+        """The table that a participant writes; if ``thorough``, also a renamed or dropped one."""
         place = place_of(record).location
         pointer = self.pointer(record.target)
         if pointer is None or not is_below(pointer, place):
@@ -83,7 +85,7 @@ class RecordingStore(Store):
         return self._table_at(place) or self._records.pointer_of_dropped(place)
 
     def _table_at(self, place: str) -> str | None:
-        """Pointer of the table that lies at a place, whatever its name."""
+        """Pointer of the table at a location, whatever its name."""
         return next((found for found in self.all_tables().values() if is_below(found, place)), None)
 
     def states(self, participants: Sequence[str]) -> dict[str, str]:
@@ -93,18 +95,20 @@ class RecordingStore(Store):
     def publish(self, moves: Sequence[Move], also: Also | None = None) -> None:
         assert also is None, "There is no transaction for it to belong to."
         for move in moves:
+            assert move.after is not None, "A table is dropped in a transaction only where records change with it."
             for name in move.names:
                 record = self._records.get(name)
                 if record is None or record.state != STAGED:
                     raise NotStaged(name)
-            if not self.swap(move.path, move.before, move.after):
+            if not self.swap(move.path, move.before, move.after, move.updates):
                 raise LostRace
 
     def undo(self, moves: Sequence[Move]) -> bool:
         (move,) = moves
+        assert move.after is not None
         if move.before is None:
-            return self.drop(move.path, move.after.location, None)
-        return self.swap(move.path, move.after, move.before)
+            return self._drop(move.path, move.after.location)
+        return self.swap(move.path, move.after, move.before, ())
 
     def record_aborted(self, participant: str) -> Staged | None:
         record = self.staged(participant, settled=True)
@@ -127,7 +131,7 @@ class RecordingStore(Store):
         return [record for record in found if record is not None and record.state in states]
 
     def _judged_if_readable(self, record: Staged) -> Staged | None:
-        """None where the table's metadata cannot be read: the doctor tells of it, and its files stay until it can."""
+        """None if the table's metadata cannot be read: the doctor reports it, and the files are kept until it can."""
         try:
             return self._judged(record, thorough=True)
         except UnreadableMetadataError:
@@ -135,21 +139,22 @@ class RecordingStore(Store):
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 
-    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
-        if place is None:
+    def drop(self, path: ObjectPath, pointer: str, table: Loaded | None) -> bool:
+        if table is None:
             return self._drop(path, pointer)
-        self._records.add_dropped(path, place, pointer)
+        place = table.metadata.location
+        self._records.add_dropped(path, place, pointer, str(table.metadata.table_uuid))
         is_gone = self._drop(path, pointer)
-        # Where another one has dropped the table, the record is right.
+        # If another session has dropped the table, the record is correct.
         if not is_gone and self._table_at(place) is not None:
             self._records.remove_dropped(place)
         return is_gone
 
     @abstractmethod
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
-        """Remove a table's pointer where it still is as expected."""
+        """Remove a table's pointer if it is still as expected."""
 
-    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+    def dropped(self) -> list[Dropped]:
         return self._records.dropped()
 
     def forget_dropped(self, location: str) -> None:

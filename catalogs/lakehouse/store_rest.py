@@ -1,8 +1,8 @@
-"""An Iceberg REST catalog: one table changes in one request, which the server refuses where the table has changed.
+"""An Iceberg REST catalog: each request changes one table, and the server refuses it if the table has changed.
 
-The server writes the metadata files of changes; only the first one of a new table is ours, and is registered there.
-What a change is, and what it rests on, is told by the difference of two metadata. There is no request for several
-tables that all servers have. Records of participants are files, and the tables tell who was published.
+The server writes the metadata files of changes; twophase writes only the first one of a new table, and registers it.
+No request for several tables is supported by all servers. Records of participants are files, and the tables themselves
+show which participants were published.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from pyiceberg.exceptions import (
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSnapshotUpdate,
-    AddSortOrderUpdate,
     AssertCurrentSchemaId,
     AssertDefaultSortOrderId,
     AssertDefaultSpecId,
@@ -48,12 +44,12 @@ from pyiceberg.table.update import (
 )
 
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError, reason
-from twophase.catalogs.lakehouse.store import Loaded
+from twophase.catalogs.lakehouse.store import Loaded, Move
 from twophase.catalogs.lakehouse.store_records import RecordingStore
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
-#: How a server, or the client, answers where it cannot read a table's metadata, or may not show it.
+#: Errors of a server, or of the client, if it cannot read a table's metadata or must not show it.
 _NOT_SHOWN = (ServerError, BadRequestError, ForbiddenError, ValidationError)
 
 
@@ -71,17 +67,17 @@ class RestStore(RecordingStore):
 
     # -- databases -----------------------------------------------------------------------------------------------
 
-    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
-        for path, place in places.items():
+    def drop_namespace(self, database: str, tables: Mapping[ObjectPath, Loaded | None]) -> None:
+        for path, table in tables.items():
             pointer = self.pointer(path)
             if pointer is not None:
-                self.drop(path, pointer, place)
+                self.drop(path, pointer, table)
         try:
             with self.speaking(path=database):
                 self.catalog.drop_namespace((database,))
         except NamespaceNotEmptyError as error:
             raise CatalogError(
-                f"Database {database} is not empty: it holds what is no table.",
+                f"Database {database} is not empty: it holds what is no table, or was created meanwhile.",
                 path=database,
                 hint="Drop its views with the engine that made them.",
             ) from error
@@ -124,14 +120,14 @@ class RestStore(RecordingStore):
     def _names_in(self, levels: tuple[str, ...]) -> list[tuple[str, ...]]:
         try:
             return self.catalog.list_tables(levels)
-        except NoSuchNamespaceError:  # It was dropped since it was listed.
+        except NoSuchNamespaceError:  # It was dropped after the listing.
             return []
 
     def stage_metadata(self, before: Loaded | None, after: Loaded) -> None:
         if before is None:
             super().stage_metadata(before, after)
 
-    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded, updates: Sequence[TableUpdate]) -> bool:
         identifier = (*path.namespace, path.name)
         with self.speaking(path=path):
             if before is None:
@@ -142,12 +138,18 @@ class RestStore(RecordingStore):
                 return True
             table = self.iceberg_table(path, before)
             try:
-                self.catalog.commit_table(
-                    table, requirements(before.metadata), changes(before.metadata, after.metadata)
-                )
+                self.catalog.commit_table(table, requirements(before.metadata), tuple(updates))
             except (CommitFailedException, NoSuchTableError):
                 return False
             return True
+
+    def undo(self, moves: Sequence[Move]) -> bool:
+        (move,) = moves
+        if move.before is None:
+            return super().undo(moves)
+        assert move.after is not None
+        updates = restoring(move.after.metadata, move.before.metadata)
+        return self.swap(move.path, move.after, move.before, updates)
 
     def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
         try:
@@ -158,7 +160,7 @@ class RestStore(RecordingStore):
         return True
 
     def _drop(self, path: ObjectPath, pointer: str) -> bool:
-        # No request drops a table only where it still is as expected.
+        # There is no conditional drop; so check first.
         return self.pointer(path) == pointer and self.drop_unreadable(path)
 
     def drop_unreadable(self, path: ObjectPath) -> bool:
@@ -170,11 +172,11 @@ class RestStore(RecordingStore):
         return True
 
 
-# -- one metadata, and the next one ------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def requirements(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
-    """What must still hold of a table for a change of it: all that our checks have looked at."""
+    """The requirements of a change to a table: everything that was checked must still hold."""
     snapshot = metadata.current_snapshot()
     return (
         AssertTableUUID(uuid=metadata.table_uuid),
@@ -186,60 +188,30 @@ def requirements(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
     )
 
 
-def changes(before: TableMetadata, after: TableMetadata) -> tuple[TableUpdate, ...]:
-    """What makes one metadata of another one."""
-    return (*_definition(before, after), *_properties(before, after), *_snapshots(before, after))
-
-
-def _definition(before: TableMetadata, after: TableMetadata) -> list[TableUpdate]:
-    schemas = {schema.schema_id for schema in before.schemas}
-    specs, orders = before.specs(), {order.order_id for order in before.sort_orders}
+def restoring(now: TableMetadata, before: TableMetadata) -> tuple[TableUpdate, ...]:
+    """The changes that undo the last publish; ``before`` is the metadata on which it was published."""
     found: list[TableUpdate] = []
-    found += [AddSchemaUpdate(schema_=schema) for schema in after.schemas if schema.schema_id not in schemas]
-    if after.current_schema_id != before.current_schema_id:
-        found.append(SetCurrentSchemaUpdate(schema_id=after.current_schema_id))
-    found += [AddPartitionSpecUpdate(spec=spec) for number, spec in after.specs().items() if number not in specs]
-    if after.default_spec_id != before.default_spec_id:
-        found.append(SetDefaultSpecUpdate(spec_id=after.default_spec_id))
-    found += [AddSortOrderUpdate(sort_order=order) for order in after.sort_orders if order.order_id not in orders]
-    if after.default_sort_order_id != before.default_sort_order_id:
-        found.append(SetDefaultSortOrderUpdate(sort_order_id=after.default_sort_order_id))
-    return found
-
-
-def _properties(before: TableMetadata, after: TableMetadata) -> list[TableUpdate]:
-    changed = {key: value for key, value in after.properties.items() if before.properties.get(key) != value}
-    gone = [key for key in before.properties if key not in after.properties]
-    found: list[TableUpdate] = [SetPropertiesUpdate(updates=changed)] if changed else []
-    return [*found, RemovePropertiesUpdate(removals=gone)] if gone else found
-
-
-def _snapshots(before: TableMetadata, after: TableMetadata) -> list[TableUpdate]:
+    if now.current_schema_id != before.current_schema_id:
+        found.append(SetCurrentSchemaUpdate(schema_id=before.current_schema_id))
+    if now.default_spec_id != before.default_spec_id:
+        found.append(SetDefaultSpecUpdate(spec_id=before.default_spec_id))
+    if now.default_sort_order_id != before.default_sort_order_id:
+        found.append(SetDefaultSortOrderUpdate(sort_order_id=before.default_sort_order_id))
+    if gone := [key for key in now.properties if key not in before.properties]:
+        found.append(RemovePropertiesUpdate(removals=gone))
+    if changed := {key: value for key, value in before.properties.items() if now.properties.get(key) != value}:
+        found.append(SetPropertiesUpdate(updates=changed))
+    found.append(_main_of(before))
     old = {snapshot.snapshot_id for snapshot in before.snapshots}
-    new = {snapshot.snapshot_id for snapshot in after.snapshots}
-    found: list[TableUpdate] = [
-        RemoveSnapshotRefUpdate(ref_name=name) for name in before.refs if name not in after.refs
-    ]
-    if MAIN_BRANCH in before.refs and _parents_begin_anew(before, after, old):
-        # A replaced table's line of snapshots begins anew.
-        found.append(RemoveSnapshotRefUpdate(ref_name=MAIN_BRANCH))
-    found += [AddSnapshotUpdate(snapshot=snapshot) for snapshot in after.snapshots if snapshot.snapshot_id not in old]
-    found += [
-        SetSnapshotRefUpdate(
-            ref_name=name,
-            type=ref.snapshot_ref_type,
-            snapshot_id=ref.snapshot_id,
-            max_ref_age_ms=ref.max_ref_age_ms,
-            max_snapshot_age_ms=ref.max_snapshot_age_ms,
-            min_snapshots_to_keep=ref.min_snapshots_to_keep,
-        )
-        for name, ref in after.refs.items()
-        if before.refs.get(name) != ref
-    ]
-    gone = sorted(old - new)
-    return [*found, RemoveSnapshotsUpdate(snapshot_ids=gone)] if gone else found
+    new = [snapshot.snapshot_id for snapshot in now.snapshots if snapshot.snapshot_id not in old]
+    return (*found, RemoveSnapshotsUpdate(snapshot_ids=new))
 
 
-def _parents_begin_anew(before: TableMetadata, after: TableMetadata, old: set[int]) -> bool:
-    current = after.current_snapshot()
-    return current is not None and current.snapshot_id not in old and current.parent_snapshot_id is None
+def _main_of(metadata: TableMetadata) -> TableUpdate:
+    """The change that sets a table to the current snapshot of this metadata."""
+    ref = metadata.refs.get(MAIN_BRANCH)
+    if ref is None:
+        return RemoveSnapshotRefUpdate(ref_name=MAIN_BRANCH)
+    return SetSnapshotRefUpdate(
+        ref_name=MAIN_BRANCH, type=ref.snapshot_ref_type, **ref.model_dump(exclude={"snapshot_ref_type"})
+    )

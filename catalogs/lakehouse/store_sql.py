@@ -1,16 +1,16 @@
-"""An Iceberg catalog in its SQL database: pointers, and the record of who publishes what, in one SQL transaction.
+"""An Iceberg catalog in a SQL database: pointers and records of participants change in one SQL transaction.
 
-It leans on what PyIceberg keeps to itself: the layout of its SQL catalog, and the making of its engine. Beside
-PyIceberg's two tables stand two of ours:
+It depends on private parts of PyIceberg: the layout of its SQL catalog, and the creation of its engine. In addition to
+PyIceberg's two tables there are two of twophase:
 
 ====================== ===========================================================================================
 ``twophase_staged``    a row for each participant, from before anything is staged: ``staged``, then ``published``
-                       in the very transaction that moves the pointer, or ``aborted`` while its files go; and one
-                       for the database's identity
-``twophase_dropped``   locations of tables that were dropped without PURGE
+                       in the same transaction that moves the pointer, or ``aborted`` while its files are removed;
+                       and one row for the database's identity
+``twophase_dropped``   tables that were dropped without PURGE: their location and their last metadata file
 ====================== ===========================================================================================
 
-A participant is published if and only if its row says so; whoever wants to abort it or asks takes that row first.
+A participant is published if and only if its row says so; an abort or a query of the outcome locks that row first.
 A timeline in the same database gets its row in the same transaction.
 """
 
@@ -24,12 +24,14 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from pyiceberg.table.update import TableUpdate
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from twophase.catalogs.lakehouse import errors
@@ -39,6 +41,7 @@ from twophase.catalogs.lakehouse.store import (
     PUBLISHED,
     STAGED,
     Also,
+    Dropped,
     Loaded,
     LostRace,
     Move,
@@ -46,11 +49,11 @@ from twophase.catalogs.lakehouse.store import (
     Staged,
     Store,
 )
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, DatabaseNotExistError, TransactionAborted
 from twophase.model import ObjectPath
 
 _BUSY_SECONDS = 30
-#: The row that is no participant.
+#: Key of the row that is not a participant.
 _IDENTITY = "#identity"
 
 _TABLES = sa.MetaData()
@@ -92,7 +95,7 @@ _RECORD_UNDONE = (
 
 
 class _Catalog(SqlCatalog):
-    """PyIceberg's SQL catalog over an engine of ours."""
+    """PyIceberg's SQL catalog on an engine created here."""
 
     def __init__(self, name: str, engine: sa.Engine, **properties: str) -> None:
         MetastoreCatalog.__init__(self, name, **properties)
@@ -111,7 +114,7 @@ class SqlStore(Store):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._engines: list[sa.Engine] = []
-        # A catalog that is forgotten gives its connections back.
+        # Closes the connections when the catalog is garbage collected.
         self._finalizer = weakref.finalize(self, _dispose, self._engines)
 
     def close(self) -> None:
@@ -144,7 +147,7 @@ class SqlStore(Store):
                 try:
                     return self._connect()
                 except (OperationalError, ProgrammingError, sa.exc.IntegrityError):
-                    # Two processes that make the tables at once: the second sees those of the first.
+                    # Two processes create the tables concurrently: a retry of the second finds those of the first.
                     if attempt == 3:
                         raise
         raise AssertionError("unreachable")
@@ -165,8 +168,8 @@ class SqlStore(Store):
     def _begin(
         self, *, path: object = None, transaction_id: str | None = None, read_only: bool = False
     ) -> Iterator[sa.Connection]:
-        """A database transaction; errors of the database come out in words."""
-        self.catalog  # noqa: B018 - connected, its tables made
+        """Run a database transaction; errors of the database are raised as `CatalogError`."""
+        self.catalog  # noqa: B018 - connects and creates the tables
         engine = self.engine.execution_options(twophase_read_only=True) if read_only else self.engine
         with (
             errors.speaking(self.settings, path=path, transaction_id=transaction_id),
@@ -193,7 +196,7 @@ class SqlStore(Store):
         )
 
     def _is_table(self) -> sa.ColumnElement[bool]:
-        # Views of other engines stand in the same table, in catalogs of the newer layout.
+        # In the newer layout of catalogs, views of other engines are stored in the same table.
         kinds = self.catalog._iceberg_type_filter()
         return sa.true() if kinds is None else kinds
 
@@ -215,7 +218,7 @@ class SqlStore(Store):
         mine = rows.where(IcebergTables.catalog_name == self.settings.catalog_name, self._is_table())
         return {ObjectPath.of(namespace, name): str(place) for namespace, name, place in connection.execute(mine)}
 
-    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded) -> bool:
+    def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded, updates: Sequence[TableUpdate]) -> bool:
         with self._begin(path=path) as connection:
             return self._swap(connection, path, None if before is None else before.location, after.location)
 
@@ -223,6 +226,7 @@ class SqlStore(Store):
         if old is not None:
             row = {"database": path.database, "name": path.name, "old": old, "new": new}
             return connection.execute(self._move_pointer, [row]).rowcount == 1
+        self._require_namespace(connection, path.database)
         taken = connection.execute(sa.select(IcebergTables.table_name).where(self._is(path))).first()
         if taken is not None:
             return False
@@ -235,17 +239,18 @@ class SqlStore(Store):
 
     def rename(self, path: ObjectPath, new: ObjectPath) -> bool:
         with self._begin(path=path) as connection:
+            self._require_namespace(connection, new.database)
             if connection.execute(sa.select(IcebergTables.table_name).where(self._is(new))).first() is not None:
                 return False
             moved = sa.update(IcebergTables).where(self._is(path), self._is_table())
             values = {"table_namespace": new.database, "table_name": new.name}
             return connection.execute(moved.values(**values)).rowcount == 1
 
-    def drop(self, path: ObjectPath, pointer: str, place: str | None) -> bool:
+    def drop(self, path: ObjectPath, pointer: str, table: Loaded | None) -> bool:
         with self._begin(path=path) as connection:
             is_gone = self._drop(connection, path, pointer)
-            if is_gone and place is not None:
-                self._record_dropped(connection, path, place)
+            if is_gone and table is not None:
+                self._record_dropped(connection, path, table)
         return is_gone
 
     def _drop(self, connection: sa.Connection, path: ObjectPath, pointer: str) -> bool:
@@ -255,22 +260,55 @@ class SqlStore(Store):
     # -- databases -----------------------------------------------------------------------------------------------
 
     def create_namespace(self, database: str, properties: Mapping[str, str]) -> None:
-        # Without any property PyIceberg would keep no row of it.
+        # PyIceberg stores no row for a namespace without properties.
         super().create_namespace(database, {"exists": "true", **properties})
 
-    def drop_namespace(self, database: str, places: Mapping[ObjectPath, str | None]) -> None:
-        name, properties = self.settings.catalog_name, IcebergNamespaceProperties
-        rows = sa.delete(IcebergTables)
+    def drop_namespace(self, database: str, tables: Mapping[ObjectPath, Loaded | None]) -> None:
         with self._begin(path=database) as connection:
-            for path, place in places.items():
-                if place is not None:
-                    self._record_dropped(connection, path, place)
-            connection.execute(
-                rows.where(IcebergTables.catalog_name == name, IcebergTables.table_namespace == database)
+            # First: it waits for whoever creates a table in the database just now.
+            connection.execute(sa.delete(IcebergNamespaceProperties).where(self._is_namespace(database)))
+            held = connection.scalars(sa.select(IcebergTables.table_name).where(self._is_in(database)))
+            if others := sorted(set(held) - {path.name for path in tables}):
+                raise CatalogError(
+                    f"Database {database} is not empty: it holds {', '.join(others[:5])}, which was created "
+                    "meanwhile, or is no Iceberg table.",
+                    path=database,
+                    hint="Look at what it holds, and drop it again.",
+                )
+            # In the order in which a publish of several tables locks them.
+            for path, table in sorted(tables.items(), key=lambda item: item[0]):
+                if table is not None:
+                    self._record_dropped(connection, path, table)
+                connection.execute(sa.delete(IcebergTables).where(self._is(path)))
+
+    def _is_in(self, database: str) -> sa.ColumnElement[bool]:
+        return sa.and_(
+            IcebergTables.catalog_name == self.settings.catalog_name, IcebergTables.table_namespace == database
+        )
+
+    def _is_namespace(self, database: str) -> sa.ColumnElement[bool]:
+        properties = IcebergNamespaceProperties
+        return sa.and_(properties.catalog_name == self.settings.catalog_name, properties.namespace == database)
+
+    def _require_namespace(self, connection: sa.Connection, database: str) -> None:
+        """Refuse to create a table in a database that was dropped, and let none drop it until the transaction ends."""
+        mine = sa.select(IcebergNamespaceProperties.namespace).where(self._is_namespace(database))
+        if connection.execute(mine.with_for_update(read=True)).first() is None and not any(
+            connection.execute(found).first() for found in self._traces(database)
+        ):
+            raise DatabaseNotExistError(
+                f"Database {database} does not exist in catalog {self.settings.catalog}.", path=database
             )
-            connection.execute(
-                sa.delete(properties).where(properties.catalog_name == name, properties.namespace == database)
-            )
+
+    def _traces(self, database: str) -> Iterator[sa.Select[Any]]:
+        """Queries for what makes a database without a row of its own: tables in it, and databases below it."""
+        below = f"{database}."
+        for table, namespace in (
+            (IcebergTables, IcebergTables.table_namespace),
+            (IcebergNamespaceProperties, IcebergNamespaceProperties.namespace),
+        ):
+            is_trace = sa.or_(namespace == database, namespace.startswith(below, autoescape=True))
+            yield sa.select(namespace).where(table.catalog_name == self.settings.catalog_name, is_trace).limit(1)
 
     # -- participants --------------------------------------------------------------------------------------------
 
@@ -283,7 +321,7 @@ class SqlStore(Store):
         return None if found is None else f"{found} {self.settings.catalog_name}"
 
     def _make_identity(self) -> str:
-        """A random one, which a server's new name and address leave as it is."""
+        """Create a random identity, which does not change with the server's name or address."""
         row = {"participant": _IDENTITY, "catalog_name": "", "target": "[]", "state": _IDENTITY, "since": time.time()}
         with suppress(sa.exc.IntegrityError), self.engine.begin() as connection:
             connection.execute(sa.insert(_STAGED).values(document=secrets.token_hex(16), **row))
@@ -327,17 +365,26 @@ class SqlStore(Store):
         transaction_id = first.names[0].rpartition("/")[0]
         with self._begin(path=first.path, transaction_id=transaction_id) as connection:
             self._record_published(connection, moves)
-            self._move_pointers(connection, [move for move in moves if move.before is not None])
+            # First: they lock their databases, and who drops a database locks it before its tables.
             for move in moves:
-                if move.before is None and not self._swap(connection, move.path, None, move.after.location):
-                    raise LostRace
+                if move.before is None and move.after is not None:
+                    self._create(connection, move.path, move.after, transaction_id)
+            self._move_pointers(connection, [move for move in moves if move.before is not None])
             if also is not None:
                 also(connection)
 
+    def _create(self, connection: sa.Connection, path: ObjectPath, after: Loaded, transaction_id: str) -> None:
+        try:
+            made = self._swap(connection, path, None, after.location)
+        except DatabaseNotExistError as error:
+            raise TransactionAborted(str(error), path=path, transaction_id=transaction_id) from error
+        if not made:
+            raise LostRace
+
     def _record_published(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
-        """Say that participants are published, in the transaction that publishes them."""
+        """Mark participants as published, in the transaction that publishes them."""
         now = time.time()
-        rows = [{"name": n, "location": move.after.location, "now": now} for move in moves for n in move.names]
+        rows = [{"name": n, "location": move.recorded_as, "now": now} for move in moves for n in move.names]
         if connection.execute(_RECORD_PUBLISHED, rows).rowcount != len(rows):
             names = [name for move in moves for name in move.names]
             mine = sa.select(_STAGED.c.participant).where(_STAGED.c.participant.in_(names), _STAGED.c.since == now)
@@ -345,23 +392,34 @@ class SqlStore(Store):
             raise NotStaged(next(name for name in names if name not in published))
 
     def _move_pointers(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
-        """Move the pointers of tables that are there already."""
-        rows = [
-            {
-                "database": move.path.database,
-                "name": move.path.name,
-                "old": move.before.location,
-                "new": move.after.location,
-            }
-            for move in moves
-            if move.before is not None
-        ]
-        if rows and connection.execute(self._move_pointer, rows).rowcount != len(rows):
+        """Move the pointers of existing tables, and remove those of dropped ones; in the order of the tables."""
+        for drops, some in groupby(moves, key=lambda move: move.after is None):
+            if drops:
+                for move in some:
+                    self._remove_pointer(connection, move)
+                continue
+            rows = [
+                {
+                    "database": move.path.database,
+                    "name": move.path.name,
+                    "old": move.before.location,
+                    "new": move.after.location,
+                }
+                for move in some
+                if move.before is not None and move.after is not None
+            ]
+            if connection.execute(self._move_pointer, rows).rowcount != len(rows):
+                raise LostRace
+
+    def _remove_pointer(self, connection: sa.Connection, move: Move) -> None:
+        assert move.before is not None
+        if not self._drop(connection, move.path, move.before.location):
             raise LostRace
+        self._record_dropped(connection, move.path, move.before)
 
     @cached_property
     def _move_pointer(self) -> sa.Update:
-        """Made once: building a statement takes as long as running it."""
+        """The update of a pointer, built once: building the statement takes as long as running it."""
         table = IcebergTables
         return (
             sa.update(table)
@@ -389,18 +447,22 @@ class SqlStore(Store):
         return True
 
     def _record_undone(self, connection: sa.Connection, moves: Sequence[Move]) -> None:
-        rows = [{"name": name, "location": move.after.location} for move in moves for name in move.names]
+        rows = [{"name": name, "location": move.recorded_as} for move in moves for name in move.names]
         if connection.execute(_RECORD_UNDONE, rows).rowcount != len(rows):
             raise LostRace
 
     def _move_back(self, connection: sa.Connection, move: Move) -> None:
         if move.before is None:
-            if not self._drop(connection, move.path, move.after.location):
+            if move.after is not None and not self._drop(connection, move.path, move.after.location):
                 raise LostRace
             return
-        if not self._swap(connection, move.path, move.after.location, move.before.location):
+        now = None if move.after is None else move.after.location
+        if not self._swap(connection, move.path, now, move.before.location):
             raise LostRace
-        # What it was undone from goes: the row names the file that was there before, as it did then.
+        if move.after is None:
+            gone = sa.delete(_DROPPED).where(_DROPPED.c.location == move.before.metadata.location)
+            connection.execute(gone)
+        # Restore the previous location, too, so that the row is as it was before the publish.
         log = move.before.metadata.metadata_log
         earlier = log[-1].metadata_file if log else None
         as_before = sa.update(IcebergTables).where(self._is(move.path), self._is_table())
@@ -426,17 +488,24 @@ class SqlStore(Store):
 
     # -- dropped tables ------------------------------------------------------------------------------------------
 
-    def _record_dropped(self, connection: sa.Connection, path: ObjectPath, location: str) -> None:
-        """Remember where a dropped table lies."""
+    def _record_dropped(self, connection: sa.Connection, path: ObjectPath, table: Loaded) -> None:
+        """Record the location of a dropped table, and what distinguishes it from another table there."""
+        location = table.metadata.location
         connection.execute(sa.delete(_DROPPED).where(_DROPPED.c.location == location))
+        target = {"path": path.to_document(), "pointer": table.location, "uuid": str(table.metadata.table_uuid)}
         row = {"location": location, "catalog_name": self.settings.catalog_name, "since": time.time()}
-        connection.execute(sa.insert(_DROPPED).values(target=json.dumps(path.to_document()), **row))
+        connection.execute(sa.insert(_DROPPED).values(target=json.dumps(target, ensure_ascii=False), **row))
 
-    def dropped(self) -> list[tuple[str, ObjectPath, float]]:
+    def dropped(self) -> list[Dropped]:
         mine = sa.select(_DROPPED).where(_DROPPED.c.catalog_name == self.settings.catalog_name)
         with self._begin(read_only=True) as connection:
-            rows = connection.execute(mine).mappings().all()
-        return [(row["location"], ObjectPath.from_document(json.loads(row["target"])), row["since"]) for row in rows]
+            return [_dropped(row) for row in connection.execute(mine).mappings()]
+
+    def registered(self) -> dict[str, str]:
+        columns = (IcebergTables.catalog_name, IcebergTables.table_namespace, IcebergTables.table_name)
+        rows = sa.select(*columns, IcebergTables.metadata_location).where(self._is_table())
+        with self._begin(read_only=True) as connection:
+            return {".".join(name): str(place) for *name, place in connection.execute(rows)}
 
     def forget_dropped(self, location: str) -> None:
         with self._begin() as connection:
@@ -452,6 +521,14 @@ def _record(row: Any) -> Staged:
         row["since"],
         row["metadata_location"],
     )
+
+
+def _dropped(row: Any) -> Dropped:
+    found = json.loads(row["target"])
+    # A list, if it was dropped by an older version of twophase.
+    facts: dict[str, Any] = {"path": found} if isinstance(found, list) else found
+    path = ObjectPath.from_document(facts["path"])
+    return Dropped(path, row["location"], row["since"], facts.get("pointer"), facts.get("uuid"))
 
 
 def _dispose(engines: list[sa.Engine]) -> None:
@@ -470,9 +547,9 @@ def _make_directory(settings: Settings, file: str) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
-    connection.isolation_level = None  # BEGIN is ours, see below.
+    connection.isolation_level = None  # BEGIN is issued by `_begin_sqlite`.
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
-    # Readers and one writer go side by side; a file that cannot be written stays as it is.
+    # WAL: readers do not block the writer. A file that cannot be written stays as it is.
     try:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
@@ -481,6 +558,6 @@ def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # IMMEDIATE: a transaction that reads before it writes would else fail instead of wait.
+    # IMMEDIATE: otherwise a transaction that reads before it writes would fail instead of wait.
     read_only = connection.get_execution_options().get("twophase_read_only")
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

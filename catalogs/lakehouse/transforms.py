@@ -1,8 +1,7 @@
-"""Iceberg's transforms as Spark SQL, so that Spark's own writer can keep partitions apart, and sort.
+"""Iceberg's transforms as Spark SQL, with which Spark's own writer separates and sorts partitions.
 
-Only the *grouping* of partitions is made by these texts: the value of a file's partition is what PyIceberg's
-transform makes of its rows, and a file whose rows do not agree is refused. Instants are counted in UTC whatever the
-session's time zone is.
+These expressions only *group* the rows: the partition value of a file is computed from its rows by PyIceberg's
+transform, and a file whose rows do not agree is refused. Instants are counted in UTC, whatever the session's time zone.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ _HOUR = 3_600_000_000
 
 
 def partition_key(schema: IcebergSchema, spec: PartitionSpec) -> str | None:
-    """A text expression that differs between rows of different partitions.
+    """A string expression that differs between rows of different partitions.
 
     Returns
     -------
     str or None
-        None where Spark SQL cannot tell the partition (``bucket``).
+        None if Spark SQL cannot compute the partition (``bucket``).
     """
     parts = [_part(schema, field) for field in spec.fields]
     if any(part is None for part in parts):
         return None
-    # A hash, because a directory's name is bounded and knows no empty text; JSON keeps NULL and boundaries apart.
+    # A hash, as a directory's name is limited in length and cannot be empty; JSON keeps NULL and boundaries distinct.
     columns = ", ".join(f"coalesce('v' || {part}, 'n')" for part in parts)
     return f"sha2(to_json(array({columns})), 256)"
 
 
 def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
-    """What a transform makes of values of a type: as PyIceberg, which counts no years outside of 1 to 9999."""
+    """A transform as a function of values of a type: PyIceberg's, extended to years outside of 1 to 9999."""
     if not isinstance(transform, (YearTransform, MonthTransform)):
         return transform.transform(kind)
     per_day = 1 if isinstance(kind, DateType) else _DAY
@@ -62,7 +61,7 @@ def applied(transform: Transform[Any, Any], kind: Any) -> Callable[[Any], Any]:
 
 
 def _year_and_month(days: int) -> tuple[int, int]:
-    """Of a day since 1970, in the Gregorian calendar of all times: years here begin in March, and eras every 400."""
+    """Year and month of a day since 1970 (proleptic Gregorian), computed in eras of 400 years that begin in March."""
     era, day = divmod(days + 719_468, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     month = (5 * (day - (365 * year + year // 4 - year // 100)) + 2) // 153
@@ -70,12 +69,12 @@ def _year_and_month(days: int) -> tuple[int, int]:
 
 
 def comparable(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Values of a partition as something that equals itself: NaN does not."""
+    """Values of a partition in a form that equals itself, which NaN does not."""
     return tuple("NaN" if isinstance(value, float) and value != value else value for value in values)
 
 
 def sort_key(schema: IcebergSchema, source_id: int, transform: Transform[Any, Any]) -> str | None:
-    """An expression that sorts rows as a transform's values do; None where Spark SQL has none."""
+    """An expression that sorts rows like a transform's values; None if Spark SQL has none."""
     name = schema.find_column_name(source_id)
     if name is None:
         return None
@@ -121,7 +120,7 @@ def _part(schema: IcebergSchema, field: PartitionField) -> str | None:
 def _text(column: str, kind: object) -> str:
     if isinstance(kind, BinaryType):
         return f"hex({column})"
-    # A timestamp's own text depends on the session's time zone, and may mean two instants of one night.
+    # A timestamp's text depends on the session's time zone, and is ambiguous when clocks are set back.
     return _string(f"unix_micros({column})" if str(kind) == "timestamptz" else column)
 
 
@@ -135,17 +134,17 @@ def _truncated(column: str, kind: object, width: int) -> str:
     if isinstance(kind, BinaryType):
         return f"hex(substring({column}, 1, {width}))"
     if isinstance(kind, DecimalType):
-        # The width counts the last digit.
+        # The width is in units of the last digit.
         step = f"CAST('{Decimal(width).scaleb(-kind.scale):f}' AS DECIMAL({max(10, kind.scale)},{kind.scale}))"
         return _string(f"({column} - pmod({column}, {step}))")
-    # One step below the lowest number is still a number here.
+    # A wider type, as one step below the lowest number must not overflow.
     number = f"CAST({column} AS DECIMAL(20,0))" if isinstance(kind, LongType) else f"CAST({column} AS BIGINT)"
     return _string(f"({number} - pmod({number}, {width}))")
 
 
 def _days(column: str, kind: object) -> str:
     if isinstance(kind, (DateType, TimestampType)):
-        # A local time knows no zone on its way to a date.
+        # The cast of a local time to a date does not depend on a time zone.
         return f"datediff(CAST({column} AS DATE), DATE'1970-01-01')"
     return _floor(f"unix_micros({column})", _DAY)
 

@@ -1,11 +1,11 @@
-"""The write: rows to data files, by Spark's own writer where it can, and the files to Iceberg's rows of a manifest."""
+"""The write: rows to data files, with Spark's own writer if possible, and files to manifest entries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -15,12 +15,10 @@ from twophase.catalogs.lakehouse import sorting
 from twophase.catalogs.lakehouse.arrow_writing import ArrowWriter, file_schema
 from twophase.catalogs.lakehouse.footers import Registrar
 from twophase.catalogs.lakehouse.layout import remove_file
+from twophase.catalogs.lakehouse.member import Member
 from twophase.catalogs.lakehouse.transforms import partition_key
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.schema import Kind, to_iceberg
-
-if TYPE_CHECKING:
-    from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 
 _CODEC = "write.parquet.compression-codec"
 _DISTRIBUTION = "write.distribution-mode"
@@ -28,14 +26,14 @@ _TARGET_SIZE = "write.target-file-size-bytes"
 _THREADS = 8
 
 
-def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
-    """Write the rows, and tell the files that hold them; nothing of the data passes the driver.
+def write(member: Member, df: Any) -> list[DataFile]:
+    """Write the rows, and return the files; no rows pass through the driver.
 
     Parameters
     ----------
-    member : LakehouseParticipant
+    member : Member
     df : pyspark.sql.DataFrame or pyarrow.Table
-        A table of Arrow's: rows that the driver has anyway.
+        An Arrow table holds rows that the driver has anyway.
     """
     schema, properties = to_iceberg(member.schema), dict(member.properties)
     sort = None if isinstance(df, pa.Table) else sorting.keys(schema, member.sort_order)
@@ -72,12 +70,12 @@ def write(member: LakehouseParticipant, df: Any) -> list[DataFile]:
 
 
 def target_size(path: object, properties: Mapping[str, str]) -> int | None:
-    """Bytes of a file, where the table says so.
+    """Target size of a file in bytes, if the table sets one.
 
     Raises
     ------
     CatalogError
-        It is no number of bytes.
+        It is not a number of bytes.
     """
     said = properties.get(_TARGET_SIZE)
     if said is None:
@@ -87,15 +85,15 @@ def target_size(path: object, properties: Mapping[str, str]) -> int | None:
     return int(said)
 
 
-def _rows_of(member: LakehouseParticipant, df: Any, size: int) -> int:
-    """About how many rows a file of a size holds: as those of the table do, and before it has any, by their types."""
+def _rows_of(member: Member, df: Any, size: int) -> int:
+    """Estimate the rows of a file of a size: from the table's bytes per row, or, if it is empty, from the types."""
     total, rows = member.document["seen_size"] or (0, 0)
     width = total / rows if rows else member.catalog.environment.parquet_writer.row_width(df)
     return max(1, int(size / width))
 
 
-def _is_nested(member: LakehouseParticipant) -> bool:
-    """Whether there are lists or maps: Spark's writer gives no ids to what is in them."""
+def _is_nested(member: Member) -> bool:
+    """Return True if there are lists or maps, to whose elements Spark's writer does not assign ids."""
     return any(node.kind in (Kind.LIST, Kind.MAP) for node in member.schema.walk())
 
 
@@ -103,8 +101,8 @@ def _arrow_codec(codec: str) -> str:
     return "none" if codec == "uncompressed" else codec
 
 
-def _register(member: LakehouseParticipant, df: Any, registrar: Registrar) -> list[DataFile]:
-    """Read the footers of what Spark wrote; on the executors where there are many."""
+def _register(member: Member, df: Any, registrar: Registrar) -> list[DataFile]:
+    """Read the footers of the files that Spark wrote, on the executors if there are many."""
     files = member.lakehouse.files
     names = [entry.name for entry in data_entries(files.list(member.place.data))]
     locations = [join(member.place.data, name) for name in names if name.endswith(".parquet")]
@@ -121,7 +119,7 @@ def _register(member: LakehouseParticipant, df: Any, registrar: Registrar) -> li
 
 @dataclass(frozen=True)
 class RegisterAll:
-    """Registers the files of one task."""
+    """A function that registers the files of one task."""
 
     registrar: Registrar
 

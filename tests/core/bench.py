@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.testing.chaos import ChaosCatalog
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction
 
 ROWS = pa.table({"id": [1, 2]})
 DEFINITION = TableDefinition(ROWS.schema)
@@ -58,7 +58,7 @@ class Bench:
 
     def staged(self) -> list[str]:
         """What readers do not see, and nobody may forget."""
-        return [residue.location for catalog in self.catalogs.values() for residue in catalog.residues()]
+        return [leftover.location for catalog in self.catalogs.values() for leftover in catalog.leftovers()]
 
 
 def write(

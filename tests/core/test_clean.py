@@ -8,12 +8,12 @@ import pytest
 
 from tests.core.bench import DEFINITION, Bench, path, run_shape, stage, write
 from tests.core.test_transactions import in_doubt
-from twophase.clean import Cleaned, clean
 from twophase.errors import CatalogError, TimelineError
 from twophase.model import Purpose, WriteContext
-from twophase.states import TransactionState
-from twophase.tables import transactions
-from twophase.transactions import Transaction
+from twophase.protocol.states import TransactionState
+from twophase.timeline.tables import transactions
+from twophase.transactions.clean import Cleaned, clean
+from twophase.transactions.transaction import Transaction
 
 
 def cleaned(bench: Bench, *, dry_run: bool = False) -> list[Cleaned]:
@@ -42,8 +42,8 @@ def test_a_dry_run_lists_with_sizes_and_removes_nothing(bench: Bench) -> None:
     transaction_id = leave_something(bench)
     (found,) = cleaned(bench, dry_run=True)
     assert (found.removed, found.reason) == (False, None)
-    assert found.residue.transaction_id == transaction_id
-    assert found.residue.size > 0
+    assert found.leftover.transaction_id == transaction_id
+    assert found.leftover.size > 0
     assert bench.staged() != []
 
 
@@ -66,6 +66,7 @@ def test_what_ended_transactions_made_is_removed(bench: Bench) -> None:
     assert cleaned(bench) == []
 
 
+@pytest.mark.promise("clean", "what a live transaction stages is kept")
 def test_what_the_living_stage_is_kept(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
@@ -89,7 +90,7 @@ def test_the_dead_of_other_applications_are_listed_and_removed(bench: Bench) -> 
     del tx
 
     listed = cleaned(bench, dry_run=True)
-    assert {found.residue.transaction_id for found in listed} == {transaction_id}
+    assert {found.leftover.transaction_id for found in listed} == {transaction_id}
     assert [(found.removed, found.reason) for found in listed] == [(False, None)] * len(listed)
     assert bench.staged() != []
     cleaned(bench)
@@ -126,16 +127,16 @@ def test_what_another_timeline_s_transactions_made_is_listed_and_kept(bench: Ben
 def test_a_transaction_that_began_while_the_store_was_listed_is_kept(bench: Bench) -> None:
     catalog = bench.catalogs["one"]
     tx = bench.coordinator().begin()
-    listed = catalog.residues
+    listed = catalog.leftovers
 
     def slow_listing(**arguments: Any) -> Any:
         participant = stage(tx, catalog, "t")
         tx.begin_participant(participant)
         return listed(**arguments)
 
-    catalog.residues = slow_listing  # type: ignore[method-assign]
+    catalog.leftovers = slow_listing  # type: ignore[method-assign]
     (found,) = cleaned(bench)
-    catalog.residues = listed  # type: ignore[method-assign]
+    catalog.leftovers = listed  # type: ignore[method-assign]
     assert (found.removed, found.reason) == (False, "its transaction is INFLIGHT")
     assert bench.staged() != []
     tx.abort()
@@ -144,7 +145,7 @@ def test_a_transaction_that_began_while_the_store_was_listed_is_kept(bench: Benc
 def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(bench: Bench) -> None:
     tx = run_shape(bench, "several")
     orphan(bench, tx.id)
-    bench.catalogs["one"].faults.add("remove_residue", "error")
+    bench.catalogs["one"].faults.add("remove_leftover", "error")
     (found,) = cleaned(bench)
     assert (found.removed, found.failed) == (False, True)
     assert "ChaosError" in (found.reason or "")
@@ -194,6 +195,7 @@ def test_what_ended_long_ago_is_forgotten_but_for_how_it_ended(bench: Bench) -> 
     check_pruning(bench)
 
 
+@pytest.mark.promise("clean", "what a forgotten transaction made is removed, what an unknown one made is kept")
 def test_what_a_forgotten_transaction_made_is_removed_and_that_of_an_unknown_one_kept(bench: Bench) -> None:
     tx = run_shape(bench, "single")
     orphan(bench, tx.id)
@@ -201,7 +203,7 @@ def test_what_a_forgotten_transaction_made_is_removed_and_that_of_an_unknown_one
     age(bench, 40)
     assert bench.coordinator().prune() == 1
     kept, removed = sorted(cleaned(bench), key=lambda one: one.removed)
-    assert (removed.removed, removed.residue.transaction_id) == (True, tx.id)
+    assert (removed.removed, removed.leftover.transaction_id) == (True, tx.id)
     assert "not on this timeline" in (kept.reason or "")
 
 

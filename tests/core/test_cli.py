@@ -13,10 +13,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.core.bench import Bench, path, run_shape, write
+from tests.core.test_conflicts import in_thread, waits
 from tests.core.test_transactions import in_doubt
-from twophase import cli
-from twophase.coordinator import Coordinator
+from twophase.cli import commands
+from twophase.cli.statements import split
 from twophase.errors import TransactionInDoubt
+from twophase.model import Isolation
+from twophase.spark.routing.tokens import tokens
+from twophase.timeline.owners import clock
+from twophase.transactions.conflict_policy import WoundWait
+from twophase.transactions.coordinator import Coordinator
 
 
 @dataclass
@@ -34,10 +40,10 @@ class Handle:
 @pytest.fixture
 def run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command over the bench's catalogs instead of a Spark session's."""
-    monkeypatch.setattr(cli.Context, "session", lambda self: Handle(bench.coordinator("twophase"), bench.catalogs))
+    monkeypatch.setattr(commands.Context, "session", lambda self: Handle(bench.coordinator("twophase"), bench.catalogs))
 
     def invoke(*words: str) -> Result:
-        return CliRunner().invoke(cli.main, [*words, "--timeline", bench.url])
+        return CliRunner().invoke(commands.main, [*words, "--timeline", bench.url])
 
     return invoke
 
@@ -59,13 +65,47 @@ def test_the_timeline_lists_who_what_when_and_the_level(bench: Bench, run: Any) 
     for word in (tx.id, "COMPLETED", "ann etl", "one.default.t", "two.default.u"):
         assert word in result.stdout
     (row,) = document(run("timeline", "--output", "json"))["transactions"]
-    assert (row["id"], row["state"], row["level"]) == (tx.id, "COMPLETED", 2)
+    assert (row["id"], row["state"], row["level"]) == (tx.id, "COMPLETED", "REVERSIBLE")
     assert document(run("timeline", "--open", "--output", "json")) == {"transactions": []}
+
+
+def test_locks_lists_who_holds_what_and_who_waits_for_whom(bench: Bench, run: Any) -> None:
+    holder, waiting = [bench.coordinator(user=name).begin(Isolation.SNAPSHOT) for name in ("ann", "bob")]
+    assert "Nothing is locked." in run("locks").stdout
+    table = (bench.catalogs["one"], path("t"))
+    holder.lock(table, "append")
+    ended = in_thread(lambda: waiting.lock(table))
+    waits(bench.coordinator().timeline, waiting)
+    held, waits_for = document(run("locks", "--output", "json"))["locks"]
+    assert (held["transaction_id"], held["mode"], held["waiting_since"]) == (holder.id, "append", None)
+    assert (waits_for["transaction_id"], waits_for["waits_for"]) == (waiting.id, [holder.id])
+    text = run("locks").stdout
+    for word in ("one.default.t", "ann", "bob", holder.id, "waits since"):
+        assert word in text
+    text = run("show", waiting.id).stdout
+    for word in ("snapshot 0", "Waits for", f"for {holder.id}"):
+        assert word in text
+    assert document(run("show", holder.id, "--output", "json"))["locks"] == [held]
+    holder.abort()
+    assert ended() is None
+
+
+def test_show_and_timeline_tell_who_was_wounded_by_whom(bench: Bench, run: Any) -> None:
+    old, young = [bench.coordinator().begin(conflict=WoundWait(), first_begun=clock() - age) for age in (9, 1)]
+    table = (bench.catalogs["one"], path("t"))
+    young.lock(table)
+    old.lock(table)
+    assert f"wounded by {old.id}" in run("timeline").stdout
+    shown = run("show", young.id).stdout
+    for word in ("Wounded by", old.id, "needed table one.default.t"):
+        assert word in shown
+    assert document(run("show", young.id, "--output", "json"))["wounded_by"] == old.id
+    young.abort()
 
 
 def test_options_are_taken_before_a_command_and_behind_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*words: str) -> Any:
-        return document(CliRunner().invoke(cli.main, words))
+        return document(CliRunner().invoke(commands.main, words))
 
     tx = run_shape(bench, "single")
     nowhere = "sqlite:////nowhere/timeline.db"
@@ -103,7 +143,7 @@ def test_show_of_an_unknown_transaction_fails_with_words(bench: Bench, run: Any)
 
 
 def test_a_timeline_that_is_not_there_fails_with_words_on_stderr(run: Any) -> None:
-    result = CliRunner().invoke(cli.main, ["timeline", "--timeline", "sqlite:////nowhere/timeline.db"])
+    result = CliRunner().invoke(commands.main, ["timeline", "--timeline", "sqlite:////nowhere/timeline.db"])
     assert result.exit_code == 1
     assert "no timeline at /nowhere/timeline.db" in result.stderr.replace("\n", " ")
 
@@ -121,7 +161,7 @@ def test_recover_without_anything_dead_does_not_start_spark(
     bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_shape(bench, "single")
-    monkeypatch.setattr(cli.Context, "session", lambda _: pytest.fail("it started Spark"))
+    monkeypatch.setattr(commands.Context, "session", lambda _: pytest.fail("it started Spark"))
     assert run("recover").exit_code == 0
 
 
@@ -160,8 +200,8 @@ def test_clean_lists_in_a_dry_run_and_removes_without(bench: Bench, run: Any) ->
     write(tx, bench.catalogs["one"], "t")
     bench.catalogs["one"].faults.add("abort", "error", 1)
     tx.abort()
-    (residue,) = document(run("clean", "--dry-run", "--output", "json"))["residues"]
-    assert (residue["transaction_id"], residue["removed"]) == (tx.id, False)
+    (leftover,) = document(run("clean", "--dry-run", "--output", "json"))["leftovers"]
+    assert (leftover["transaction_id"], leftover["removed"]) == (tx.id, False)
     assert "would be removed" in run("clean", "--dry-run").stdout
     assert run("clean").exit_code == 0
     assert bench.staged() == []
@@ -170,10 +210,10 @@ def test_clean_lists_in_a_dry_run_and_removes_without(bench: Bench, run: Any) ->
 def test_doctor_tells_each_problem_with_what_to_do(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tx = in_doubt(bench)
 
-    def session(_: cli.Context) -> Any:
+    def session(_: commands.Context) -> Any:
         raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
 
-    monkeypatch.setattr(cli.Context, "session", session)
+    monkeypatch.setattr(commands.Context, "session", session)
     result = run("doctor", "--output", "json")
     assert result.exit_code == 1
     text = json.dumps(document(result))
@@ -182,10 +222,10 @@ def test_doctor_tells_each_problem_with_what_to_do(bench: Bench, run: Any, monke
 
 
 def test_errors_in_doubt_exit_with_three(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: cli.Context) -> Any:
+    def session(_: commands.Context) -> Any:
         raise TransactionInDoubt("It is not known.", transaction_id="app-1", hint="twophase recover app-1")
 
-    monkeypatch.setattr(cli.Context, "session", session)
+    monkeypatch.setattr(commands.Context, "session", session)
     result = run("sql", "-e", "SELECT 1", "--output", "json")
     assert result.exit_code == 3
     assert document(result)["error"]["transaction_id"] == "app-1"
@@ -199,12 +239,14 @@ def test_errors_in_doubt_exit_with_three(bench: Bench, run: Any, monkeypatch: py
         (["timeline", "--output", "json", "--nosuch"], "NoSuchOption", "--nosuch"),
         (["timeline", "--output", "json", "--conf", "novalue"], "BadParameter", "key=value"),
         (["show", "--output", "json"], "MissingParameter", "ID"),
-        (["sql", "--output", "json"], "MissingParameter", "-e"),
+        (["sql", "--output", "json"], "UsageError", "-e or --file"),
+        (["sql", "--wait", "1s", "-e", "SELECT 1", "--output", "json"], "UsageError", "--wait belongs to --together"),
+        (["sql", "--together", "--isolation", "x", "-e", "SELECT 1", "--output", "json"], "BadParameter", "snapshot"),
         (["nosuch", "--output", "json"], "", "No such command"),
     ],
 )
 def test_wrong_usage_is_json_where_json_was_asked_for(words: list[str], kind: str, said: str) -> None:
-    result = CliRunner().invoke(cli.main, words)
+    result = CliRunner().invoke(commands.main, words)
     assert result.exit_code == 2
     error = document(result)["error"]
     assert said in error["message"]
@@ -214,22 +256,22 @@ def test_wrong_usage_is_json_where_json_was_asked_for(words: list[str], kind: st
 
 
 def test_wrong_usage_is_told_to_people_on_stderr() -> None:
-    result = CliRunner().invoke(cli.main, ["recover", "--assume", "committed"])
+    result = CliRunner().invoke(commands.main, ["recover", "--assume", "committed"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--assume needs the ID" in result.stderr
 
 
 def test_help_is_no_error_whatever_the_output() -> None:
-    result = CliRunner().invoke(cli.main, ["sql", "--output", "json", "--help"])
+    result = CliRunner().invoke(commands.main, ["sql", "--output", "json", "--help"])
     assert result.exit_code == 0
     assert "those before it stay" in " ".join(result.stdout.split())
 
 
 def test_an_interrupt_makes_one_json_document(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: cli.Context) -> Any:
+    def session(_: commands.Context) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.Context, "session", session)
+    monkeypatch.setattr(commands.Context, "session", session)
     result = run("clean", "--output", "json")
     assert result.exit_code == 1
     assert document(result)["error"]["kind"] == "KeyboardInterrupt"
@@ -247,14 +289,14 @@ def test_an_error_that_looks_like_markup_is_shown_as_it_is(bench: Bench, run: An
 def test_what_clean_could_not_remove_is_listed_beside_what_it_removed(bench: Bench, run: Any) -> None:
     catalog = bench.catalogs["one"]
     catalog.faults.add("abort", "error")
-    catalog.faults.add("remove_residue", "error", 1)
+    catalog.faults.add("remove_leftover", "error", 1)
     for name in ("t", "u"):
         tx = bench.coordinator().begin()
         write(tx, catalog, name)
         tx.abort()
     result = run("clean", "--output", "json")
     assert result.exit_code == 1
-    assert sorted(residue["removed"] for residue in document(result)["residues"]) == [False, True]
+    assert sorted(leftover["removed"] for leftover in document(result)["leftovers"]) == [False, True]
 
 
 def test_a_configuration_of_the_wrong_form_is_wrong_usage(run: Any) -> None:
@@ -280,11 +322,45 @@ def test_recover_tells_also_of_those_that_attaching_recovered(
 ) -> None:
     transaction_id = abandon(bench)
 
-    def session(_: cli.Context) -> Handle:
+    def session(_: commands.Context) -> Handle:
         coordinator = bench.coordinator()
         coordinator.recover()
         return Handle(coordinator, dict(bench.catalogs))
 
-    monkeypatch.setattr(cli.Context, "session", session)
+    monkeypatch.setattr(commands.Context, "session", session)
     (recovered,) = document(run("recover", "--output", "json"))["recovered"]
     assert (recovered["id"], recovered["found"], recovered["state"]) == (transaction_id, "INFLIGHT", "ROLLED_BACK")
+
+
+def parses(script: str) -> bool:
+    """Like a parser of scripts: each BEGIN, IF and LOOP has an END."""
+    words = [token.word for token in tokens(script)]
+    return 2 * words.count("END") == 2 * words.count("BEGIN") + words.count("IF") + words.count("LOOP")
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("", []),
+        (" ; -- nothing ;\n;", []),
+        ("SELECT 1", ["SELECT 1"]),
+        ("SELECT 1;\n-- two; or three\nSELECT ';' ;", ["SELECT 1", "SELECT ';' "]),
+        (
+            "BEGIN TRANSACTION; INSERT INTO a SELECT 1; COMMIT;",
+            ["BEGIN TRANSACTION", "INSERT INTO a SELECT 1", "COMMIT"],
+        ),
+        ("begin work; rollback", ["begin work", "rollback"]),
+        ("BEGIN; COMMIT", ["BEGIN", "COMMIT"]),
+        ("BEGIN SELECT 1; SELECT 2; END; SELECT 3", ["BEGIN SELECT 1; SELECT 2; END", "SELECT 3"]),
+        (
+            "BEGIN ATOMIC IF true THEN SELECT 'END;'; END IF; BEGIN SELECT 2; END; END; COMMIT",
+            ["BEGIN ATOMIC IF true THEN SELECT 'END;'; END IF; BEGIN SELECT 2; END; END", "COMMIT"],
+        ),
+        ("BEGIN transaction: LOOP SELECT 1; END LOOP; END; SELECT 2", None),
+        ("SELECT 1; BEGIN SELECT 2; SELECT 3", ["SELECT 1", "BEGIN SELECT 2; SELECT 3"]),
+        ('SELECT `a;b`; SELECT "c\\";d"', ["SELECT `a;b`", 'SELECT "c\\";d"']),
+    ],
+)
+def test_a_file_is_split_into_statements_and_scripts(text: str, statements: list[str] | None) -> None:
+    expected = [text.rpartition(";")[0], "SELECT 2"] if statements is None else statements
+    assert [found.strip() for found in split(text, parses)] == [found.strip() for found in expected]

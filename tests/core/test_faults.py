@@ -8,7 +8,7 @@ from tests.core.bench import SHAPES, Bench, child, path, recover_in, run_shape, 
 from twophase import failpoints
 from twophase.errors import TransactionInDoubt, TwoPhaseError
 from twophase.failpoints import EXIT_CODE, FailpointError
-from twophase.states import TransactionState
+from twophase.protocol.states import TransactionState
 
 #: Steps of a live transaction; those of a recovery stand below.
 LIVE = [
@@ -27,7 +27,9 @@ LIVE = [
 ]
 RECOVERY = ["core.take_over", "core.record_rolled_back", "core.abort", "core.outcome", "core.record_finished"]
 #: Reached only when a store refuses or does not answer, or time passes: tested by name elsewhere in this folder.
-ELSEWHERE = {"core.compensate", "core.record_in_doubt", "core.heartbeat"}
+ELSEWHERE = {"core.compensate", "core.record_in_doubt", "core.heartbeat", "core.record_snapshot"}
+#: Of named savepoints: tried by ``tests/hive/test_named_savepoints.py`` and the crash matrices' scenarios of a restore.
+ELSEWHERE |= {"core.record_savepoint", "core.keep", "core.forget_kept"}
 
 shapes = pytest.mark.parametrize("shape", SHAPES)
 

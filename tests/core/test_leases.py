@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from tests.core.bench import ROWS, Bench, child, path, report_in, run_shape, stage, write
-from twophase import engines, failpoints, liveness, transactions
-from twophase.coordinator import Coordinator
+from twophase import failpoints
 from twophase.errors import LeaseLostError, TransactionAborted, TwoPhaseError
-from twophase.liveness import Owner, this_process
-from twophase.records import TransactionRecord
-from twophase.states import TransactionState
+from twophase.protocol.states import TransactionState
+from twophase.timeline import engines, owners
+from twophase.timeline.owners import Lease, Owner, this_process
+from twophase.timeline.records import TransactionRecord
+from twophase.transactions import lifecycle
+from twophase.transactions.coordinator import Coordinator
 
 LEASE = 1.0
 
@@ -81,6 +83,7 @@ def wait_for_silence(coordinator: Coordinator) -> None:
     wait_until(lambda: only(coordinator).is_dead(coordinator.timeline.now()))
 
 
+@pytest.mark.promise("leases", "a driver that lost its lease cannot publish")
 @pytest.mark.parametrize("step", ["core.begin", "core.write", "core.prepare", "core.record_committing"])
 def test_a_zombie_that_lost_its_lease_cannot_publish(bench: Bench, sleeper: Callable[..., Sleeper], step: str) -> None:
     zombie = sleeper(step)
@@ -133,6 +136,7 @@ def test_a_killed_process_is_recovered_without_waiting_for_its_lease(
     assert recovered.state is TransactionState.ROLLED_BACK
 
 
+@pytest.mark.promise("leases", "a live transaction is never recovered by others, however long it takes")
 def test_a_live_transaction_is_never_recovered_however_long_it_takes(bench: Bench) -> None:
     coordinator = bench.coordinator(lease_seconds=0.4)
     tx = coordinator.begin()
@@ -202,6 +206,7 @@ def test_a_writer_whose_publish_was_taken_back_before_its_end_is_told_so(
 # -- the clock --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("leases", "a clock that is set takes no live transaction from a process of this machine")
 @pytest.mark.parametrize("step", [-7200.0, 7200.0])
 def test_a_clock_that_is_set_takes_no_live_transaction_from_a_process_of_this_machine(
     bench: Bench, step: float, monkeypatch: pytest.MonkeyPatch
@@ -218,6 +223,7 @@ def test_a_clock_that_is_set_takes_no_live_transaction_from_a_process_of_this_ma
     assert bench.tables() == ["one.t"]
 
 
+@pytest.mark.promise("leases", "a clock that is set back keeps no table for a dead one")
 def test_a_clock_that_is_set_back_keeps_no_table_for_one_that_is_dead(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +258,7 @@ def execute(coordinator: Coordinator, statement: str) -> None:
 forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
+@pytest.mark.promise("contexts", "a forked child changes nothing of its parent's transaction")
 @forks
 @pytest.mark.parametrize("way", ["abort", "commit", "statement", "close", "collected"])
 def test_a_forked_child_changes_nothing_of_its_parent_s_transaction(bench: Bench, way: str) -> None:
@@ -262,7 +269,7 @@ def test_a_forked_child_changes_nothing_of_its_parent_s_transaction(bench: Bench
     taken, forked = threading.Event(), threading.Event()
 
     def hold_locks() -> None:
-        with coordinator._heartbeat._changed, liveness._held_lock, tx._lock:
+        with coordinator._heartbeat._changed, owners._held_lock, tx._life.lock:
             taken.set()
             assert forked.wait(60)
 
@@ -335,7 +342,7 @@ def test_an_interrupt_while_a_transaction_is_recorded_leaves_it_to_be_rolled_bac
     if where == "heartbeat":
         monkeypatch.setattr(coordinator._heartbeat, "add", interrupt)
     else:
-        monkeypatch.setattr(transactions, "weakref", SimpleNamespace(finalize=interrupt))
+        monkeypatch.setattr(lifecycle, "weakref", SimpleNamespace(finalize=interrupt))
     with pytest.raises(KeyboardInterrupt) as caught:
         stage(tx, bench.catalogs["one"], "t")
     monkeypatch.undo()
@@ -392,7 +399,48 @@ def test_a_lease_lost_to_another_process_fences_every_write(bench: Bench) -> Non
 def _stolen(coordinator: Coordinator, transaction_id: str) -> Any:
     tx = coordinator.find(transaction_id)
     assert tx is not None
-    return tx._lease
+    return tx._life.lease
+
+
+def test_an_owner_that_goes_on_after_an_interrupt_is_not_taken_for_dead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right after IN_DOUBT was recorded, with which a lease is given up."""
+    coordinator, other = bench.coordinator(), bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    faults, record = bench.catalogs["one"].faults, coordinator.timeline.record
+    faults.add("publish", "error", 1)
+    faults.add("outcome", "error")
+    recovered: list[Any] = []
+
+    def interrupted(lease: Lease, state: TransactionState, **facts: Any) -> None:
+        record(lease, state, **facts)
+        if state is TransactionState.IN_DOUBT:
+            faults.clear()
+            failpoints.arm("core.outcome", lambda _: recovered.extend(other.recover()), nth=1)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(coordinator.timeline, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tx.commit()
+    assert failpoints.reached()["core.outcome"] >= 1
+    assert recovered == []
+    assert tx.state is TransactionState.ROLLED_BACK
+
+
+def test_a_lease_that_was_given_up_and_taken_up_again_is_not_taken_over(bench: Bench) -> None:
+    coordinator, other = bench.coordinator(), bench.coordinator()
+    tx = coordinator.begin()
+    write(tx, bench.catalogs["one"], "t")
+    lease = _stolen(coordinator, tx.id)
+    coordinator.timeline.give_up(lease)
+    found = other.timeline.transaction(tx.id)
+    assert found is not None
+    coordinator.timeline.renew(lease)
+    assert other.timeline.take_over(found, this_process(), 60) is None
+    tx.commit()
+    assert bench.tables() == ["one.t"]
 
 
 def test_only_one_of_many_recoveries_takes_a_transaction(bench: Bench) -> None:
@@ -492,7 +540,7 @@ def test_a_process_that_cannot_be_seen_from_here_is_not_taken_for_gone() -> None
 _JUDGE = """
 import os, sys
 import psutil
-from twophase.liveness import Owner, this_process
+from twophase.timeline.owners import Owner, this_process
 here = this_process()
 owner = Owner(here.host, here.boot_id, int(sys.argv[1]), sys.argv[2])
 if len(sys.argv) > 3:
@@ -536,7 +584,7 @@ def test_a_killed_child_is_gone_before_its_parent_asked_for_it(tmp_path: Path) -
     pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
     try:
         me = this_process()
-        from twophase.liveness import _started
+        from twophase.timeline.owners import _started
 
         owner = Owner(me.host, me.boot_id, pid, _started(pid) or "")
         assert not owner.is_gone()

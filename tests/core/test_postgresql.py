@@ -20,8 +20,8 @@ from tests.core.test_leases import wait_until
 from tests.core.test_timeline import begin, check_upgrade
 from tests.servers import Server
 from twophase.failpoints import EXIT_CODE
-from twophase.states import TransactionState
-from twophase.timeline import Timeline
+from twophase.protocol.states import TransactionState
+from twophase.timeline.timeline import Timeline
 
 
 @pytest.fixture

@@ -11,11 +11,14 @@ import pytest
 
 from tests.core.bench import Bench, write
 from tests.core.test_transactions import in_doubt
+from twophase.catalogs.jdbc import options as jdbc
+from twophase.catalogs.lakehouse import options as lakehouse
 from twophase.errors import TransactionInDoubt
 from twophase.hooks import JobStatusHook
 from twophase.hooks.statement import Statement
-from twophase.records import describe_error
 from twophase.redaction import is_secret, logger, redact
+from twophase.timeline import engines
+from twophase.timeline.records import describe_error
 
 SECRET = "hunter2"
 
@@ -90,7 +93,7 @@ def test_an_error_that_is_written_down_holds_no_secret(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Table lake.sales.daily exists already.",
+        "Table lake.sales.daily already exists.",
         "Cannot write the timeline sqlite:////tmp/x@y/timeline.db: disk I/O error.",
         "cannot reach hdfs://namenode:8020/warehouse/t",
         "Duplicate entry: Key (id)=(5) already exists",
@@ -173,6 +176,7 @@ def boom(*_: object) -> None:
     raise RuntimeError("cannot reach postgresql://ann:hunter2@host/db")
 
 
+@pytest.mark.promise("secrets", "the log holds no secret")
 def test_an_outcome_that_could_not_be_learned_is_logged_without_its_secrets(
     bench: Bench, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +214,14 @@ def test_a_hook_that_fails_is_logged_with_its_stack_trace_and_without_its_secret
     assert "Broken failed in on_created" in log.getvalue()
     assert "in boom" in log.getvalue()
     assert SECRET not in log.getvalue()
+
+
+@pytest.mark.parametrize("password", ["p@hunter2", "p?hunter2", "p#@hunter2", "hunter2"])
+def test_no_part_of_a_password_is_in_the_url_of_a_message(password: str) -> None:
+    url = f"postgresql+psycopg://ann:{password}@host/d"
+    assert SECRET not in engines.shown(engines.parsed(url))
+    assert SECRET not in jdbc.read("c", {"url": url}).display_url
+    assert SECRET not in lakehouse.read("c", {"uri": url, "warehouse": "/w"}, "").display_uri
 
 
 def test_a_text_that_cannot_be_made_is_no_error_of_the_one_who_logs(log: io.StringIO) -> None:

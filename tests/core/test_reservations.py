@@ -20,12 +20,12 @@ from twophase.catalog import TwoPhaseCatalogTable
 from twophase.errors import TransactionAborted, WriteConflictError
 from twophase.failpoints import EXIT_CODE
 from twophase.hooks.interrupts import deferred_interrupts
-from twophase.model import Purpose
-from twophase.reservations import MANY_PARTS, WHOLE_TABLE, Mode, Reservation
-from twophase.states import TransactionState
+from twophase.model import Isolation, Purpose
+from twophase.protocol.states import TransactionState
 from twophase.testing._participant import ChaosTable
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
+from twophase.timeline.reservations import MANY_PARTS, WHOLE_TABLE, Mode, Reservation
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.transaction import Transaction
 
 APPEND = Reservation(Mode.APPEND)
 OVERWRITE = Purpose.CREATE_OR_REPLACE_TABLE_AS
@@ -142,6 +142,31 @@ def test_writes_of_parts_that_do_not_meet_share_a_table(timeline: Timeline) -> N
     assert timeline.reserve(third, "hive", path("t"), Reservation(scope=frozenset())) is None
     held = {f"app-{n}": Reservation(scope=scope) for n, scope in enumerate([parts[0], parts[1], frozenset()])}
     assert timeline.holders("hive", path("t")) == held
+
+
+def test_several_tables_are_reserved_up_to_the_first_that_another_keeps(timeline: Timeline) -> None:
+    first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
+    assert timeline.reserve(first, "hive", path("c")) is None
+    wanted = [("hive", path(name), WHOLE_TABLE) for name in "abcd"]
+    assert timeline.reserve_all(second, wanted) == (2, "app-1")
+    assert [list(timeline.holders("hive", path(name))) for name in "abcd"] == [["app-2"], ["app-2"], ["app-1"], []]
+    timeline.finish(first)
+    assert timeline.reserve_all(second, wanted[2:]) == (2, None)
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+def test_a_commit_reserves_all_its_tables_in_one_step(bench: Bench, isolation: Isolation) -> None:
+    for number in range(10):
+        with_rows(bench, f"r{number}")
+    tx = bench.coordinator().begin(isolation)
+    for number in range(10):
+        tx.note_read(bench.catalogs["one"], path(f"r{number}"), bench.catalogs["one"].table_version(path(f"r{number}")))
+    append(tx, bench, "a", 3)
+    append(tx, bench, "b", 4)
+    failpoints.arm("core.reserve", lambda _: None)
+    tx.commit()
+    assert failpoints.reached()["core.reserve"] == 1
+    failpoints.disarm()
 
 
 @pytest.mark.parametrize("mode", [Mode.WRITE, Mode.APPEND])
@@ -267,12 +292,16 @@ def test_an_append_that_waited_goes_on_top_and_an_overwrite_of_what_was_there_is
     overwrite(overwriting, bench, "a", 9)
     holder = Publishing(bench)
     for tx in (appending, overwriting):
-        tx._coordinator = waits(bench, holder)
+        tx._life.coordinator = waits(bench, holder)
     raised = at_once(appending.commit, overwriting.commit)
     assert ids(bench, "a") == [7, 8]
     assert [type(error) for error in raised] == [WriteConflictError]
 
 
+@pytest.mark.promise(
+    "conflicts",
+    "a write waits for a publish of its table only as long as `spark.twophase.wait`, and names the holder",
+)
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, OVERWRITE])
 def test_a_write_waits_only_so_long_and_names_the_holder(bench: Bench, purpose: Purpose) -> None:
     tx = bench.coordinator(wait_seconds=0.2).begin()
@@ -295,7 +324,8 @@ def test_without_patience_a_statement_is_refused_before_its_job_and_leaves_no_ro
     holder.go()
 
 
-def test_a_signal_ends_the_waiting(bench: Bench) -> None:
+@pytest.mark.promise("conflicts", "a signal ends the waiting for another writer")
+def test_a_signal_ends_the_waiting(bench: Bench, pythons_own_handler: None) -> None:
     tx = bench.coordinator(wait_seconds=3600.0).begin()
     append(tx, bench, "a", 8)
     holder = Publishing(bench)
@@ -310,6 +340,7 @@ def test_a_signal_ends_the_waiting(bench: Bench) -> None:
 # -- transactions in each other's way ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("reservations", "of crossed overwrites one always gets through")
 @pytest.mark.parametrize("together", [True, False])
 def test_of_crossed_overwrites_one_gets_through(bench: Bench, together: bool) -> None:
     one, other = (bench.coordinator().begin() for _ in range(2))
@@ -324,6 +355,7 @@ def test_of_crossed_overwrites_one_gets_through(bench: Bench, together: bool) ->
     assert bench.staged() == []
 
 
+@pytest.mark.promise("reservations", "of crossed inserts both get through")
 def test_of_crossed_inserts_both_get_through(bench: Bench) -> None:
     one, other = (bench.coordinator().begin() for _ in range(2))
     for tx, names, number in ((one, "ab", 3), (other, "ba", 4)):
@@ -333,6 +365,7 @@ def test_of_crossed_inserts_both_get_through(bench: Bench) -> None:
     assert (ids(bench, "a"), ids(bench, "b")) == ([1, 2, 3, 4], [1, 2, 3, 4])
 
 
+@pytest.mark.promise("reservations", "a long transaction does not prevent others from writing its tables")
 def test_a_long_transaction_keeps_nobody_from_writing_its_tables(bench: Bench) -> None:
     coordinator = bench.coordinator(wait_seconds=0.0)
     appending, overwriting = coordinator.begin(), coordinator.begin()
@@ -419,6 +452,7 @@ def die(bench: Bench, step: str, shape: str = "single", name: str = "theirs") ->
     assert process.exitcode == EXIT_CODE
 
 
+@pytest.mark.promise("reservations", "an undecided transaction of a dead process is rolled back by whoever meets it")
 def test_whoever_meets_what_a_dead_process_has_not_decided_rolls_it_back(bench: Bench) -> None:
     die(bench, "core.reserve")
     tx = bench.coordinator(name="ours").begin()
@@ -428,6 +462,7 @@ def test_whoever_meets_what_a_dead_process_has_not_decided_rolls_it_back(bench: 
     assert bench.staged() == []
 
 
+@pytest.mark.promise("reservations", "a decided transaction of a dead process is completed by whoever meets it")
 def test_whoever_meets_what_a_dead_process_has_decided_carries_it_on(bench: Bench) -> None:
     die(bench, "core.publish", "several")
     assert (bench.tables(), len(bench.staged())) == (["one.a", "one.b", "one.t"], 1)

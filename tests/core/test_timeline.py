@@ -12,16 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from tests.core.bench import child, path
-from twophase import placing, tables
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
-from twophase.liveness import this_process
 from twophase.model import Level, Purpose
-from twophase.records import ParticipantRecord, describe_error
-from twophase.reservations import WHOLE_TABLE, Mode, Reservation
+from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.spark import options
-from twophase.states import ParticipantState, TransactionState
-from twophase.tables import path_text, target_key
-from twophase.timeline import Timeline
+from twophase.timeline import sqlite_files, tables
+from twophase.timeline.owners import this_process
+from twophase.timeline.records import ParticipantRecord, describe_error
+from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
+from twophase.timeline.tables import path_text, target_key
+from twophase.timeline.timeline import Timeline
 
 
 @pytest.fixture
@@ -321,6 +321,7 @@ def test_a_secret_in_a_url_is_neither_shown_nor_in_a_suggested_command(file: Pat
 # -- no secrets -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("secrets", "an error on the timeline holds no secret")
 @pytest.mark.parametrize(
     "text",
     [
@@ -370,7 +371,7 @@ def test_one_that_is_there_keeps_its_mode(file: Path, timeline: Timeline) -> Non
 
 def test_another_user_is_told_how_to_share_it(file: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     timeline.close()
-    monkeypatch.setattr(placing.os, "access", lambda *_: False)  # As root everything may be written.
+    monkeypatch.setattr(sqlite_files.os, "access", lambda *_: False)  # As root everything may be written.
     told = refuse(f"sqlite:///{file}")
     assert "may not write it" in told
     assert "chgrp" in told
@@ -395,9 +396,9 @@ def test_a_network_file_system_is_known_by_its_mount(
         "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
         f"30 22 0:44 / {str(place).replace(' ', chr(92) + '040')} rw shared:2 - {kind} server:/export rw\n"
     )
-    monkeypatch.setattr(placing, "_MOUNTS", mounts)
-    assert placing.network_file_system(place / "new" / "timeline.db") == found
-    assert placing.network_file_system(tmp_path / "timeline.db") is None
+    monkeypatch.setattr(sqlite_files, "_MOUNTS", mounts)
+    assert sqlite_files.network_file_system(place / "new" / "timeline.db") == found
+    assert sqlite_files.network_file_system(tmp_path / "timeline.db") is None
     Timeline(f"sqlite:///{place}/timeline.db").close()
     assert ("network file system" in caplog.text) == (found is not None)
     if found:

@@ -13,7 +13,6 @@ import pytest
 from tests.core.bench import DEFINITION, ROWS, Bench, child, path, report_in, run_shape, run_shape_in, stage, write
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
-from twophase.coordinator import Coordinator
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
@@ -24,12 +23,13 @@ from twophase.errors import (
     TransactionInDoubt,
     WriteConflictError,
 )
-from twophase.identifiers import coordinator_name, coordinator_of, new_transaction_id
 from twophase.model import Level, ObjectPath, Purpose
-from twophase.records import TransactionRecord
-from twophase.states import ParticipantState, TransactionState
+from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.testing.chaos import ChaosCatalog, ChaosError
-from twophase.transactions import Transaction
+from twophase.timeline.ids import coordinator_name, coordinator_of, new_transaction_id
+from twophase.timeline.records import TransactionRecord
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction
 
 MORE = pa.table({"id": [3]})
 
@@ -89,12 +89,12 @@ def test_a_single_publish_reaches_level_three_and_several_reach_two(bench: Bench
     write(several, bench.catalogs["one"], "v")
     write(several, bench.catalogs["two"], "w")
     assert (single.level, single.level_reasons) == (Level.ATOMIC, [])
-    assert several.level is Level.UNDONE
+    assert several.level is Level.REVERSIBLE
     assert several.level_reasons == ["several publishes, one after the other"]
     single.commit()
     several.commit()
     assert recorded(coordinator, single).level is Level.ATOMIC
-    assert recorded(coordinator, several).level is Level.UNDONE
+    assert recorded(coordinator, several).level is Level.REVERSIBLE
 
 
 def test_tables_of_one_store_are_published_in_one_step_at_level_three(bench: Bench) -> None:
@@ -112,7 +112,7 @@ def test_a_level_below_three_says_why(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     participant = stage(tx, bench.catalogs["one"], "t")
     participant.document |= {"level": 2, "level_reason": "files are moved one by one"}
-    assert tx.level is Level.UNDONE
+    assert tx.level is Level.REVERSIBLE
     assert tx.level_reasons == ["one.default.t: files are moved one by one"]
     tx.abort()
 
@@ -401,7 +401,7 @@ def test_one_store_that_cannot_undo_is_published_last_whatever_its_name(bench: B
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
     write(tx, bench.catalogs["two"], "t")
-    assert tx.level is Level.UNDONE
+    assert tx.level is Level.REVERSIBLE
     outsider(bench, refused, "t")
     with pytest.raises(WriteConflictError):
         tx.commit()
@@ -424,7 +424,7 @@ def half(bench: Bench) -> Transaction:
 
 def test_two_stores_that_cannot_undo_are_level_one_and_the_reason_names_them(bench: Bench) -> None:
     tx = half(bench)
-    assert tx.level is recorded(bench.coordinator(), tx).level is Level.NONE
+    assert tx.level is recorded(bench.coordinator(), tx).level is Level.BEST_EFFORT
     assert "cannot be undone" in tx.level_reasons[-1]
     assert tx.level_reasons[-1].endswith("one.default.t, two.default.u")
 
@@ -496,9 +496,9 @@ def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
 # -- in doubt ---------------------------------------------------------------------------------------------------------
 
 
-def in_doubt(bench: Bench, reply: str = "lost_reply") -> Transaction:
+def in_doubt(bench: Bench, reply: str = "lost_reply", **arguments: Any) -> Transaction:
     """A transaction that was published, or not, while its store no longer answers."""
-    tx = bench.coordinator().begin()
+    tx = bench.coordinator(**arguments).begin()
     write(tx, bench.catalogs["one"], "t")
     bench.catalogs["one"].faults.add("publish", reply, 1)
     bench.catalogs["one"].faults.add("outcome", "error")
@@ -552,7 +552,7 @@ def test_a_doubt_is_resolved_when_the_store_answers_again(bench: Bench) -> None:
     tx = in_doubt(bench)
     coordinator = bench.coordinator()
     (still,) = coordinator.recover()
-    assert (still.state, still.doubtful) == (TransactionState.IN_DOUBT, ("one.default.t",))
+    assert (still.state, still.unknown) == (TransactionState.IN_DOUBT, ("one.default.t",))
     bench.catalogs["one"].faults.clear()
     (resolved,) = coordinator.recover()
     assert (resolved.transaction_id, resolved.state) == (tx.id, TransactionState.COMPLETED)
@@ -590,6 +590,27 @@ def test_a_transaction_over_a_catalog_that_is_not_configured_here_stays_as_it_is
     assert (left.state, "one" in (left.note or "")) == (TransactionState.INFLIGHT, True)
     bench.catalogs["one"] = catalog
     assert [r.state for r in bench.coordinator().recover()] == [TransactionState.ROLLED_BACK]
+
+
+def test_a_refusal_that_could_not_be_recorded_undoes_nothing(bench: Bench) -> None:
+    """Another process that takes the transaction over does not know of it, and publishes the rest."""
+    publishes = bench.catalogs["two"].faults
+    for attempt in (1, 2, 3):
+        publishes.add("publish", "error", attempt)
+    failed: list[str] = []
+
+    def fail_once(name: str) -> None:
+        if len(publishes.happened) == 3 and not failed:
+            failed.append(name)
+            raise ConnectionError("the timeline is away")
+
+    failpoints.arm("core.save_participant", fail_once)
+    with pytest.raises(TimelineError) as caught:
+        run_shape(bench, "several")
+    assert failed
+    assert failpoints.reached()["core.compensate"] == 0
+    assert "COMPLETED" in "".join(caught.value.__notes__)
+    assert bench.tables() == ["one.t", "two.u"]
 
 
 # -- interrupts -------------------------------------------------------------------------------------------------------

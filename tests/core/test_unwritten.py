@@ -13,8 +13,8 @@ from twophase import failpoints
 from twophase.errors import TransactionAborted, TransactionInDoubt, TwoPhaseError, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Purpose
-from twophase.states import TransactionState
-from twophase.transactions import Transaction
+from twophase.protocol.states import TransactionState
+from twophase.transactions.transaction import Transaction
 
 MORE = pa.table({"id": [3]})
 
@@ -135,6 +135,7 @@ def test_a_statement_without_rows_is_published_when_it_says_so(bench: Bench) -> 
 # -- two statements on one table at once -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("blocks", "of two concurrent statements of one transaction on one table the second is refused")
 @pytest.mark.parametrize("step", ["core.begin", "core.write"])
 def test_a_statement_on_a_table_that_another_one_still_writes_is_refused_and_both_go_on(
     bench: Bench, step: str
@@ -234,7 +235,7 @@ def test_an_abort_after_a_commit_that_was_cut_off_leaves_the_outcome_to_recovery
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tx, "_conclude", interrupted)
+    monkeypatch.setattr(tx._ending, "_conclude", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tx.commit()
     tx.abort()

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from twophase import actions, protocol
-from twophase.actions import Plan, Reply, Unit, Verdict
 from twophase.errors import LeaseLostError, TimelineError, WriteConflictError
 from twophase.model import Outcome
-from twophase.states import TransactionState
+from twophase.protocol import actions, machine
+from twophase.protocol.actions import Plan, Reply, Unit, Verdict
+from twophase.protocol.states import TransactionState
 
 #: What may happen at a step. "crash" ends the process; "interrupt" is Ctrl-C.
 KINDS = ("error", "error_after", "interrupt", "interrupt_after", "crash", "crash_after")
@@ -75,8 +75,8 @@ class Process:
         self.faults = dict(faults or {})
         self.steps = 0
 
-    def run(self, steps: protocol.Protocol) -> Verdict:
-        """To the end, as :class:`twophase.driver.Driver` does."""
+    def run(self, steps: machine.Protocol) -> Verdict:
+        """To the end, as :class:`twophase.transactions.driver.Driver` does."""
         walk = self.walk(steps)
         while True:
             try:
@@ -84,7 +84,7 @@ class Process:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
-    def walk(self, steps: protocol.Protocol) -> Iterator[actions.Action]:
+    def walk(self, steps: machine.Protocol) -> Iterator[actions.Action]:
         """Step by step; what was just performed is yielded."""
         reply: Any = None
         error: BaseException | None = None
@@ -117,7 +117,7 @@ class Process:
         if kind in ("crash", "crash_after"):
             raise Crash
         interrupted = (kind or "").startswith("interrupt")
-        if isinstance(action, actions.Publish | actions.Abort | actions.Tidy | actions.Compensate):
+        if isinstance(action, actions.Publish | actions.Abort | actions.Cleanup | actions.Compensate):
             return Reply(KeyboardInterrupt() if interrupted else ConnectionError("no answer"), ("staging",))
         if isinstance(action, actions.AskOutcome):
             return Outcome.UNKNOWN
@@ -143,7 +143,7 @@ class Process:
         self._own()
         self.world.marked_refused |= set(action.unit.ordinals)
 
-    def _close(self, action: actions.Close) -> None:
+    def _finalize(self, action: actions.Finalize) -> None:
         self._own()
         assert self.world.state.is_final
         self.world.left_behind = action.left_behind
@@ -184,7 +184,7 @@ class Process:
         self.world.staged.discard(action.ordinal)
         return Reply()
 
-    def _tidy(self, action: actions.Tidy) -> Reply:
+    def _cleanup(self, action: actions.Cleanup) -> Reply:
         assert action.ordinal in self.world.published
         return Reply()
 
@@ -194,12 +194,12 @@ def live(world: World, faults: dict[int, str]) -> TransactionState | None:
     process = Process(world, faults)
     with suppress(Crash):
         try:
-            return process.run(protocol.commit(world.plan())).state
+            return process.run(machine.commit(world.plan())).state
         except LeaseLostError:
             raise
         except (TimelineError, KeyboardInterrupt):
             try:
-                again = protocol.recover(world.state, world.plan(), certainly_dead=True)
+                again = machine.recover(world.state, world.plan(), certainly_dead=True)
                 return process.run(again).state
             except (TimelineError, KeyboardInterrupt):
                 return TransactionState.IN_DOUBT
@@ -212,7 +212,7 @@ def recover(world: World, faults: dict[int, str] | None = None, *, certainly_dea
         return
     world.fencing += 1
     with suppress(Crash, TimelineError, KeyboardInterrupt):
-        Process(world, faults).run(protocol.recover(world.state, world.plan(), certainly_dead=certainly_dead))
+        Process(world, faults).run(machine.recover(world.state, world.plan(), certainly_dead=certainly_dead))
 
 
 def settle(world: World) -> None:

@@ -13,6 +13,45 @@ import pytest
 from tests.crash.matrix import Crew, Report
 from tests.numbers import NUMBERS
 
+#: The longest cases whose steps others take, by the test and its parameters: left to ``make test-exhaustive``.
+LIKE_OTHERS = {
+    "test_a_killed_driver_leaves_the_table_wholly_old_or_new": {"rename"},
+    "test_after_any_death_everything_is_old_or_new": {"create partitioned"},
+    "test_after_any_failure_everything_is_old_or_new": {"rest-an outsider comes before the publish of two"},
+    "test_after_any_failure_of_any_kind_everything_is_old_or_new": {
+        "mariadb-two tables",
+        "postgresql-two tables",
+        "an outsider comes after a drop",
+        "an outsider comes before the publish of a drop",
+        "an outsider comes after a group",
+        "rename-an outsider comes after partitions",
+        "insert then drop",
+        "create then drop",
+    },
+    "test_after_any_failure_of_two_catalogs_both_are_old_or_new": {
+        "two_lakes-an outsider comes after three tables",
+        "two_lakes-an outsider comes after create then insert",
+        "two_lakes-an outsider comes after an overwrite",
+    },
+    "test_after_any_failure_of_an_alter_everything_is_old_or_new": {"hive_metastore-create then alter"},
+    "test_after_any_failure_of_a_drop_everything_is_old_or_new": {
+        "mariadb-create then drop",
+        "mariadb-drop then create",
+        "mariadb-an outsider comes before the publish of a drop",
+    },
+    "test_a_recovery_that_dies_while_it_undoes_is_recovered_from": {"core.compensate=exit-two_lakes"},
+    "test_a_recovery_that_fails_in_any_way_is_recovered_from": {
+        "mariadb-[two tables] core.record_committing=exit_after"
+    },
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    name, _, parameters = item.name.partition("[")
+    if parameters.removesuffix("]") in LIKE_OTHERS.get(name, ()):
+        item.add_marker(pytest.mark.exhaustive)
+
 
 @pytest.fixture(scope="session")
 def report_of(pytestconfig: pytest.Config) -> Callable[[str], Report]:

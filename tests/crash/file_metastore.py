@@ -19,7 +19,7 @@ from tests.crash.frames import local, read
 from twophase import failpoints
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive.definitions import is_recursive
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore, StampChangedError
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
@@ -31,12 +31,15 @@ from twophase.model import BucketSpec
 from twophase.testing._store import Document, FileStore
 
 CALLS = (
-    *("create_table", "alter_table", "alter_columns", "replace_table", "rename_table", "drop_table"),
+    *("create_table", "alter_table", "alter_definition", "replace_table", "rename_table", "drop_table"),
     *("add_partitions", "alter_partitions", "drop_partitions"),
 )
 CHANGES = ("write_json", "make_directory", "move", "link", "remove_file", "remove_tree", "remove_if_empty")
 
-failpoints.declare(*(f"metastore.{name}" for name in CALLS), *(f"files.{name}" for name in CHANGES))
+POINTS = {
+    name: failpoints.Failpoint(name)
+    for name in (*(f"metastore.{call}" for call in CALLS), *(f"files.{change}" for change in CHANGES))
+}
 
 
 class ProbedFiles(Files):
@@ -48,7 +51,7 @@ class ProbedFiles(Files):
             return found
 
         def change(*args: Any) -> Any:
-            with failpoints.step(f"files.{name}"):
+            with failpoints.step(POINTS[f"files.{name}"]):
                 return found(*args)
 
         return change
@@ -78,7 +81,7 @@ class FileMetastore(Metastore):
 
     @contextmanager
     def _change(self, call: str) -> Iterator[Document]:
-        with failpoints.step(f"metastore.{call}"), self._store.change() as document:
+        with failpoints.step(POINTS[f"metastore.{call}"]), self._store.change() as document:
             yield document
 
     # -- databases -----------------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ class FileMetastore(Metastore):
             if database in document["databases"]:
                 if ignore_if_exists:
                     return
-                raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
+                raise DatabaseAlreadyExistsError(f"Database {database} already exists.", path=database)
             document["databases"][database] = {"properties": dict(properties), "tables": {}}
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
@@ -151,11 +154,14 @@ class FileMetastore(Metastore):
             )
             entry["table"] = _document(changed)
 
-    def alter_columns(self, table: HiveTable) -> None:
-        with self._change("alter_columns") as document:
+    def alter_definition(self, table: HiveTable) -> None:
+        with self._change("alter_definition") as document:
             entry = self._entry(document, table.database, table.name)
             now = _table(table.database, table.name, entry["table"])
-            entry["table"] = _document(replace(now, schema=table.schema))
+            if now.stored_stamp != table.stored_stamp:
+                raise StampChangedError(f"{table.database}.{table.name}")
+            changed = replace(now, schema=table.schema, properties=table.properties, comment=table.comment)
+            entry["table"] = _document(changed)
 
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return True
@@ -248,7 +254,7 @@ class FileMetastore(Metastore):
         return entry
 
     def _taken(self, database: str, name: str) -> TableAlreadyExistsError:
-        return TableAlreadyExistsError(f"Table {database}.{name} exists already.", path=f"{database}.{name}")
+        return TableAlreadyExistsError(f"Table {database}.{name} already exists.", path=f"{database}.{name}")
 
 
 def _document(table: HiveTable) -> Document:

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from twophase import failpoints
 from twophase.catalogs.hive.metastore import NULL_PARTITION
 
-failpoints.declare("rows.file", "rows.success")
+FILE = failpoints.Failpoint("rows.file")
+SUCCESS = failpoints.Failpoint("rows.success")
 
 
 def local(location: str) -> Path:
@@ -92,10 +93,10 @@ class ArrowWriter:
         assert self._mode == "append" or not root.exists(), f"{root} exists"
         root.mkdir(parents=True, exist_ok=True)
         for directory, rows in self._parts():
-            with failpoints.step("rows.file"):
+            with failpoints.step(FILE):
                 (root / directory).mkdir(parents=True, exist_ok=True)
                 pq.write_table(rows, root / directory / f"part-00000-{uuid.uuid4()}.snappy.parquet")
-        with failpoints.step("rows.success"):
+        with failpoints.step(SUCCESS):
             shutil.rmtree(root / "_temporary", ignore_errors=True)
             if self._options.get("mapreduce.fileoutputcommitter.marksuccessfuljobs") != "false":
                 (root / "_SUCCESS").touch()

@@ -22,7 +22,7 @@ from twophase.catalogs.hive.hiveserver2 import HiveServer2Metastore
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.model import ObjectPath, Purpose
 
-failpoints.declare("hiveserver2.sql")
+SQL = failpoints.Failpoint("hiveserver2.sql")
 
 #: Statements that change nothing.
 _QUESTIONS = ("SHOW", "DESCRIBE", "SELECT", "REFRESH")
@@ -34,7 +34,7 @@ class ProbedClient(SqlClient):
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         if sql.startswith(_QUESTIONS):
             return super().run(sql)
-        with failpoints.step("hiveserver2.sql"):
+        with failpoints.step(SQL):
             return super().run(sql)
 
 
@@ -69,8 +69,9 @@ class HiveServer2World(HiveWorld):
         environment = Environment()
         environment.retention = 0.0
         catalog = HiveCatalog("hive", options, environment)
-        catalog.files = ProbedFiles()
-        catalog._metastore = self.metastore = HiveServer2Metastore(ProbedClient("hive", options))  # type: ignore[assignment]
+        catalog.store.files = ProbedFiles()
+        self.metastore = HiveServer2Metastore(ProbedClient(catalog.settings))  # type: ignore[assignment]
+        catalog.store._metastore = self.metastore
         return {"hive": catalog}
 
     def path(self, table: str) -> ObjectPath:

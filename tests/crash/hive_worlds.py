@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import HIVE, HIVE_POINTER, Rows, Statement
+from tests.crash.scenarios import HIVE, HIVE_POINTER, Row, Rows, Statement
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
+from twophase.catalogs.hive.layout import SAVEPOINTS
 from twophase.catalogs.hive.metastore import MANAGED, HivePartition, Metastore
 from twophase.model import Purpose, TableDefinition
 
@@ -33,7 +34,7 @@ class HiveWorld(World):
         environment.warehouse = str(self.directory / "warehouse")
         environment.retention = 0.0
         catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
-        catalog.files = ProbedFiles()
+        catalog.store.files = ProbedFiles()
         return {"hive": catalog}
 
     def rows(self, table: str) -> Rows | None:
@@ -55,6 +56,12 @@ class HiveWorld(World):
             self._make_as_spark_does(statement, rows)
         else:
             super().make(replace(statement, purpose=Purpose.CREATE_TABLE_AS), rows)
+
+    def change(self, statement: Statement, rows: tuple[Row, ...] | None) -> None:
+        # Dropped and made anew: no transaction of the timeline would explain a replaced version.
+        super().change(statement, None)
+        if rows is not None:
+            self.make(replace(statement, partitioned=False), list(rows))
 
     def _make_as_spark_does(self, statement: Statement, rows: Rows) -> None:
         location = f"{self.catalogs['hive'].load_database(DATABASE)['location']}/{statement.name}"
@@ -85,7 +92,7 @@ class HiveWorld(World):
         return held
 
     def _is_held(self, file: Path, held: list[Path]) -> bool:
-        if any(file.is_relative_to(directory) for directory in held):
+        if any(file.is_relative_to(directory) for directory in held) or SAVEPOINTS in file.parts:
             return True
         # Stamps of a version stand above the partitions that live in it.
         return file.name.startswith("_") and any(directory.is_relative_to(file.parent) for directory in held)

@@ -20,10 +20,15 @@ from tests.crash.moments import watch
 from tests.crash.scenarios import Scenario, Statement
 from tests.crash.worlds import World, world_of
 from twophase import failpoints
-from twophase.clean import clean as clean_all
-from twophase.coordinator import Coordinator
-from twophase.errors import TableAlreadyExistsError, TransactionInDoubt, TwoPhaseError
-from twophase.transactions import Transaction
+from twophase.catalog import SupportsSavepoints, SupportsStagedAlter, SupportsStagedDrop, TableChange
+from twophase.errors import TableAlreadyExistsError, TableNotExistError, TransactionInDoubt, TwoPhaseError
+from twophase.transactions.clean import clean as clean_all
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.merging import Conflict
+from twophase.transactions.transaction import Transaction
+
+#: Armed alone, so that steps are counted.
+NOTHING = failpoints.Failpoint("none")
 
 Answer = dict[str, Any]
 
@@ -38,7 +43,7 @@ def _run(world: World, job: dict[str, Any]) -> Answer:
     time.sleep = lambda _: None  # Waiting only sets the pace; the matrix has none.
     logging.getLogger("twophase").setLevel(logging.CRITICAL)
     failpoints.disarm()
-    failpoints.arm_from_environment(job.get("arm") or "none=")
+    failpoints.arm_from_environment(job.get("arm") or f"{NOTHING.name}=")
     moments = watch(world) if job.get("watched") else []
     answer: Answer = JOBS[job["job"]](world, scenario, **job.get("facts", {}))
     return {**answer, "reached": dict(failpoints.reached()), "moments": moments}
@@ -60,10 +65,27 @@ def work(world: World, scenario: Scenario) -> Answer:
 
 
 def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
-    transaction = coordinator.begin()
+    transaction = coordinator.begin(scenario.isolation)
+    if scenario.merged:
+        transaction.will_merge()
+    rival = coordinator.begin(scenario.isolation) if scenario.rival else None
+    others: Answer = {}
     try:
+        if scenario.reads:
+            _read(world, transaction, scenario.reads)
+        mark = None
         for statement in scenario.statements:
-            _execute(world, transaction, statement, alone=len(scenario.statements) == 1)
+            if statement.undone:
+                mark = mark or transaction.savepoint()
+            elif mark is not None:
+                transaction.rollback_to(mark)
+                mark = None
+            _execute(world, transaction, statement, alone=len(scenario.statements) == 1 and rival is None)
+        if rival and scenario.rival:
+            others["rival"] = _work_beside(world, rival, scenario.rival)
+        for conflict in transaction.conflicts() if scenario.merged else ():
+            transaction.rebase(conflict)
+            _execute(world, transaction, _merging(world, scenario), alone=False, resolves=conflict)
         if scenario.outsider:
             _let_in(transaction, lambda: world.interfere(str(scenario.outsider)))
         transaction.commit()
@@ -72,28 +94,72 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
         # Spark calls its abort even when commit threw.
         transaction.abort(error)
         told = {"told": _kind(error), "error": f"{type(error).__name__}: {error}"}
-    return {**told, "id": transaction.id}
+    return {**told, **others, "id": transaction.id}
+
+
+def _work_beside(world: World, rival: Transaction, statement: Statement) -> Answer:
+    """Run the other transaction, whose failure is not that of the first one."""
+    try:
+        _execute(world, rival, statement, alone=False)
+        rival.commit()
+    except Exception as error:
+        rival.abort(error)
+        return {"told": _kind(error), "error": f"{type(error).__name__}: {error}"}
+    return {"told": "success"}
+
+
+def _read(world: World, transaction: Transaction, table: str) -> None:
+    catalog, path = world.catalogs[table.split(".")[0]], world.path(table)
+    transaction.note_read(catalog, path, catalog.table_version(path))
 
 
 def _let_in(transaction: Transaction, outsider: Callable[[], None]) -> None:
     """Let an outsider come when everything is prepared for the last time."""
-    prepare_all = transaction._prepare_all
+    prepare_all = transaction._ending.prepare_all
 
     def then() -> None:
         prepare_all()
         with _calm():
             outsider()
 
-    transaction._prepare_all = then  # type: ignore[method-assign]
+    transaction._ending.prepare_all = then  # type: ignore[method-assign]
 
 
-def _execute(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
+def _merging(world: World, scenario: Scenario) -> Statement:
+    """The answer to a conflict: the rival's rows as they are there now, as a rival that was rolled back has none."""
+    assert scenario.rival
+    with _calm():
+        reader = type(world)(world.directory)
+        theirs = [tuple(row) for row in _tables(reader, scenario)[scenario.rival.table] or ()]
+        reader.close()
+    rows = tuple(row for row in scenario.merged if row not in scenario.rival.rows or row in theirs)
+    return replace(scenario.statements[-1], rows=rows)
+
+
+def _execute(
+    world: World,
+    transaction: Transaction,
+    statement: Statement,
+    *,
+    alone: bool,
+    resolves: Conflict | None = None,
+) -> None:
+    if statement.purpose.drops:
+        _drop(world, transaction, statement, alone=alone)
+        return
+    if statement.purpose.alters:
+        _alter(world, transaction, statement, alone=alone)
+        return
+    if statement.restores:
+        _restore(world, transaction, statement, alone=alone)
+        return
     participant = transaction.stage(
         world.catalogs[statement.catalog],
         world.path(statement.table),
         world.definition(statement),
         purpose=statement.purpose,
         overwrite=statement.overwrite,
+        resolves=resolves,
     )
     assert participant is not None
     transaction.begin_participant(participant)
@@ -107,8 +173,44 @@ def _execute(world: World, transaction: Transaction, statement: Statement, *, al
             participant.read_source()
 
 
+def _restore(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
+    catalog = world.catalogs[statement.catalog]
+    assert isinstance(catalog, SupportsSavepoints)
+    document = world.kept(transaction._life.coordinator.timeline, statement).document
+    definition = catalog.kept_definition(document)
+    participant = transaction.stage(catalog, world.path(statement.table), definition, purpose=statement.purpose)
+    assert participant is not None
+    transaction.begin_participant(participant)
+    assert transaction.write_kept(participant, catalog, document)
+    if not alone:
+        transaction.prepare_participant(participant)
+
+
+def _drop(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
+    catalog = world.catalogs[statement.catalog]
+    assert isinstance(catalog, SupportsStagedDrop)
+    participant = transaction.stage_drop(catalog, world.path(statement.table), purge=not statement.anew)
+    assert participant is not None
+    transaction.begin_participant(participant)
+    transaction.write_nothing(participant)
+    if not alone:
+        transaction.prepare_participant(participant)
+
+
+def _alter(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
+    catalog = world.catalogs[statement.catalog]
+    assert isinstance(catalog, SupportsStagedAlter)
+    change = TableChange("drop_column", ("part",), {"if_exists": True})
+    participant = transaction.stage_alter(catalog, world.path(statement.table), [change])
+    assert participant is not None
+    transaction.begin_participant(participant)
+    transaction.write_nothing(participant)
+    if not alone:
+        transaction.prepare_participant(participant)
+
+
 def _kind(error: BaseException) -> str:
-    if isinstance(error, TableAlreadyExistsError):
+    if isinstance(error, TableAlreadyExistsError | TableNotExistError):
         return "exists"
     return "in doubt" if isinstance(error, TransactionInDoubt) else "failed"
 
@@ -127,7 +229,7 @@ def _recover(coordinator: Coordinator) -> Answer:
 
 
 def _tables(world: World, scenario: Scenario) -> Answer:
-    return {s.table: world.rows(s.table) for s in scenario.statements}
+    return {table: world.rows(table) for table in scenario.tables}
 
 
 def _read_otherwise(world: World, tables: Answer) -> Answer:
@@ -166,7 +268,7 @@ def again(world: World, scenario: Scenario) -> Answer:
         cleaned = _clean(world, coordinator)
         before = look(world, scenario)
         otherwise = _read_otherwise(world, before["tables"])
-        told = _work(world, Scenario(scenario.name, scenario.statements, scenario.before), coordinator)
+        told = _work(world, replace(scenario, outsider=None, reads=None, rival=None), coordinator)
     found = {"before": before, "read otherwise": otherwise, "after": look(world, scenario)}
     return {**recovered, **found, "left": cleaned["left"], "work": told}
 
@@ -232,15 +334,19 @@ def _calm() -> Iterator[None]:
 
 
 def warm_up(world: str) -> None:
-    """Import what a world imports late, by doing everything once; nothing stays open."""
+    """Import what a world imports late, by doing everything once; nothing stays open, nor on a server."""
     world = world_of(world).warmed_as or world
     with tempfile.TemporaryDirectory() as directory:
+        server = world_of(world).server_side(Path(directory))
         job = {"world": world, "directory": directory, "scenario": "create"}
         for name in ("set up", "work", "recover", "again"):
             opened = world_of(world)(Path(directory))
             opened.reads_twice = False  # A reader may start threads, which no fork has.
             _run(opened, {**job, "job": name})
             opened.close()
+        if server:
+            server.remove()
+            server.close()
 
 
 JOBS: dict[str, Callable[..., Answer]] = {

@@ -10,7 +10,7 @@ transaction can be run again at once.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product
@@ -29,8 +29,8 @@ ACTIONS = ("error", "error_after", "lost_reply", "exit", "exit_after")
 KILLS = ("exit", "exit_after")
 
 
-def quick(step: str) -> tuple[str, ...]:
-    """The actions of the quick tier: die after each step, and lose the reply where a reply matters."""
+def main_actions(step: str) -> tuple[str, ...]:
+    """The actions that tell most: die after each step, and lose the reply where a reply matters."""
     matters = any(
         word in step for word in ("publish", "record_committing", "record_completed", "compensate", "outcome")
     )
@@ -47,21 +47,30 @@ COORDINATOR_ONLY = {
 }
 
 
-def quick_tier(*, thorough: bool) -> Actions:
-    """What the quick tier does at a step of a real catalog: every step of a thorough scenario, else the publish."""
+def first_actions(*, thorough: bool) -> Actions:
+    """What the first test does at a step of a real catalog: every step of a thorough scenario, else the publish."""
 
     def actions(step: str) -> tuple[str, ...]:
         if step.startswith("core.") and step not in ("core.publish", "core.record_committing"):
             return ()
         if not thorough:
             return ("exit_after",) if "publish" in step else ()
-        return quick(step)
+        return main_actions(step)
 
     return actions
 
 
-def slow_tier(done: Actions) -> Actions:
-    """What is left to the slow tier."""
+#: How the scenarios begin whose publish is refused: no death is inside of one, so all steps are tried.
+_REFUSED = "an outsider comes before the publish"
+
+
+def first_of(scenario: str, thorough: Collection[str]) -> Actions:
+    """What the first test of a catalog does in one of its scenarios, of which some are thorough."""
+    return first_actions(thorough=scenario in thorough or scenario.startswith(_REFUSED))
+
+
+def other_actions(done: Actions) -> Actions:
+    """What is left to the test of every kind of failure."""
 
     def actions(step: str) -> tuple[str, ...]:
         return () if step in COORDINATOR_ONLY else tuple(a for a in ACTIONS if a not in done(step))
@@ -90,6 +99,17 @@ def with_rest(databases: Sequence[str], cases: Iterable[Any], tried: Callable[[s
         pytest.param(database, case, marks=() if tried(database, case) else pytest.mark.exhaustive)
         for database, case in product(databases, cases)
     ]
+
+
+#: How a transaction fails so that it takes each of its ways: it undoes what it did; a recovery does; a recovery carries
+#: it through, before and after its publish.
+WAYS = (
+    "",
+    "core.publish=error",
+    "core.record_committing=exit",
+    "core.record_committing=exit_after",
+    "core.publish=exit_after",
+)
 
 
 @dataclass
@@ -157,8 +177,9 @@ class Matrix:
         self.report = report
 
     def close(self) -> None:
-        """Give the connection to a server back, and remove the files: who looks at all that is there finds nothing."""
+        """Remove what is on a server, and the files: who looks at all that is there finds nothing."""
         if self._server:
+            self._server.remove()
             self._server.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -215,6 +236,12 @@ class Matrix:
                 died.add(left)
                 yield f"{step}={action}@{nth}"
 
+    def reached(self, scenario: str, way: str) -> set[str]:
+        """The failpoints that a transaction reaches which fails in one of ``WAYS``, or its recovery."""
+        self._reset(scenario)
+        jobs = [self._job(scenario, "work", way), *([self._job(scenario, "recover")] if way else [])]
+        return {point for job in jobs for point in job.get("reached", {})}
+
     def tell(self, case: Case) -> Job:
         """What the caller of the transaction is told; nothing is recovered."""
         self._reset(case.scenario)
@@ -242,7 +269,10 @@ class Matrix:
         self._reset(case.scenario)
         worked = self._job(case.scenario, "work", case.work)
         recovered, settled = self._settle(case, died=worked["exit"] != 0)
-        problems = _judge(self.scenario(case.scenario), worked, recovered, settled, self._undoes(case.scenario))
+        problems = [
+            *_was_tried(case.work, worked),
+            *_judge(self.scenario(case.scenario), worked, recovered, settled, self._undoes(case.scenario)),
+        ]
         self.report.violations += [f"{case}: {problem}" for problem in problems]
 
     def _undoes(self, scenario: str) -> bool:
@@ -259,7 +289,8 @@ class Matrix:
             settled = self._job(case.scenario, "settle")
             return [{"exit": 0, **settled.pop("recovered first")}], settled
         if case.recovery:
-            self._job(case.scenario, "recover", case.recovery)
+            failed = self._job(case.scenario, "recover", case.recovery)
+            self.report.violations += [f"{case}: {problem}" for problem in _was_tried(case.recovery, failed)]
         return self._recover(case), self._job(case.scenario, "again")
 
     def _recover(self, case: Case) -> list[Job]:
@@ -348,6 +379,7 @@ class Crew:
         """Run cases; the violations that they found."""
         before = len(self.report.violations)
         cases = list(cases)
+        assert cases, "No case, so nothing was tried"
         shares = [cases[number :: len(self._workers)] for number in range(len(self._workers))]
         with ThreadPoolExecutor(len(self._workers)) as pool:
             for done in [
@@ -356,8 +388,37 @@ class Crew:
                 done.result()
         return self.report.violations[before:]
 
+    def unreached(
+        self, prefix: str | tuple[str, ...], scenarios: Iterable[str], *, elsewhere: Collection[str] = ()
+    ) -> set[str]:
+        """The failpoints, of those whose names begin so, that no scenario reaches, whichever tests were run before.
+
+        Parameters
+        ----------
+        prefix : str or tuple of str
+        scenarios : iterable of str
+            Tried until nothing is missing.
+        elsewhere : collection of str
+            What only other worlds reach.
+        """
+        stale = set(elsewhere) - failpoints.declared()
+        assert not stale, f"No failpoint has these names: {sorted(stale)}"
+        missing = {name for name in failpoints.declared() if name.startswith(prefix)} - set(elsewhere)
+        for scenario, way in product(scenarios, WAYS):
+            if missing:
+                missing -= self.planner.reached(scenario, way)
+        return missing
+
 
 # -- what must hold ---------------------------------------------------------------------------------------------------
+
+
+def _was_tried(armed: str, job: Job) -> Iterator[str]:
+    """A case whose failure never came says nothing."""
+    for name, action, nth in failpoints.parse(armed):
+        killed = action in KILLS and job["exit"] == failpoints.EXIT_CODE
+        if not killed and job.get("reached", {}).get(name, 0) < (nth or 1):
+            yield f"{name} was not reached: nothing failed"
 
 
 def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job, undoes: bool) -> Iterator[str]:
@@ -368,9 +429,12 @@ def _judge(scenario: Scenario, worked: Job, recovered: list[Job], settled: Job, 
     if scenario.outsider:
         yield from _outsider_is_untouched(scenario, worked, before, undoes)
         return
-    yield from _is_whole(before["tables"], old, new)
-    yield from _agrees_with_what_was_told(worked, before["tables"], old, new)
-    yield from _agrees_with_the_timeline(before, old, new)
+    if scenario.rival:
+        yield from _each_is_whole(scenario, worked, before)
+    else:
+        yield from _is_whole(before["tables"], old, new)
+        yield from _agrees_with_what_was_told(worked, before["tables"], old, new)
+        yield from _agrees_with_the_timeline(before, old, new)
     yield from _is_tidy(settled)
     yield from _runs_again(scenario, settled, after)
 
@@ -396,6 +460,23 @@ def _is_read_alike(settled: Job) -> Iterator[str]:
 def _is_whole(tables: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
     if tables not in (old, new):
         yield f"neither wholly old nor wholly new: {tables}"
+
+
+def _each_is_whole(scenario: Scenario, worked: Job, before: Job) -> Iterator[str]:
+    """Two transactions: each is wholly there or not at all, as its caller was told and the timeline says."""
+    published = next((who for who, state in scenario.outcomes().items() if before["tables"] == _plain(state)), None)
+    if published is None:
+        yield f"no outcome of two transactions: {before['tables']}"
+        return
+    told = {"work": worked.get("told"), "rival": worked.get("rival", {}).get("told")}
+    for who, what in told.items():
+        if what in ("success", "failed", "exists") and (what == "success") != (who in published):
+            yield f"{what} was told of the {who}, but published are {sorted(published)}: {worked}"
+    states = sorted(state for _, state, _ in before["timeline"] if state != "ROLLED_BACK")
+    if states != ["COMPLETED"] * len(published):
+        yield f"published are {sorted(published)}, the timeline says {before['timeline']}"
+    if before["reservations"]:
+        yield f"still reserved: {before['reservations']}"
 
 
 def _agrees_with_what_was_told(

@@ -1,12 +1,14 @@
-"""What the crash matrix runs: transactions of one to three statements, and how the tables look before and after."""
+"""What the crash matrix runs: transactions of one to three statements, alone or two at once, and how the tables look
+before and after.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from twophase.model import OverwriteScope, Purpose
+from twophase.model import Isolation, OverwriteScope, Purpose
 
 Row = tuple[object, ...]
 Rows = list[Row]
@@ -28,6 +30,8 @@ class Statement:
     overwrite: OverwriteScope | None = None
     #: It fails after its rows are written, and is discarded; the transaction goes on.
     fails: bool = False
+    #: It runs after a savepoint, to which the transaction is rolled back before the next other statement.
+    undone: bool = False
     #: LOCATION: the table is external, at a directory of the world.
     external: bool = False
     #: The table before it was not made by twophase.
@@ -38,8 +42,14 @@ class Statement:
     scattered: bool = False
     #: The table's own way to be appended to.
     append: str | None = None
+    #: A later statement of the transaction creates the table that it drops.
+    anew: bool = False
     #: A later statement of the transaction reads what it staged.
     read: bool = False
+    #: Its rows and its definition are those that a savepoint keeps.
+    restores: bool = False
+    #: An earlier statement of the transaction has dropped the table's second column, as each ALTER TABLE here does.
+    narrow: bool = False
 
     @property
     def catalog(self) -> str:
@@ -51,8 +61,12 @@ class Statement:
 
     def applied(self, old: Rows | None) -> Rows | None:
         """The table's rows after it."""
-        if self.fails:
+        if self.fails or self.undone:
             return old
+        if self.purpose.drops:
+            return None
+        if self.purpose.alters:
+            return [row[:1] for row in old or []]
         rows: Rows = list(self.rows)
         if self.purpose is Purpose.INSERT_INTO:
             return [*(old or []), *rows]
@@ -80,10 +94,33 @@ class Scenario:
     outsider: str | None = None
     #: What is published can be undone when a later publish is refused; else that may end in doubt.
     undone: bool = True
+    #: The level of its transactions, and a table that it reads before its statements.
+    isolation: Isolation = Isolation.READ_COMMITTED
+    reads: str | None = None
+    #: Another transaction, which begins with it, and commits when everything is written.
+    rival: Statement | None = None
+    #: Only one of the two can be published.
+    conflicts: bool = False
+    #: The rows that its transaction writes instead if they do conflict.
+    merged: tuple[Row, ...] = ()
+
+    @property
+    def tables(self) -> list[str]:
+        """All of its tables, and the rival's."""
+        return list(dict.fromkeys(s.table for s in (*self.statements, *([self.rival] if self.rival else []))))
 
     def old(self) -> State:
         """All tables before the transaction."""
-        return {s.table: _rows(self.before.get(s.table)) for s in self.statements}
+        return {table: _rows(self.before.get(table)) for table in self.tables}
+
+    def outcomes(self) -> dict[frozenset[str], State]:
+        """All tables by which of the two transactions were published."""
+        assert self.rival
+        old, table = self.old(), self.rival.table
+        after_rival = {**old, table: _rows(tuple(self.rival.applied(old[table]) or ()))}
+        states = {frozenset(): old, frozenset({"rival"}): after_rival, frozenset({"work"}): self.new(old)}
+        both = {**self.new(after_rival), **({table: _rows(self.merged)} if self.merged else {})}
+        return states if self.conflicts else {**states, frozenset({"rival", "work"}): both}
 
     def new(self, old: State | None = None) -> State:
         """All tables after it."""
@@ -93,8 +130,58 @@ class Scenario:
         return {table: None if rows is None else sorted(rows, key=repr) for table, rows in state.items()}
 
     def creates(self) -> bool:
-        """Whether running it again on its own result must be refused."""
-        return any(s.purpose is Purpose.CREATE_TABLE_AS and not s.fails for s in self.statements)
+        """Whether running it again on its own result must be refused: a table is there already, or there no more."""
+        state = self.new()
+        for s in self.statements:
+            is_there = state[s.table] is not None
+            if not s.fails and s.purpose in (Purpose.CREATE_TABLE_AS, Purpose.DROP_TABLE):
+                if is_there == (s.purpose is Purpose.CREATE_TABLE_AS):
+                    return True
+                state[s.table] = None if s.purpose.drops else []
+        return False
+
+
+def concurrent(one: str, other: str) -> list[Scenario]:
+    """Two blocks at once, over two tables."""
+    before = {one: tuple(OLD), other: tuple(OLD)}
+    overwrite = OverwriteScope()
+    append, more = (Statement(one, Purpose.INSERT_INTO, rows) for rows in (tuple(NEW), ((7, "r"),)))
+    write = Statement(one, Purpose.INSERT_OVERWRITE, overwrite=overwrite)
+    rival = Statement(one, Purpose.INSERT_OVERWRITE, ((7, "r"),), overwrite=overwrite)
+    elsewhere = replace(rival, table=other)
+    snapshot, serializable = Isolation.SNAPSHOT, Isolation.SERIALIZABLE
+    return [
+        Scenario(
+            "two blocks overwrite a table", (write,), {one: tuple(OLD)}, isolation=snapshot, rival=rival, conflicts=True
+        ),
+        Scenario(
+            "two blocks overwrite a table, and the rows of both are merged",
+            (write,),
+            {one: tuple(OLD)},
+            isolation=snapshot,
+            rival=rival,
+            merged=(*NEW, (7, "r")),
+        ),
+        Scenario(
+            "a block reads what another one overwrites",
+            (write,),
+            before,
+            isolation=snapshot,
+            reads=other,
+            rival=elsewhere,
+        ),
+        Scenario("two blocks append", (append,), {one: tuple(OLD)}, isolation=serializable, rival=more),
+        Scenario(
+            "a serializable block reads what another one overwrites",
+            (write,),
+            before,
+            isolation=serializable,
+            reads=other,
+            rival=elsewhere,
+            # The rival has read nothing: it comes after the block, and is published before it.
+            conflicts=True,
+        ),
+    ]
 
 
 def _rows(rows: tuple[Row, ...] | None) -> Rows | None:
@@ -109,6 +196,50 @@ def named(scenarios: list[Scenario]) -> dict[str, Scenario]:
 _OLD = tuple(OLD)
 _CREATE, _REPLACE = Purpose.CREATE_TABLE_AS, Purpose.REPLACE_TABLE_AS
 _INSERT, _OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
+
+_DROP, _ALTER = Purpose.DROP_TABLE, Purpose.ALTER_TABLE
+
+
+def _dropping(catalog: str) -> list[Scenario]:
+    """Blocks that drop a table of a catalog."""
+    one, other = f"{catalog}.t", f"{catalog}.u"
+    drop, create = Statement(one, _DROP), Statement(other, _CREATE)
+    return [
+        Scenario("drop", (drop,), {one: _OLD}),
+        Scenario("insert then drop", (Statement(one, _INSERT), drop), {one: _OLD}),
+        Scenario("create then drop", (create, Statement(other, _DROP), Statement(one, _INSERT)), {one: _OLD}),
+        Scenario("drop and create", (drop, create), {one: _OLD}),
+        Scenario("drop then create", (Statement(one, _DROP, anew=True), Statement(one, _CREATE)), {one: _OLD}),
+        Scenario("an outsider comes before the publish of a drop", (drop, create), {one: _OLD}, outsider=other),
+    ]
+
+
+def _altering(catalog: str) -> list[Scenario]:
+    """Blocks that alter a table of a catalog: an existing one, and one that they have created."""
+    one, other = f"{catalog}.t", f"{catalog}.u"
+    alter, more = Statement(one, _ALTER), Statement(one, _INSERT, ((9,),), narrow=True)
+    return [
+        Scenario("alter", (alter,), {one: _OLD}),
+        Scenario("alter then insert", (alter, more), {one: _OLD}),
+        Scenario("create then alter", (Statement(other, _CREATE), Statement(other, _ALTER), alter), {one: _OLD}),
+        Scenario(
+            "an outsider comes before the publish of an alter",
+            (alter, Statement(other, _CREATE), more),
+            {one: _OLD},
+            outsider=other,
+        ),
+    ]
+
+
+def _restoring(catalog: str, kept: Mapping[str, Any]) -> list[Scenario]:
+    """Restores of tables of a catalog: changed, dropped and, where it can drop, made since."""
+    one, other = f"{catalog}.t", f"{catalog}.u"
+    back = Statement(one, Purpose.CREATE_OR_REPLACE_TABLE_AS, restores=True, **kept)
+    return [
+        Scenario("restore", (back,), {one: _OLD}),
+        Scenario("restore two tables", (back, replace(back, table=other)), {one: _OLD, other: _OLD}),
+    ]
+
 
 CHAOS = named(
     [
@@ -152,6 +283,25 @@ CHAOS = named(
             {"three.t": _OLD},
             outsider="tied.t",
         ),
+        *concurrent("one.t", "two.u"),
+        *_dropping("one"),
+        Scenario(
+            "an outsider comes after a drop",
+            (Statement("one.t", _DROP), Statement("two.t", _CREATE)),
+            {"one.t": _OLD},
+            outsider="two.t",
+        ),
+        Scenario(
+            "rolled back to a savepoint",
+            (
+                Statement("one.t", _INSERT),
+                Statement("one.t", _INSERT, ((7, "y"),), undone=True),
+                Statement("one.t", _OVERWRITE, ((8, "z"),), undone=True),
+                Statement("two.u", _CREATE, undone=True),
+                Statement("one.t", _INSERT, ((9, "z"),)),
+            ),
+            {"one.t": _OLD},
+        ),
     ]
 )
 
@@ -171,7 +321,13 @@ HIVE_POINTER = named(
             "insert twice",
             (Statement("hive.t", _INSERT, read=True), Statement("hive.t", _INSERT, ((9, "z"),))),
             {"hive.t": _OLD},
-        )
+        ),
+        *_restoring("hive", {"partitioned": True}),
+        Scenario(
+            "restore a dropped table",
+            (Statement("hive.t", Purpose.CREATE_OR_REPLACE_TABLE_AS, partitioned=True, restores=True),),
+            {},
+        ),
     ]
 )
 
@@ -242,6 +398,10 @@ HIVE = named(
             {"hive.t": _OLD},
             outsider="hive.u",
         ),
+        *concurrent("hive.t", "hive.u")[:3],
+        *_dropping("hive"),
+        _one("drop partitioned", _DROP, partitioned=True),
+        _one("drop foreign", _DROP, foreign=True),
     ]
 )
 
@@ -285,8 +445,12 @@ JDBC = named(
             {"shop.t": _OLD},
             outsider="shop.u",
         ),
+        *concurrent("shop.t", "shop.u")[:3],
     ]
 )
+
+
+JDBC_DROPS = named(_dropping("shop"))
 
 
 def _lake(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
@@ -329,8 +493,14 @@ LAKEHOUSE = named(
             {"lake.t": _OLD},
             outsider="lake.u",
         ),
+        *concurrent("lake.t", "lake.u")[:3],
     ]
 )
+
+LAKEHOUSE_ALTERS = named(_altering("lake"))
+
+#: Of an Iceberg catalog in a SQL database.
+LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])
 
 #: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.
 TWO_LAKES = named(
@@ -363,6 +533,12 @@ TWO_LAKES = named(
                 Statement("lake.t", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),
                 Statement("pond.u", _CREATE),
             ),
+            {"lake.t": _OLD},
+            outsider="pond.u",
+        ),
+        Scenario(
+            "an outsider comes after a drop",
+            (Statement("lake.t", _DROP), Statement("pond.u", _CREATE)),
             {"lake.t": _OLD},
             outsider="pond.u",
         ),

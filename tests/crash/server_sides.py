@@ -45,6 +45,10 @@ class ServerSide(ABC):
         """Make what :meth:`save` told, in place of all that is there."""
 
     @abstractmethod
+    def remove(self) -> None:
+        """Remove all that there is: the server is shared, and its other users look at everything on it."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give the connection back. Idempotent."""
 
@@ -130,6 +134,9 @@ class PostgreSQLSchema(_Database):
     def restore(self, saved: Any) -> None:
         self._run(f"DROP SCHEMA IF EXISTS {self._name} CASCADE;\n{saved}")
 
+    def remove(self) -> None:
+        self._run(f"DROP SCHEMA IF EXISTS {self._name} CASCADE")
+
 
 class MariaDBDatabase(_Database):
     """A database of a MariaDB or MySQL server."""
@@ -153,8 +160,11 @@ class MariaDBDatabase(_Database):
         ((_, definition, *_),) = self._run(f"SHOW CREATE TABLE {name}")
         return name, definition, self._run(f"SELECT * FROM {name}")
 
-    def restore(self, saved: Any) -> None:
+    def remove(self) -> None:
         self._run(f"DROP DATABASE IF EXISTS {self._name}")
+
+    def restore(self, saved: Any) -> None:
+        self.remove()
         self._run(f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4")
         self._run(f"USE {self._name}")
         for name, definition, rows in saved:
@@ -223,6 +233,10 @@ class MetastoreDatabase(ServerSide):
             if partitions:
                 self._client.add_partitions(partitions)
 
+    def remove(self) -> None:
+        """The tables; a database without them is in nobody's way."""
+        self.restore([])
+
 
 class SQLiteFile(ServerSide):
     """The SQLite file that a server keeps all it knows in, while it runs.
@@ -246,6 +260,9 @@ class SQLiteFile(ServerSide):
         with closing(sqlite3.connect(self._file)) as connection, closing(sqlite3.connect(":memory:")) as memory:
             memory.executescript(saved)
             memory.backup(connection)
+
+    def remove(self) -> None:
+        """Nothing to do: no one else is on this server."""
 
     def close(self) -> None:
         pass

@@ -27,7 +27,7 @@ def main(file: str) -> None:
     found = {
         "rows": _rows(spark, facts["table"]),
         "open": [t.id for t in handle.timeline.transactions() if t.is_open],
-        "residues": [r.location for r in handle.catalog("hive").residues() if r.kind == "staging"],
+        "leftovers": [r.location for r in handle.catalog("hive").leftovers() if r.kind == "staging"],
     }
     # In one step, so that the parent never reads half of it.
     told = Path(facts["tell"])

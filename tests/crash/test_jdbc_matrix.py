@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,14 @@ from tests.crash.matrix import (
     Crew,
     but_errors,
     errors_of,
-    quick,
-    quick_tier,
-    slow_tier,
+    first_of,
+    main_actions,
+    other_actions,
     with_rest,
 )
-from tests.crash.scenarios import JDBC
+from tests.crash.scenarios import JDBC, JDBC_DROPS
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
-from twophase import failpoints
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
 
@@ -38,8 +38,8 @@ ELSEWHERE = {
     "mariadb": IN_STEPS,
 }
 
-#: Where the first test tries every step; in the other scenarios it dies in the publish only. The quick tier has those
-#: of SQLite. The slow tier tries every way to fail at every step: in these on SQLite, and in one on MariaDB, whose
+#: Where the first test tries every step; in the other scenarios it dies in the publish only. The one
+#: of any kind of failure tries every way to fail at every step: in these on SQLite, and in one on MariaDB, whose
 #: publish is no transaction. The rest of the servers takes a quarter of an hour, and is a command of its own
 #: (``make test-exhaustive``).
 THOROUGH = {
@@ -47,12 +47,6 @@ THOROUGH = {
     "postgresql": {"create"},
     "mariadb": {"replace"},
 }
-QUICK = [
-    pytest.param(database, name, marks=[] if name in {*THOROUGH["sqlite"], "insert twice"} else pytest.mark.slow)
-    for database in DATABASES
-    for name in JDBC
-]
-
 WHOLE_ON_SERVER = ("mariadb", "two tables")
 
 #: The scenarios of SQLite in which the errors, which are most of the cases, are left to ``make test-exhaustive``.
@@ -67,15 +61,7 @@ DEATHS = [
     Case("create and insert", "core.publish=exit_after"),
 ]
 
-
-#: Those whose recovery the quick tier kills: MariaDB is the one whose publish has a tail.
-FIRST_DEATHS = (("sqlite", DEATHS[0]), ("sqlite", DEATHS[4]), ("mariadb", DEATHS[2]))
-QUICK_DEATHS = [
-    pytest.param(database, death, marks=[] if (database, death) in FIRST_DEATHS else pytest.mark.slow)
-    for database in DATABASES
-    for death in DEATHS
-]
-#: And those whose recovery fails in every way.
+#: Those whose recovery fails in every way.
 FAILING_RECOVERIES = (("sqlite", DEATHS[4]), ("sqlite", DEATHS[5]), ("mariadb", DEATHS[4]))
 
 
@@ -86,31 +72,37 @@ def crew(request: pytest.FixtureRequest, fast_directory: Path, crew_of: Callable
     return crew_of(f"jdbc-{request.param}")
 
 
-def quick_at(crew: Crew, scenario: str) -> Actions:
-    return quick_tier(thorough=scenario in THOROUGH.get(crew.world.removeprefix("jdbc-"), ()))
+def first_at(crew: Crew, scenario: str) -> Actions:
+    return first_of(scenario, THOROUGH.get(crew.world.removeprefix("jdbc-"), ()))
 
 
-@pytest.mark.parametrize(("crew", "scenario"), QUICK, indirect=["crew"])
+@pytest.mark.promise("killed-driver", "a table of a database is wholly old or wholly new after a failure at any step")
+@pytest.mark.parametrize(("crew", "scenario"), list(product(DATABASES, JDBC)), indirect=["crew"])
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
+    assert not crew.run(crew.planner.cases(scenario, first_at(crew, scenario)))
 
 
-@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, ids=str, indirect=["crew"])
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that drops a table, all is old or new")
+@pytest.mark.parametrize(("crew", "scenario"), list(product(DATABASES, JDBC_DROPS)), indirect=["crew"])
+def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    actions = first_at(crew, scenario) if crew.world == "jdbc-postgresql" else main_actions
+    assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.parametrize(("crew", "death"), list(product(DATABASES, DEATHS)), ids=str, indirect=["crew"])
 def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
 
 
-@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, ids=str, indirect=["crew"])
+@pytest.mark.parametrize(("crew", "death"), list(product(DATABASES, DEATHS)), ids=str, indirect=["crew"])
 def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
     assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
 
-def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
-    declared = {name for name in failpoints.declared() if name.startswith("jdbc.")}
-    assert declared - crew.report.points == ELSEWHERE[crew.world.removeprefix("jdbc-")]
+def test_every_failpoint_of_the_catalog_is_reached(crew: Crew) -> None:
+    assert not crew.unreached("jdbc.", JDBC | JDBC_DROPS, elsewhere=ELSEWHERE[crew.world.removeprefix("jdbc-")])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
@@ -119,8 +111,8 @@ def test_every_failpoint_of_the_catalog_was_reached(crew: Crew) -> None:
 )
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     """Every failure; of SQLite's other scenarios every death."""
-    done = quick_at(crew, scenario)
-    wanted = but_errors(slow_tier(done), left_out=crew.world == "jdbc-sqlite" and scenario in WITHOUT_ERRORS)
+    done = first_at(crew, scenario)
+    wanted = but_errors(other_actions(done), left_out=crew.world == "jdbc-sqlite" and scenario in WITHOUT_ERRORS)
     assert not crew.run(crew.planner.cases(scenario, wanted, done))
 
 
@@ -128,10 +120,9 @@ def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in WITHOUT_ERRORS], indirect=["crew"])
 def test_after_any_error_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     """What the test before leaves out."""
-    assert not crew.run(crew.planner.cases(scenario, errors_of(slow_tier(quick_at(crew, scenario)))))
+    assert not crew.run(crew.planner.cases(scenario, errors_of(other_actions(first_at(crew, scenario)))))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "death"),
     with_rest(DATABASES, DEATHS, lambda *of: of in FAILING_RECOVERIES),
@@ -142,14 +133,16 @@ def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: C
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
 
 
-@pytest.mark.slow
+@pytest.mark.promise(
+    "committing-ddl",
+    "create, and replace with other columns: reversible, old or new after any failure",
+)
 @pytest.mark.parametrize(("crew", "scenario"), [("plain-mariadb", n) for n in ("create", WIDER)], indirect=["crew"])
 def test_after_any_failure_of_a_publish_in_steps_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     steps = {*IN_STEPS, "jdbc.record", "jdbc.drop_aside", "jdbc.drop_staging", "jdbc.drop_ledger", "core.publish"}
-    assert not crew.run(crew.planner.cases(scenario, lambda step: quick(step) if step in steps else ()))
+    assert not crew.run(crew.planner.cases(scenario, lambda step: main_actions(step) if step in steps else ()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "death"), [("plain-mariadb", Case(WIDER, "jdbc.move_aside=exit_after"))], ids=str, indirect=["crew"]
 )

@@ -16,19 +16,17 @@ from tests.crash.matrix import (
     Actions,
     Case,
     Crew,
-    Report,
     but_errors,
     errors_of,
-    quick,
-    quick_tier,
-    slow_tier,
+    first_of,
+    main_actions,
+    other_actions,
     with_rest,
 )
-from tests.crash.scenarios import LAKEHOUSE, TWO_LAKES
+from tests.crash.scenarios import LAKEHOUSE, LAKEHOUSE_ALTERS, LAKEHOUSE_DROPS, TWO_LAKES
 from tests.crash.worlds import world_of
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.rest_server import rest_catalog
-from twophase import failpoints
 
 DATABASES = ("sqlite", "postgresql", "hive_metastore", "rest")
 
@@ -61,14 +59,14 @@ FROM_THE_DECISION = {
     "lakehouse.tidy",
 }
 
-#: Only plain DDL takes this step.
-ELSEWHERE = {"lakehouse.alter"}
+#: Only plain DDL takes the first step, and savepoints the others, in ``lakehouse/test_named_savepoints.py``.
+ELSEWHERE = {"lakehouse.alter", "lakehouse.tag", "lakehouse.untag"}
 
-#: The slow tier tries every way to fail in the thorough scenarios on SQLite, and in this one on a server, which
-#: publishes several in one step. ``make test-exhaustive`` tries everything everywhere.
+#: The test of any kind of failure tries every way in the thorough scenarios on SQLite, and in this one on a server,
+#: which publishes several in one step. ``make test-exhaustive`` tries everything everywhere.
 WHOLE_ON_SERVER = ("postgresql", "two tables")
 
-#: Where the quick tier tries every step; in the other scenarios it dies in the publish only.
+#: Where the first test tries every step; in the other scenarios it dies in the publish only.
 THOROUGH = {
     "sqlite": {"create", "overwrite partitions", "create then insert"},
     "postgresql": {"create"},
@@ -82,10 +80,8 @@ WITHOUT_ERRORS = [name for name in LAKEHOUSE if name not in THOROUGH["sqlite"]]
 #: A case takes up to a second on a server: there are those scenarios that differ in what they publish.
 SERVERS = ("postgresql", "hive_metastore", "rest")
 ON_SERVERS = ("insert", "create", "create then insert", "replace", "overwrite partitions", "two tables", OUTSIDER)
-#: Of SQLite, these belong to the quick tier.
-QUICK_ON_SQLITE = {*THOROUGH["sqlite"], "replace", "insert", "two tables", OUTSIDER}
-QUICK = [
-    *(pytest.param("sqlite", name, marks=[] if name in QUICK_ON_SQLITE else pytest.mark.slow) for name in LAKEHOUSE),
+ALL_SCENARIOS = [
+    *(("sqlite", name) for name in LAKEHOUSE),
     *(
         pytest.param(server, name, marks=[] if name in ON_SERVERS else pytest.mark.exhaustive)
         for server in SERVERS
@@ -103,10 +99,10 @@ DEATHS = [
     Case("two tables", "core.record_committing=exit_after"),
     Case("create and insert", "core.publish=exit_after"),
 ]
-#: Those whose recovery is tried on the servers, too, and on SQLite in the quick tier.
+#: Those whose recovery is tried on the servers, too.
 FIRST_DEATHS = (DEATHS[0], DEATHS[5], DEATHS[6])
-QUICK_DEATHS = [
-    *(pytest.param("sqlite", death, marks=[] if death in FIRST_DEATHS else pytest.mark.slow) for death in DEATHS),
+ALL_DEATHS = [
+    *(("sqlite", death) for death in DEATHS),
     *((server, death) for server in SERVERS for death in FIRST_DEATHS),
 ]
 
@@ -149,26 +145,54 @@ def the_last_worlds_are_read_alike(
         world.close()
 
 
-def quick_at(crew: Crew, scenario: str) -> Actions:
-    return quick_tier(thorough=scenario in THOROUGH[crew.world.removeprefix("lakehouse-")])
+def first_at(crew: Crew, scenario: str) -> Actions:
+    return first_of(scenario, THOROUGH[crew.world.removeprefix("lakehouse-")])
 
 
-@pytest.mark.parametrize(("crew", "scenario"), QUICK, indirect=["crew"])
+@pytest.mark.promise(
+    "killed-driver", "an Iceberg table is wholly old or wholly new after a failure at any step; no file is left"
+)
+@pytest.mark.parametrize(("crew", "scenario"), ALL_SCENARIOS, indirect=["crew"])
 def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
-    assert not crew.run(crew.planner.cases(scenario, quick_at(crew, scenario)))
+    assert not crew.run(crew.planner.cases(scenario, first_at(crew, scenario)))
 
 
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that drops a table, all is old or new")
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [(database, name) for database in ("sqlite", "postgresql") for name in LAKEHOUSE_DROPS],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    actions = main_actions if crew.world == "lakehouse-sqlite" else first_at(crew, scenario)
+    assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new")
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
+        *(("sqlite", name) for name in LAKEHOUSE_ALTERS),
         *(
-            ("two_lakes", name) if name == PLAIN else pytest.param("two_lakes", name, marks=pytest.mark.slow)
-            for name in TWO_LAKES
+            pytest.param(server, name, marks=[] if name == "create then alter" else pytest.mark.exhaustive)
+            for server in SERVERS
+            for name in LAKEHOUSE_ALTERS
         ),
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    actions = main_actions if crew.world == "lakehouse-sqlite" else first_at(crew, scenario)
+    assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.promise("several-catalogs", "after any failure of two catalogs both are old or new")
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        *(("two_lakes", name) for name in TWO_LAKES),
         *(
-            pytest.param(
-                "two_lakes_on_postgresql", name, marks=pytest.mark.slow if name == PLAIN else pytest.mark.exhaustive
-            )
+            pytest.param("two_lakes_on_postgresql", name, marks=[] if name == PLAIN else pytest.mark.exhaustive)
             for name in TWO_LAKES
         ),
     ],
@@ -176,41 +200,42 @@ def test_after_any_failure_everything_is_old_or_new(crew: Crew, scenario: str) -
 )
 def test_after_any_failure_of_two_catalogs_both_are_old_or_new(crew: Crew, scenario: str) -> None:
     """Every step from the decision on."""
-    assert not crew.run(crew.planner.cases(scenario, lambda step: quick(step) if step in FROM_THE_DECISION else ()))
+    assert not crew.run(
+        crew.planner.cases(scenario, lambda step: main_actions(step) if step in FROM_THE_DECISION else ())
+    )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("crew", ["two_lakes"], indirect=True)
 @pytest.mark.parametrize(
     "died",
     [
         "core.compensate=exit",
         pytest.param("lakehouse.compensate=exit_after", marks=pytest.mark.exhaustive),
-        "core.publish=exit_after@2",
+        "core.publish=exit@2",
     ],
 )
 def test_a_recovery_that_dies_while_it_undoes_is_recovered_from(crew: Crew, died: str) -> None:
     assert not crew.run(crew.planner.recovery_cases(Case(UNDONE, died), ("exit_after", "lost_reply")))
 
 
-@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, indirect=["crew"], ids=str)
+@pytest.mark.parametrize(("crew", "death"), ALL_DEATHS, indirect=["crew"], ids=str)
 def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
 
 
-@pytest.mark.parametrize(("crew", "death"), QUICK_DEATHS, indirect=["crew"], ids=str)
+@pytest.mark.parametrize(("crew", "death"), ALL_DEATHS, indirect=["crew"], ids=str)
 def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
     assert not crew.run(Case(death.scenario, death.work, at_once=True) for _ in range(2))
 
 
-@pytest.mark.slow
-def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], Report]) -> None:
-    declared = {name for name in failpoints.declared() if name.startswith("lakehouse.")}
-    reached = {point for database in DATABASES for point in report_of(f"lakehouse-{database}").points}
-    assert declared - reached == ELSEWHERE
+def test_every_failpoint_of_the_catalog_is_reached(crew_of: Callable[[str], Crew]) -> None:
+    undone = "lakehouse.compensate"
+    assert undone in crew_of("lakehouse-two_lakes").planner.reached(UNDONE, "")
+    assert not crew_of("lakehouse-sqlite").unreached(
+        "lakehouse.", LAKEHOUSE | LAKEHOUSE_DROPS, elsewhere={*ELSEWHERE, undone}
+    )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
@@ -219,8 +244,8 @@ def test_every_failpoint_of_the_catalog_was_reached(report_of: Callable[[str], R
 )
 def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     """Every failure; of SQLite's other scenarios every death."""
-    done = quick_at(crew, scenario)
-    wanted = but_errors(slow_tier(done), left_out=crew.world == "lakehouse-sqlite" and scenario in WITHOUT_ERRORS)
+    done = first_at(crew, scenario)
+    wanted = but_errors(other_actions(done), left_out=crew.world == "lakehouse-sqlite" and scenario in WITHOUT_ERRORS)
     assert not crew.run(crew.planner.cases(scenario, wanted, done))
 
 
@@ -228,10 +253,9 @@ def test_after_any_failure_of_any_kind_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in WITHOUT_ERRORS], indirect=["crew"])
 def test_after_any_error_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     """What the test before leaves out."""
-    assert not crew.run(crew.planner.cases(scenario, errors_of(slow_tier(quick_at(crew, scenario)))))
+    assert not crew.run(crew.planner.cases(scenario, errors_of(other_actions(first_at(crew, scenario)))))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "death"),
     with_rest(DATABASES, DEATHS, lambda database, death: database == "sqlite" and death in FIRST_DEATHS),
@@ -242,7 +266,6 @@ def test_a_recovery_that_fails_in_any_way_is_recovered_from(crew: Crew, death: C
     assert not crew.run(crew.planner.recovery_cases(death, ("error", "lost_reply", "exit")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("crew", "scenario"), [("one_file", name) for name in ("create", "insert", "two tables")], indirect=["crew"]
 )

@@ -18,7 +18,7 @@ import pytest
 from tests.crash import loop_device
 from tests.crash.forks import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 #: Each ends with another way to publish: a new version, new and old partitions, files renamed in, a metadata pointer.
 STATEMENTS = {
@@ -125,11 +125,16 @@ def read_by_another_driver(tmp_path: Path) -> dict[str, Any]:
 
 if loop_device.can_mount():  # Elsewhere there is test_durability.py: each file is synced before the decision.
 
-    def test_what_was_acknowledged_is_there_after_a_power_cut(place: Path, tmp_path: Path) -> None:
+    @pytest.mark.promise(
+        "power-cut",
+        "rows, files, metadata and partitions of an acknowledged statement are there after a power cut",
+    )
+    @pytest.mark.parametrize("names", [["renames", "block"], ["append", "overwrite", "partitions", "lake"]], ids=str)
+    def test_what_was_acknowledged_is_there_after_a_power_cut(place: Path, tmp_path: Path, names: list[str]) -> None:
         driver = Driver(place)
         stored = {}
-        for name, statements in STATEMENTS.items():
-            stored = driver.run(statements)
+        for name in names:
+            stored = driver.run(STATEMENTS[name])
             assert lost_after_a_cut(tmp_path, place, stored) == [], name
         (tmp_path / "cut.img").rename(tmp_path / "last.img")
         without = driver.run(STATEMENTS["block"], fsync="false")

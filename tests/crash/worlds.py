@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,16 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.crash.scenarios import OLD, Rows, Scenario, Statement
+from tests.crash.scenarios import OLD, Row, Rows, Scenario, Statement
 from tests.crash.server_sides import ServerSide
 from twophase.catalog import Catalog
-from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
-from twophase.timeline import Timeline
+from twophase.timeline.savepoints import KeptTable
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.named_savepoints import create_savepoint, kept_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 CHANGED = pa.schema([("id", pa.string()), ("part", pa.string())])
 DATABASE = "default"
+#: The savepoint to which a scenario restores.
+SAVEPOINT = "before"
 
 #: Where the world of a name is. Each is imported alone: a fork copies the page tables of all that its parent imported.
 PLACES = {
@@ -105,10 +111,10 @@ class World(ABC):
     def leftovers(self) -> list[str]:
         """What lies in the stores and belongs to no table (no retained versions)."""
         return [
-            f"{name}: {residue.kind} {residue.location}"
+            f"{name}: {leftover.kind} {leftover.location}"
             for name, catalog in self.catalogs.items()
-            for residue in catalog.residues()
-            if residue.kind != "version"
+            for leftover in catalog.leftovers()
+            if leftover.kind != "version"
         ]
 
     def close(self) -> None:
@@ -124,20 +130,51 @@ class World(ABC):
         return ObjectPath.of(DATABASE, table.split(".")[1])
 
     def definition(self, statement: Statement) -> TableDefinition:
+        if statement.narrow:
+            return TableDefinition(pa.schema([SCHEMA.field(0)]))
         partitioning = (Transform.identity("part"),) if statement.partitioned else ()
         return TableDefinition(CHANGED if statement.schema_change else SCHEMA, partitioning=partitioning)
 
     def set_up(self, scenario: Scenario) -> None:
         """Make the tables that exist before, and the timeline."""
-        by_table = {statement.table: statement for statement in scenario.statements}
+        by_table = {s.table: s for s in (*([scenario.rival] if scenario.rival else []), *scenario.statements)}
         for table, rows in scenario.before.items():
-            self.make(replace(by_table[table], schema_change=False), list(rows))
-        self.coordinator().close()
+            if not by_table[table].restores:
+                self.make(replace(by_table[table], schema_change=False, narrow=False), list(rows))
+        with closing(self.coordinator()) as coordinator:
+            if kept := [statement for statement in scenario.statements if statement.restores]:
+                self._keep(coordinator, kept, scenario)
+
+    def _keep(self, coordinator: Coordinator, kept: Sequence[Statement], scenario: Scenario) -> None:
+        """Make what a restore gives back, keep it under a savepoint, and then what there is before the restore."""
+        for statement in kept:
+            self.make(statement, list(statement.rows))
+        tables = [(self.catalogs[statement.catalog], self.path(statement.table)) for statement in kept]
+        create_savepoint(coordinator, SAVEPOINT, tables=tables)
+        for statement in kept:
+            self.change(statement, scenario.before.get(statement.table))
+
+    def change(self, statement: Statement, rows: tuple[Row, ...] | None) -> None:
+        """Replace a table that a savepoint keeps, or drop it, without a coordinator."""
+        catalog, path = self.catalogs[statement.catalog], self.path(statement.table)
+        if rows is None:
+            catalog.drop_table(path)
+        else:
+            self._run(replace(statement, partitioned=False), list(rows), Purpose.REPLACE_TABLE_AS)
+
+    def kept(self, timeline: Timeline, statement: Statement) -> KeptTable:
+        """What the savepoint keeps of the table of a statement."""
+        found = kept_table(timeline, SAVEPOINT, self.catalogs[statement.catalog], self.path(statement.table))
+        assert found is not None
+        return found
 
     def make(self, statement: Statement, rows: Rows) -> None:
         """Make one table, with rows, without a coordinator."""
+        self._run(statement, rows, Purpose.CREATE_TABLE_AS)
+
+    def _run(self, statement: Statement, rows: Rows, purpose: Purpose) -> None:
         participant = self.catalogs[statement.catalog].two_phase_create_table(
-            self.path(statement.table), self.definition(statement), purpose=Purpose.CREATE_TABLE_AS
+            self.path(statement.table), self.definition(statement), purpose=purpose
         )
         assert participant is not None
         participant.begin()

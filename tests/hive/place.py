@@ -12,11 +12,11 @@ from tests.crash.file_metastore import FileMetastore
 from tests.crash.frames import ArrowFrame
 from twophase.catalog import Environment
 from twophase.catalogs.hive import HiveCatalog
-from twophase.clean import Cleaned, clean
-from twophase.coordinator import Coordinator
 from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.clean import Cleaned, clean
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction
 
 ROWS = pa.table({"id": [1, 2]})
 PATH = ObjectPath.of("default", "t")

@@ -6,11 +6,15 @@ import errno
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.hive.test_at_once import TEXT
 from tests.hive.world import World, files_of
-from twophase.catalogs.hive import flattening, recipe_insert
+from twophase import failpoints
+from twophase.catalogs.hive import flattening
+from twophase.catalogs.hive.publish import by_rows
 from twophase.errors import ConfigurationError, WriteConflictError
 from twophase.model import Level, Outcome, OverwriteScope, Purpose
 
@@ -29,6 +33,7 @@ def entries(world: World) -> int:
     return sum(1 for _ in world.warehouse.rglob("*"))
 
 
+@pytest.mark.promise("session-tables", "`INSERT INTO` of one file adds only that file, in one step: atomic")
 def test_each_append_of_one_file_adds_just_that_file_and_is_one_step(world: World) -> None:
     world.run("t", world.sql("SELECT 0L AS a"))
     before = location(world)
@@ -42,6 +47,7 @@ def test_each_append_of_one_file_adds_just_that_file_and_is_one_step(world: Worl
     assert {b - a for a, b in pairwise(counts)} == {2}  # The file and its checksum.
 
 
+@pytest.mark.promise("session-tables", "`append = directory`, `INSERT INTO` of any number of files: atomic")
 def test_an_append_of_several_files_is_one_rename_of_a_directory_where_that_is_wanted(world: World) -> None:
     directory = world.with_options(append="directory")
     directory.run("t", world.sql("SELECT 0L AS a"))
@@ -86,7 +92,7 @@ def test_a_table_that_is_read_with_its_subdirectories_gets_directories_by_itself
 def test_a_tables_own_property_says_how_and_a_wrong_one_is_refused(world: World) -> None:
     world.sql("CREATE TABLE t (a BIGINT) USING parquet TBLPROPERTIES ('twophase.append' = 'links')")
     world.run("t", world.sql("SELECT 1L AS a"), INTO)
-    assert world.run("t", world.sql("SELECT 2L AS a"), INTO).document["class"] == "PointerAppend"
+    assert world.run("t", world.sql("SELECT 2L AS a"), INTO).document["publisher"] == "link files"
     world.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.append' = 'hardlinks')")
     with pytest.raises(ConfigurationError, match="directory or links or files"):
         world.offer("t", world.sql("SELECT 2L AS a"), INTO)
@@ -94,18 +100,25 @@ def test_a_tables_own_property_says_how_and_a_wrong_one_is_refused(world: World)
         world.with_options(append="hardlinks")
 
 
+@pytest.mark.promise(
+    "session-tables",
+    "`INSERT INTO` of several files into a table of more than 2,000: reversible (note d)",
+)
 def test_several_files_go_in_in_steps_where_many_are_there_and_the_level_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.run("t", world.sql(SEVERAL))
-    assert world.run("t", world.sql(SEVERAL), INTO).document["class"] == "PointerAppend"
-    monkeypatch.setattr(recipe_insert, "LINKED_FILES", 7)
+    assert world.run("t", world.sql(SEVERAL), INTO).document["publisher"] == "link files"
+    monkeypatch.setattr(by_rows, "LINKED_FILES", 7)
     participant = world.run("t", world.sql(SEVERAL), INTO)
-    assert participant.level is Level.UNDONE
+    assert participant.level is Level.REVERSIBLE
     assert "one by one" in str(participant.level_reason)
     assert len(world.rows("t")) == 12
 
 
+@pytest.mark.promise(
+    "session-tables", "`INSERT INTO` of several files where no hard links can be made: reversible (note d)"
+)
 @pytest.mark.parametrize("answer", [errno.EMLINK, errno.EPERM, errno.EXDEV, errno.ENOTSUP])
 @pytest.mark.parametrize("by", [[], ["p"]], ids=["flat", "partitioned"])
 def test_where_no_more_links_can_be_made_the_files_go_in_one_by_one(
@@ -123,7 +136,7 @@ def test_where_no_more_links_can_be_made_the_files_go_in_one_by_one(
     linked = os.link
     monkeypatch.setattr(os, "link", link)
     participant = world.run("t", world.sql(rows), INTO)
-    assert participant.level is Level.UNDONE
+    assert participant.level is Level.REVERSIBLE
     assert len(world.rows("t")) == 8
 
 
@@ -207,3 +220,29 @@ def test_two_appends_of_one_transaction_are_read_in_it_and_land_together(world: 
     first.abort()
     assert {row.a for row in world.spark.table("t").collect()} == read | {99}
     assert world.spark.table("t").count() == len(read) + 1
+
+
+@pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
+@pytest.mark.parametrize("fails", [False, True])
+def test_files_that_lie_in_the_directory_of_a_new_partition_are_replaced_as_hive_does(
+    world: World, fails: bool
+) -> None:
+    """By the files of the append, where the table is not one of Spark's own formats."""
+    world = world.with_options(append="files")
+    facts: dict[str, Any] = {"provider": "hive", "serde": TEXT, "by": ["p"]}
+    world.run("t", world.sql("SELECT 1 AS a, 1 AS p"), **facts)
+    directory = location(world) / "p=7"
+    directory.mkdir()
+    (directory / "old").write_text("70\n")
+    participant = world.stage("t", world.sql("SELECT 71 AS a, 7 AS p"), INTO, **facts)
+    if fails:
+        failpoints.arm("hive.append.file_aside", "error_after", nth=1)
+        with pytest.raises(failpoints.FailpointError):
+            participant.commit()
+        failpoints.disarm()
+        participant.abort()
+        assert world.rows("t") == [(1, 1)] and files_of(directory) == {"old"}
+        return
+    participant.commit()
+    participant.finish()
+    assert world.rows("t") == [(1, 1), (71, 7)]

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from tests.hive.test_statements import HIVE, hive_of
 from tests.hive.world import World, files_of
 from twophase import failpoints
-from twophase.catalogs.hive import recipe_pointer
+from twophase.catalogs.hive.publish import create
 from twophase.errors import CatalogError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Outcome, Purpose
 from twophase.spark.metastore.base import spark_errors
@@ -54,7 +54,7 @@ def test_a_table_made_at_once_is_kept_as_stock_spark_keeps_it(world: World, prov
         f"COMMENT 'it\\'s' TBLPROPERTIES ('p' = '1') AS {ROW}"
     )
     participant = world.run("t", world.sql(ROW), autocommit=True, **facts)
-    assert participant.document["at_once"]
+    assert participant.document["own"]["at_once"]
     assert kept(world, "t") == kept(world, "stock")
     assert "MANAGED_TABLE" in kept(world, "t")
     assert world.rows("t")[0][:3] == world.rows("stock")[0][:3]
@@ -71,7 +71,7 @@ def test_hive_itself_knows_where_a_table_made_at_once_is(world: World) -> None:
 def test_a_wide_schema_is_kept_in_parts_as_spark_does(world: World) -> None:
     columns = ", ".join(f"{n} AS a_rather_long_column_name_{n}" for n in range(80))
     world.sql(f"CREATE TABLE stock USING parquet AS SELECT {columns}")
-    assert world.run("t", world.sql(f"SELECT {columns}"), autocommit=True).document["at_once"]
+    assert world.run("t", world.sql(f"SELECT {columns}"), autocommit=True).document["own"]["at_once"]
     assert kept(world, "t") == kept(world, "stock")
 
 
@@ -90,7 +90,7 @@ def test_what_spark_keeps_in_its_own_way_or_is_not_alone_gets_a_hidden_table_fir
     world: World, query: str, facts: dict[str, Any]
 ) -> None:
     participant = world.run("t", world.sql(query), **{"autocommit": True, **facts})
-    assert not participant.document["at_once"]
+    assert not participant.document["own"]["at_once"]
     assert len(world.rows("t")) == 1
 
 
@@ -117,7 +117,7 @@ def test_properties_that_are_sparks_own_are_refused_as_by_stock_spark(world: Wor
 def test_a_table_that_hive_shall_not_read_is_kept_as_stock_spark_keeps_it(world: World) -> None:
     facts: dict[str, Any] = {"provider": "parquet", "options": {"skipHiveMetadata": "true"}}
     world.sql("CREATE TABLE stock USING parquet OPTIONS (skipHiveMetadata 'true') AS SELECT 1 AS a")
-    assert not world.run("t", world.sql("SELECT 1 AS a"), autocommit=True, **facts).document["at_once"]
+    assert not world.run("t", world.sql("SELECT 1 AS a"), autocommit=True, **facts).document["own"]["at_once"]
     assert "LazySimpleSerDe" in kept(world, "stock")
     assert "LazySimpleSerDe" in kept(world, "t")
 
@@ -133,7 +133,7 @@ def test_what_came_while_the_job_ran_is_found_before_the_decision(world: World, 
     else:
         (world.warehouse / "t").mkdir()
         (world.warehouse / "t" / "theirs").touch()
-    with pytest.raises(CatalogError, match="exists already" if taken == "name" else "not empty"):
+    with pytest.raises(CatalogError, match="already exists" if taken == "name" else "not empty"):
         participant.prepare()
     participant.abort()
     if taken == "place":
@@ -149,13 +149,13 @@ def test_a_dead_drivers_call_that_a_server_carries_out_late_makes_no_table(
     """A table whose files a recovery has removed would be an empty one."""
     monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
     participant = world.stage("t", world.sql("SELECT 1 AS a"), autocommit=True, **stored)
-    seen = participant.check_staged
+    seen = participant.publisher.check_staged
 
     def recovered_meanwhile() -> None:
         seen()
         world.reborn(participant).abort()
 
-    monkeypatch.setattr(participant, "check_staged", recovered_meanwhile)
+    monkeypatch.setattr(participant.publisher, "check_staged", recovered_meanwhile)
     with pytest.raises(CatalogError):
         participant.commit()
     assert participant.outcome() is Outcome.NOT_PUBLISHED
@@ -166,11 +166,11 @@ def test_on_a_server_a_table_at_its_own_place_gets_a_hidden_table_first(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts: dict[str, Any] = {"location": f"file:{tmp_path}/place", "external": True, "autocommit": True}
-    assert not world.run("own", world.sql("SELECT 1 AS a"), **facts).document["hidden"]
+    assert not world.run("own", world.sql("SELECT 1 AS a"), **facts).document["own"]["hidden"]
     world.drop("own")
     shutil.rmtree(tmp_path / "place")
     monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
-    assert world.run("t", world.sql("SELECT 1 AS a"), **facts).document["hidden"]
+    assert world.run("t", world.sql("SELECT 1 AS a"), **facts).document["own"]["hidden"]
     assert world.rows("t") == [(1,)]
     assert world.hidden_tables() == []
 
@@ -181,21 +181,21 @@ def test_what_a_server_published_while_it_was_undone_keeps_its_files(
     monkeypatch.setattr(SessionMetastore, "ends_with_driver", False)
     participant = world.stage("t", world.sql("SELECT 1 AS a"), autocommit=True)
     late, survivor = participant.commit, world.reborn(participant)
-    undo = survivor.undo
+    undo = survivor.publisher.undo
 
     def just_before() -> None:
         late()
         undo()
 
-    monkeypatch.setattr(survivor, "undo", just_before)
+    monkeypatch.setattr(survivor.publisher, "undo", just_before)
     survivor.abort()
     assert world.rows("t") == [(1,)]
 
 
 def test_many_files_are_looked_at_before_the_publish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe_pointer, "FEW_FILES", 1)
+    monkeypatch.setattr(create, "FEW_FILES", 1)
     participant = world.run("t", world.sql("SELECT id FROM range(4)").repartition(2), autocommit=True)
-    assert not participant.document["at_once"]
+    assert not participant.document["own"]["at_once"]
     assert world.rows("t") == [(0,), (1,), (2,), (3,)]
 
 
@@ -203,7 +203,7 @@ def test_what_hive_does_not_take_is_kept_in_sparks_own_way_as_in_stock_spark(wor
     world.sql(f"CREATE TABLE wide (a INT COMMENT '{'c' * 5000}') USING parquet")
     df = world.spark.table("wide")
     participant = world.run("t", df, autocommit=True)
-    assert participant.document["at_once"]
+    assert participant.document["own"]["at_once"]
     assert world.rows("t") == []
     assert world.spark.table("t").schema == df.schema
 

@@ -19,8 +19,6 @@ from twophase.model import Capabilities, ObjectPath, Purpose
 from twophase.spark import types
 from twophase.testing.conformance import CatalogConformance
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -31,6 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 class TestSessionMetastore(CatalogConformance):
+    moments = 4  # The crash matrix tries each step.
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
         partitioning=frozenset({"identity", "cluster_by"}),
@@ -52,6 +51,10 @@ class TestSessionMetastore(CatalogConformance):
     @pytest.fixture
     def catalog(self, fresh_catalog: Callable[[], Catalog]) -> Catalog:
         return fresh_catalog()
+
+    @pytest.fixture
+    def fresh_process(self) -> None:
+        """Derby is opened by one process only."""
 
     @pytest.fixture
     def make_frame(self, spark: SparkSession) -> Callable[[list[tuple[Any, ...]], pa.Schema], Any]:

@@ -17,9 +17,9 @@ from twophase.catalogs.files import Files, Root, is_below, same
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.location_identity import Identities
-from twophase.clean import Cleaned
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Purpose
+from twophase.transactions.clean import Cleaned
 
 PARTED = pa.table({"id": [1, 2], "k": ["a", "b"]})
 TWO = ObjectPath.of("default", "u")
@@ -38,7 +38,7 @@ def external(place: Place, name: str, location: Path) -> None:
 
 def removed(found: list[Cleaned]) -> list[str]:
     assert not [entry for entry in found if entry.failed], found
-    return [entry.residue.location for entry in found if entry.removed]
+    return [entry.leftover.location for entry in found if entry.removed]
 
 
 def hide(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +49,7 @@ def hide(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- a live table is never removed -----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("clean", "a live version stays, however its warehouse is spelled and whoever runs `clean`")
 @pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("spelling", ["link", "hidden"])
 def test_a_live_version_stays_however_its_warehouse_is_spelled_and_whoever_looks(
@@ -86,12 +87,12 @@ def test_a_live_version_stays_whose_transaction_the_timeline_has_forgotten(
 
 def test_what_is_live_is_found_so_once_more_before_it_is_removed(place: Place) -> None:
     dead = place.write(prepare=False)
-    (residue,) = place.catalog().residues()
+    (leftover,) = place.catalog().leftovers()
     (place.directory / "alias").symlink_to(place.database)
-    version = Path(residue.location.removeprefix("file:"))
+    version = Path(leftover.location.removeprefix("file:"))
     external(place, "ext", place.directory / "alias" / version.relative_to(place.database))
     with pytest.raises(CatalogError, match="in use by a table"):
-        place.catalog().remove_residue(residue)
+        place.catalog().remove_leftover(leftover)
     assert version.is_dir()
     place.metastore().drop_table("default", "ext")
     dead.abort()
@@ -174,7 +175,7 @@ def ended(place: Place) -> str:
 
 def mark(directory: Path, transaction_id: str, *names: str) -> None:
     document = {"transaction_id": transaction_id, "since": 1.0, "files": list(names)}
-    (directory / layout.RETIRED_FILE).write_text(json.dumps(document))
+    (directory / layout.SUPERSEDED_FILE).write_text(json.dumps(document))
 
 
 @pytest.fixture
@@ -191,9 +192,10 @@ def clean_up(place: Place, trap: Path) -> None:
 
 
 def drop(place: Place, trap: Path) -> None:
-    layout.remove_retired(Files(), f"file:{trap}")
+    layout.remove_superseded(Files(), f"file:{trap}")
 
 
+@pytest.mark.promise("clean", "no name in a marker leads out of its directory")
 @pytest.mark.parametrize("remove", [clean_up, drop])
 def test_no_name_in_a_mark_leads_out_of_its_directory(
     place: Place, trap: Path, remove: Callable[[Place, Path], Any]
@@ -225,7 +227,7 @@ def test_no_link_leads_clean_to_another_directory(place: Place, trap: Path) -> N
     (trap.parent / "z").symlink_to(foreign)
     (place.database / "t2").symlink_to(foreign)
     assert removed(place.clean()) == []
-    assert {entry.name for entry in foreign.iterdir()} == {"precious", layout.RETIRED_FILE}
+    assert {entry.name for entry in foreign.iterdir()} == {"precious", layout.SUPERSEDED_FILE}
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,16 +240,17 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "owner", lambda self, at: 65534 if at == given else plain(self, at))
 
 
+@pytest.mark.promise("clean", "a marker of another user than the directory's owner is not believed")
 def test_a_mark_of_another_user_than_the_directorys_owner_is_not_believed(
     place: Place, trap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (trap / "own").write_text("theirs")
     mark(trap, ended(place), "own")
-    give_away(trap / layout.RETIRED_FILE, monkeypatch)
+    give_away(trap / layout.SUPERSEDED_FILE, monkeypatch)
     (found,) = place.clean()
     assert (found.removed, found.reason) == (False, layout.UNTRUSTED)
     with pytest.raises(CatalogError, match="is neither of the user who owns the directory"):
-        layout.remove_retired(Files(), f"file:{trap}")
+        layout.remove_superseded(Files(), f"file:{trap}")
     give_away(trap, monkeypatch)
     assert removed(place.clean()) == [f"file:{trap}"]
 

@@ -10,7 +10,8 @@ import pytest
 from tests.hive.world import World
 from twophase.errors import CatalogError
 from twophase.model import BucketSpec, Level, ObjectPath, OverwriteScope, Purpose
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm import values
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.metastore import case_classes
 
 TEXT = {
@@ -175,9 +176,9 @@ def parameters(world: World, **more: str) -> dict[str, str]:
     """Parameters of the partition, as another engine sees them; or adds to them."""
     jvm = Jvm(world.spark)
     catalog = world.spark._jsparkSession.sessionState().catalog().externalCatalog()
-    partition = catalog.listPartitions("default", "s", jvm.option(None)).apply(0)
-    known = {**jvm.entries(partition.parameters()), **more}
+    partition = catalog.listPartitions("default", "s", values.option(jvm, None)).apply(0)
+    known = {**values.entries(jvm, partition.parameters()), **more}
     if more:
-        changed = case_classes(jvm).copy(partition, parameters=jvm.scala_map(known))
-        catalog.alterPartitions("default", "s", jvm.seq([changed]))
+        changed = case_classes(jvm).copy(partition, parameters=values.scala_map(jvm, known))
+        catalog.alterPartitions("default", "s", values.seq(jvm, [changed]))
     return known

@@ -6,15 +6,18 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import functions
 
 from tests.hive.conftest import start_session
 from tests.hive.world import World
 from tests.servers import Server
+from twophase.catalog import TableChange
 from twophase.catalogs.hive.identity import STORE
+from twophase.catalogs.hive.metastore import HiveTable, Metastore
 from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SECRET = "correct-horse"
 
@@ -46,19 +49,42 @@ def rows(world: World, table: str) -> list[tuple[object, ...]]:
     return sorted((tuple(row) for row in store._run(f"SELECT * FROM shop.{table}")), key=repr)  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("hiveserver2", "replace, overwrite and inserts of several files: reversible (note g)")
 def test_create_insert_overwrite_and_replace(world: World) -> None:
     created = world.run("t", world.sql("SELECT id, cast(id AS string) AS s FROM range(3)"), database="shop")
     assert (rows(world, "t"), created.level) == ([(0, "0"), (1, "1"), (2, "2")], Level.ATOMIC)
     inserted = world.run("t", world.sql("SELECT 7L AS id, 'x' AS s"), Purpose.INSERT_INTO, database="shop")
     # Tables with a LOCATION are external in SQL: their files stay where they are.
     assert (len(rows(world, "t")), inserted.level) == (4, Level.ATOMIC)
-    world.run("t", world.sql("SELECT 8L AS id, 'y' AS s"), Purpose.INSERT_OVERWRITE, database="shop")
-    assert rows(world, "t") == [(8, "y")]
+    two_files = world.sql("SELECT id, 'x' AS s FROM range(4)").repartition(2)
+    several = world.run("t", two_files, Purpose.INSERT_INTO, database="shop")
+    assert (len(rows(world, "t")), several.level) == (8, Level.REVERSIBLE)
+    over = world.run("t", world.sql("SELECT 8L AS id, 'y' AS s"), Purpose.INSERT_OVERWRITE, database="shop")
+    assert (rows(world, "t"), over.level) == ([(8, "y")], Level.REVERSIBLE)
     replaced = world.run("t", world.sql("SELECT 'z' AS s, 1.5D AS f"), Purpose.REPLACE_TABLE_AS, database="shop")
-    assert (rows(world, "t"), replaced.level) == ([("z", 1.5)], Level.UNDONE)
+    assert (rows(world, "t"), replaced.level) == ([("z", 1.5)], Level.REVERSIBLE)
     assert replaced.level_reason
 
 
+def test_an_alter_undoes_nothing_that_another_writer_published_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("t", world.sql("SELECT 1L AS id"), database="shop")
+    store = world.catalog.metastore
+    alter = store.alter_definition
+
+    def overtaken(table: HiveTable) -> None:
+        monkeypatch.undo()
+        world.run("t", world.sql("SELECT 7L AS id"), Purpose.INSERT_OVERWRITE, database="shop")
+        alter(table)
+
+    monkeypatch.setattr(store, "alter_definition", overtaken)
+    path = ObjectPath.of("shop", "t")
+    world.catalog.alter_table(path, [TableChange("set_property", (), {"key": "x", "value": "1"})])
+    assert (rows(world, "t"), world.catalog.load_table(path).properties["x"]) == ([(7,)], "1")
+
+
+@pytest.mark.promise("hiveserver2", "create, inserts of one file or into new partitions only: atomic")
 def test_partitioned_tables(world: World) -> None:
     df = world.sql("SELECT id, id % 2 AS k FROM range(4)")
     created = world.run("p", df, by=["k"], database="shop")
@@ -66,8 +92,15 @@ def test_partitioned_tables(world: World) -> None:
     new = world.run("p", world.sql("SELECT 5L AS id, 5L AS k"), Purpose.INSERT_INTO, database="shop")
     assert new.level is Level.ATOMIC
     scope = OverwriteScope({}, True)
-    world.run("p", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope, database="shop")
-    assert rows(world, "p") == [(0, 0), (2, 0), (5, 5), (9, 1)]
+    nine = world.sql("SELECT 9L AS id, 1L AS k")
+    over = world.run("p", nine, Purpose.INSERT_OVERWRITE, overwrite=scope, database="shop")
+    assert (rows(world, "p"), over.level) == ([(0, 0), (2, 0), (5, 5), (9, 1)], Level.REVERSIBLE)
+
+
+@pytest.mark.promise("hiveserver2", "several tables in one transaction: reversible")
+def test_several_tables_are_reversible(world: World) -> None:
+    assert world.together("a", "b", database="shop") is Level.REVERSIBLE
+    assert (rows(world, "a"), rows(world, "b")) == ([(1,)], [(1,)])
 
 
 def test_losers_and_aborts(world: World) -> None:
@@ -89,6 +122,38 @@ def test_losers_and_aborts(world: World) -> None:
     second.abort()
 
 
+@pytest.mark.promise(
+    "same-answers",
+    "a value goes through HiveServer2 as it is written, and names no variable of the server",
+)
+def test_a_value_is_what_the_user_wrote_and_no_variable_of_the_server(world: World) -> None:
+    told = "${env:PATH} ${spark:spark.app.name} $${x} \\${y}"
+    path, facts = ObjectPath.of("shop", "told"), {"comment": told, "properties": {"note": told, told: "key"}}
+    df = world.sql("SELECT 1 AS id").withColumn("k", functions.lit("${env:PATH}"))
+    world.run("told", df, by=["k"], database="shop", **facts)
+    made = world.catalog.load_table(path)
+    assert (made.comment, made.properties["note"], made.properties[told]) == (told, told, "key")
+    assert rows(world, "told") == [(1, "${env:PATH}")]
+    world.catalog.create_database("told", properties={"comment": told})
+    assert world.catalog.load_database("told")["comment"] == told
+    world.catalog.drop_database("told")
+    df = world.sql("SELECT 1 AS id").withColumnRenamed("id", "x${env:PATH}")
+    with pytest.raises(CatalogError, match="a name in the statement"):
+        world.run("named", df, database="shop")
+
+
+def test_where_all_tables_lie_is_told_by_one_statement(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    df = world.sql("SELECT id, id % 2 AS k FROM range(2)")
+    for name, facts in {"plain": {}, "parted": {"by": ["k"]}, "odd": {"comment": "x\nLocation: /y\nType: z"}}.items():
+        world.run(name, df, database="shop", **facts)
+    store = world.catalog.metastore
+    asked, run = [], store._run  # type: ignore[attr-defined]
+    expected = Metastore.located_tables(store, "shop")
+    monkeypatch.setattr(store, "_run", lambda sql: asked.append(sql) or run(sql))
+    assert sorted(store.located_tables("shop"), key=repr) == sorted(expected, key=repr)
+    assert len(asked) == 3, asked  # One for all, and one for each of which that leaves something unsure.
+
+
 def test_nested_types_survive(world: World) -> None:
     query = "SELECT named_struct('a', 1, 'b', array('x')) AS s, map('k', 1.50BD) AS m, date'2024-01-02' AS d"
     world.run("n", world.sql(query), database="shop")
@@ -105,7 +170,7 @@ def test_a_server_that_is_not_there_is_told_without_the_password(world: World) -
     other = world.with_options(metastore="hiveserver2", **facts)
     with pytest.raises(CatalogError, match="cannot be reached") as caught:
         other.catalog.list_databases()
-    assert SECRET not in str(caught.value) + repr(caught.value) + repr(other.catalog.__dict__["_metastore"])
+    assert SECRET not in str(caught.value) + repr(caught.value) + repr(other.catalog.store.__dict__["_metastore"])
     (problem,) = other.catalog.check()
     assert "does not answer" in problem and SECRET not in problem
 

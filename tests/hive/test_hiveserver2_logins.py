@@ -18,9 +18,10 @@ from thrift.transport.TSocket import TSocket
 from tests import servers
 from tests.servers import Server
 from twophase.catalogs.hive.hiveserver2_client import SqlClient, wait_for_answers
+from twophase.catalogs.hive.options import Settings
 from twophase.errors import CatalogError, ConfigurationError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SECRET = "correct-horse"
 STORE_PASSWORD = "of-the-keystore"
@@ -94,7 +95,8 @@ def guarded(ldap: str, certificates: dict[str, tuple[Path, Path]]) -> Iterator[S
 
 
 def client(server: Server, **options: str) -> SqlClient:
-    return SqlClient("hive", {"host": server.host, "port": str(server.port), "timeout": "20", **options})
+    given = {"host": server.host, "port": str(server.port), "timeout": "20", **options}
+    return SqlClient(Settings.read(given, "hive"))
 
 
 def login(server: Server, password: str = SECRET, **options: str) -> SqlClient:
@@ -163,4 +165,4 @@ def test_a_server_that_is_gone_without_a_word_is_noticed() -> None:
 def test_a_number_that_is_none_or_too_large_is_refused(option: str, text: str) -> None:
     """A socket takes a port that is too large for another one, which would get the password."""
     with pytest.raises(ConfigurationError, match=f"{option} is a number from 1 to"):
-        SqlClient("hive", {"host": "localhost", option: text})
+        Settings.read({"host": "localhost", option: text}, "hive")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hive.world import World, files_of
+from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.metastore import Metastore
 from twophase.errors import CatalogError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import ObjectPath, OverwriteScope, Purpose
 
 
 def clean(world: World, *, retention: float = 0.0, live: frozenset[str] = frozenset()) -> list[str]:
@@ -39,7 +44,15 @@ def test_staging_of_dead_transactions_goes_and_of_live_ones_stays(world: World) 
     assert not (world.warehouse / ".twophase" / "p").exists()
 
 
-def test_foreign_files_are_never_a_residue(world: World) -> None:
+def test_a_directory_whose_stamp_was_being_written_goes_without_files_of_others(tmp_path: Path, world: World) -> None:
+    for name, stays in ((f".{'0a' * 16}.part", False), (".other.part", True)):
+        (place := tmp_path / name).mkdir()
+        (place / name).touch()
+        world.catalog.store.remove_half_made(str(place))
+        assert place.exists() is stays
+
+
+def test_foreign_files_are_never_a_leftover(world: World) -> None:
     foreign = world.warehouse / ".twophase" / "t" / "mine"
     foreign.mkdir(parents=True)
     (foreign / "precious.txt").write_text("mine")
@@ -61,24 +74,25 @@ def test_a_file_that_came_after_the_retirement_is_not_removed(world: World) -> N
 
 def test_a_version_in_use_is_not_removed_even_when_asked(world: World) -> None:
     staged = world.stage("t", world.sql("SELECT 1 AS a"))
-    mine = [r for r in world.catalog.residues() if r.transaction_id == staged.transaction_id]
-    (residue,) = [r for r in mine if r.kind == "staging"]
+    mine = [r for r in world.catalog.leftovers() if r.transaction_id == staged.transaction_id]
+    (leftover,) = [r for r in mine if r.kind == "staging"]
     staged.commit()
     with pytest.raises(CatalogError, match="in use"):
-        world.catalog.remove_residue(residue)
+        world.catalog.remove_leftover(leftover)
     staged.finish()
     assert world.rows("t") == [(1,)]
 
 
-def test_a_table_set_aside_is_not_a_residue(world: World) -> None:
+def test_a_table_set_aside_is_not_a_leftover(world: World) -> None:
     if not world.is_hive:
         assert world.catalog.metastore.changes_partition_columns  # nothing is ever set aside there
         return
     world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
     swap = world.stage("t", world.sql("SELECT id, id % 2 AS k FROM range(2)"), Purpose.REPLACE_TABLE_AS)
     store = world.catalog.metastore
-    store.rename_table("default", "t", swap.hidden("aside"), kind="EXTERNAL")
-    assert {r.kind for r in world.catalog.residues()} == {"staging", "metadata"}
+    backup = layout.hidden_name(layout.BACKUP, swap.transaction_id, swap.document["ordinal"])
+    store.rename_table("default", "t", backup, kind="EXTERNAL")
+    assert {r.kind for r in world.catalog.leftovers()} == {"staging", "metadata"}
     clean(world)
     swap.abort()
     assert len(world.rows("t")) == 4
@@ -91,6 +105,10 @@ def test_a_renamed_table_keeps_its_rows(world: World) -> None:
     assert world.rows("u") == [(1,)]
     assert clean(world) == []
     assert world.rows("u") == [(1,)]
+
+
+#: Calls whose cost grows with what a statement does not touch.
+LISTING = {"list_tables", "located_tables", "list_partitions", "partition_locations"}
 
 
 class Counting:
@@ -107,7 +125,11 @@ class Counting:
         return found
 
 
-def test_a_look_at_many_tables_finds_what_a_look_at_each_does(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_a_look_at_many_tables_finds_what_a_look_at_each_does(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("twophase.spark.jvm.hive._AT_ONCE", at_once)
     world.sql(f"CREATE TABLE e (a INT, k STRING) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'a b%'}'")
     world.sql("INSERT INTO e VALUES (1, 'x y%'), (2, NULL)")
     world.sql("CREATE VIEW v AS SELECT 1 AS a")
@@ -119,7 +141,28 @@ def test_a_look_at_many_tables_finds_what_a_look_at_each_does(world: World, tmp_
     assert {table.name: table.kind for table in found} == {"e": "EXTERNAL", "t": "MANAGED", "u": "MANAGED", "v": "VIEW"}
     for table in found:
         assert store.partition_locations(table) == Metastore.partition_locations(store, table)
+    names = ["e", "missing", "t", "u", "v"]
+    assert sorted(store.find_located("default", names), key=repr) == sorted(found, key=repr)
+    assert store.find_located("missing", names) == []
+    paths = [ObjectPath.of(database, name) for database in ("missing", "default") for name in names]
+    assert world.catalog.table_versions(paths) == [world.catalog.table_version(path) for path in paths]
     world.sql("DROP VIEW v")
+
+
+@pytest.mark.promise("cost", "a statement on a session table lists no tables, nor partitions that it does not write")
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.CREATE_TABLE_AS])
+def test_a_statement_lists_no_tables_and_no_partitions_that_it_does_not_write(
+    world: World, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("other", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
+    counting = Counting(world.catalog.metastore)
+    only = OverwriteScope(dynamic=True) if purpose is Purpose.INSERT_OVERWRITE else None
+    with monkeypatch.context() as patched:
+        patched.setattr(world.catalog.store, "_metastore", counting)
+        name = "t" if purpose.inserts else "new"
+        world.run(name, world.sql("SELECT 9L AS id, 1L AS k"), purpose, by=["k"], overwrite=only)
+    assert not LISTING & set(counting.calls)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -131,9 +174,9 @@ def test_a_dropped_table_is_looked_at_alone(world: World, replaced: bool, monkey
         world.run("t", world.sql("SELECT 1 AS a"), Purpose.REPLACE_TABLE_AS)
     counting = Counting(world.catalog.metastore)
     with monkeypatch.context() as patched:
-        patched.setattr(world.catalog, "_metastore", counting)
+        patched.setattr(world.catalog.store, "_metastore", counting)
         world.catalog.drop_table(ObjectPath.of("default", "t"))
-    assert not {"list_tables", "located_tables", "list_partitions", "partition_locations"} & set(counting.calls)
+    assert not LISTING & set(counting.calls)
     assert len(counting.calls) <= 6, counting.calls
     world.sql("CREATE TABLE t (a INT) USING parquet")
     assert world.rows("t") == []
@@ -159,15 +202,15 @@ def test_the_publish_makes_as_many_metastore_calls_for_many_partitions_as_for_fe
     world: World, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = []
-    for partitions in (2, 40):
+    for partitions in (2, 12):
         world.drop("t")
-        df = world.sql(f"SELECT id, id % {partitions} AS k FROM range(40)")
+        df = world.sql(f"SELECT id, id % {partitions} AS k FROM range(12)")
         if purpose.inserts:
             world.run("t", df, by=["k"])
         participant = world.stage("t", df, purpose, **({} if purpose.inserts else {"by": ["k"]}))
         counting = Counting(world.catalog.metastore)
         with monkeypatch.context() as patched:
-            patched.setattr(world.catalog, "_metastore", counting)
+            patched.setattr(world.catalog.store, "_metastore", counting)
             participant.commit()
         participant.finish()
         counted.append(counting.calls)
@@ -216,10 +259,104 @@ def test_a_database_that_is_dropped_while_clean_looks_stops_nothing(
         return plain(database)
 
     monkeypatch.setattr(store, moment, drop_first)
-    assert [residue.kind for residue in world.catalog.residues()] == []
+    assert [leftover.kind for leftover in world.catalog.leftovers()] == []
     assert asked == ["doomed"]
     assert clean(world) == ["version"]
     assert world.rows("t") == [(2,)]
+
+
+class Crossings(logging.Handler):
+    """Counts what Python asks of the JVM: Py4J logs each command that it sends."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = record.getMessage()
+        # But for what it lets go of, which it does whenever that is collected.
+        self.count += told.startswith("Command to send: ") and not told.startswith("Command to send: m\n")
+
+
+@contextmanager
+def counted_crossings() -> Iterator[Crossings]:
+    py4j = logging.getLogger("py4j.clientserver")
+    before, found = (py4j.level, py4j.propagate), Crossings()
+    py4j.addHandler(found)
+    py4j.propagate = False
+    py4j.setLevel(logging.DEBUG)
+    try:
+        yield found
+    finally:
+        py4j.setLevel(before[0])
+        py4j.propagate = before[1]
+        py4j.removeHandler(found)
+
+
+@pytest.mark.promise("cost", "`clean` asks as often beside many partitions as beside few")
+def test_clean_asks_as_often_beside_many_partitions_as_beside_few(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    crossed = []
+    world.sql("CREATE TABLE beside (a INT, k INT) USING parquet PARTITIONED BY (k)")
+    clean(world)
+    for first, last in ((0, 4), (4, 204)):
+        parts = " ".join(f"PARTITION (k = {k})" for k in range(first, last))
+        world.sql(f"ALTER TABLE beside ADD {parts}")
+        world.run("t", world.sql("SELECT 1 AS a"))
+        world.run("t", world.sql("SELECT 2 AS a"), Purpose.REPLACE_TABLE_AS)
+        counting = Counting(world.catalog.metastore)
+        with monkeypatch.context() as patched, counted_crossings() as crossings:
+            patched.setattr(world.catalog.store, "_metastore", counting)
+            assert clean(world) == ["version"]
+        asked.append(counting.calls)
+        crossed.append(crossings.count)
+        world.drop("t")
+    assert asked[0] == asked[1]
+    assert "list_partitions" not in asked[0]
+    assert 0 < crossed[1] <= crossed[0], crossed
+
+
+@pytest.mark.promise("cost", "`clean` reads no partition where nothing could be removed")
+@pytest.mark.parametrize("left", ["nothing", "a live transaction", "within its retention"])
+def test_clean_reads_no_partition_where_nothing_could_go(
+    world: World, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    shutil.rmtree(world.warehouse / ".twophase", ignore_errors=True)  # of tables that Spark has dropped
+    world.run("beside", world.sql("SELECT id, id % 2 AS k FROM range(4)"))
+    world.sql("CREATE TABLE parts (a INT, k INT) USING parquet PARTITIONED BY (k)")
+    world.run("t", world.sql("SELECT 1 AS a"))
+    if left == "within its retention":
+        world.run("t", world.sql("SELECT 2 AS a"), Purpose.REPLACE_TABLE_AS)
+    staged = [world.stage("u", world.sql("SELECT 1 AS a"))] if left == "a live transaction" else []
+    monkeypatch.setattr(world.environment, "retention", 3600.0)
+    counting = Counting(world.catalog.metastore)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.catalog.store, "_metastore", counting)
+        assert world.catalog.leftovers(live_transactions=frozenset(one.transaction_id for one in staged)) == []
+    assert "located_tables" in counting.calls
+    assert "partition_locations" not in counting.calls
+    for one in staged:
+        one.abort()
+    monkeypatch.undo()
+    clean(world)
+
+
+@pytest.mark.promise("clean", "a partition, wherever it is, protects the directory that contains it")
+def test_a_partition_anywhere_keeps_what_it_lies_in(world: World, tmp_path: Path) -> None:
+    world.run("t", world.sql("SELECT 1 AS a"))
+    found = world.catalog.metastore.get_table("default", "t")
+    assert found is not None
+    world.run("t", world.sql("SELECT 2 AS a"), Purpose.REPLACE_TABLE_AS)
+    world.sql(
+        f"CREATE TABLE theirs (a INT, k STRING) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'theirs'}'"
+    )
+    world.sql(f"ALTER TABLE theirs ADD PARTITION (k = 'x') LOCATION '{found.location}'")
+    assert clean(world) == []
+    assert world.rows("theirs") == [(1, "x")]
+    world.sql("ALTER TABLE theirs DROP PARTITION (k = 'x')")
+    assert clean(world) == ["version"]
 
 
 def test_a_fault_of_the_metastore_while_clean_looks_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,4 +365,4 @@ def test_a_fault_of_the_metastore_while_clean_looks_is_told(world: World, monkey
 
     monkeypatch.setattr(world.catalog.metastore, "located_tables", fault)
     with pytest.raises(CatalogError, match="no answer about default"):
-        world.catalog.residues()
+        world.catalog.leftovers()

@@ -12,8 +12,8 @@ import pytest
 
 from tests.hive.place import Named, Place
 from twophase.catalogs.hive import identity
-from twophase.clean import clean
-from twophase.states import TransactionState
+from twophase.protocol.states import TransactionState
+from twophase.transactions.clean import clean
 
 
 @pytest.fixture
@@ -21,6 +21,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.promise("identity", "`clean` over another metastore removes nothing and says whose it is")
 def test_clean_over_another_metastore_removes_nothing_and_says_whose_it_is(place: Place) -> None:
     place.write("job").commit()
 
@@ -104,7 +105,6 @@ def test_services_and_memories_are_told_apart() -> None:
     assert not identity.is_other("", mine)
 
 
-@pytest.mark.slow
 def test_the_command_line_beside_a_job_sees_its_metastore_or_touches_nothing(tmp_path: Path) -> None:
     job = """
         import twophase

@@ -13,16 +13,19 @@ from tests.hive.world import World
 from twophase import failpoints
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import StampChangedError
-from twophase.catalogs.hive.participant import INSERT, HiveParticipant
-from twophase.catalogs.hive.recipe_partitions import PointerPartitions
-from twophase.errors import TransactionAborted, WriteConflictError
+from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, StampChangedError
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.publish.move import MoveFiles
+from twophase.catalogs.hive.publish.partitions import SwitchPartitions
+from twophase.catalogs.hive.staging import Staging
+from twophase.catalogs.hive.state import INSERT
+from twophase.errors import TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
-from twophase.model import Outcome, Purpose
+from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
 from twophase.spark.jvm import hive as jvm_hive
 from twophase.spark.metastore.session import SessionMetastore
 
-pytestmark = [pytest.mark.spark40, HIVE]
+pytestmark = HIVE
 
 QUERY = "SELECT 7L AS id, 0L AS k"
 OLD = [(0, 0), (1, 1)]
@@ -60,10 +63,10 @@ def publish_late(world: World, participant: HiveParticipant, monkeypatch: pytest
 
 def call_of(world: World, participant: HiveParticipant) -> tuple[object, str]:
     """Where the metastore's call is made that publishes."""
-    participant = getattr(participant, "chosen", participant)
-    if not isinstance(participant, PointerPartitions):
+    publisher = participant.publisher
+    if not isinstance(publisher, SwitchPartitions):
         return hive_of(world), "_alter"
-    return world.catalog.metastore, "add_partitions" if participant.existing_plan.only_adds else "alter_partitions"
+    return world.catalog.metastore, "add_partitions" if publisher.existing_plan.only_adds else "alter_partitions"
 
 
 @pytest.mark.parametrize("recipe", ["pointer", "rename"])
@@ -80,8 +83,8 @@ def test_a_late_call_is_refused(
     it = world.with_options(recipe=recipe)
     filled(it, by)
     participant = it.stage("t", world.sql(query), purpose, by=by)
-    if recipe == "rename" and participant.effect == INSERT:
-        assert type(participant).__name__ == "MoveInsert"  # renames files itself: no call of the metastore publishes
+    if recipe == "rename" and participant.table_write.state.effect == INSERT:
+        assert isinstance(participant.publisher, MoveFiles)  # renames files itself: no call of the metastore publishes
         participant.abort()
         return
     with pytest.raises(TransactionAborted if recipe == "pointer" else WriteConflictError):
@@ -258,7 +261,6 @@ def test_what_is_published_while_it_is_rolled_back_is_carried_through(
     it = world.with_options(recipe=recipe)
     filled(it, by)
     participant = it.stage("t", world.sql(query), purpose, by=by)
-    participant = getattr(participant, "chosen", participant)
     store = it.catalog.metastore
     fence = store.fence_table
 
@@ -266,12 +268,12 @@ def test_what_is_published_while_it_is_rolled_back_is_carried_through(
         participant.commit()
         fence(*arguments)
 
-    if not participant.fences:
-        assert type(participant).__name__ == "MoveInsert"
+    if not participant.publisher.fences:
+        assert isinstance(participant.publisher, MoveFiles)
         participant.abort()
         return
     if recipe == "pointer":
-        monkeypatch.setattr(participant, "is_staged", lambda: True)  # It looked before the version was withdrawn.
+        monkeypatch.setattr(Staging, "is_owned", lambda _: True)  # It looked before the version was withdrawn.
     monkeypatch.setattr(store, "fence_table", late)
     it.reborn(participant).abort()
     assert sorted(it.rows("t")) == after
@@ -298,7 +300,7 @@ def test_what_a_late_call_published_stays_until_its_last_part_was_replaced_long_
     filled(world, ["k"])
     participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
     publish_late(world, participant, monkeypatch)
-    withdrawn = join(participant.version, layout.WITHDRAWN_FILE)
+    withdrawn = join(participant.version, layout.QUARANTINED_FILE)
     world.catalog.files.write_json(withdrawn, {"transaction_id": participant.transaction_id, "since": 1.0})
     world.run("t", world.sql("SELECT 8L AS id, 0L AS k"), Purpose.INSERT_INTO)
     assert clean(world, retention=3600.0) == []
@@ -363,7 +365,7 @@ def test_a_statement_of_an_older_release_is_published(world: World) -> None:
     """Its document does not say how much it holds."""
     filled(world, [])
     participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
-    del participant.document["holds"]
+    del participant.document["own"]["holds"]
     other = world.reborn(participant)
     other.commit()
     other.finish()
@@ -375,10 +377,10 @@ def test_statistics_of_the_old_rows_go_with_the_publish(world: World) -> None:
     world.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")
     participant = world.stage("t", world.sql(QUERY), Purpose.INSERT_INTO)
     table = world.catalog.find(participant.path)
-    assert table.extra["spark"].stats().get().rowCount().isDefined()
+    assert table.extra["found"].table().stats().get().rowCount().isDefined()
     wanted = replace(table, location=participant.version).with_stamp(participant.transaction_id)
-    world.catalog.metastore.point_table(wanted, *participant.document["holds"], instead_of=table.stored_stamp)
-    noted = world.catalog.find(participant.path).extra["spark"].stats().get()
+    world.catalog.metastore.point_table(wanted, *participant.document["own"]["holds"], instead_of=table.stored_stamp)
+    noted = world.catalog.find(participant.path).extra["found"].table().stats().get()
     assert not noted.rowCount().isDefined()
     assert noted.colStats().isEmpty()
     participant.commit()
@@ -445,7 +447,7 @@ def test_a_second_attempt_does_not_forget_the_first(world: World, monkeypatch: p
     with pytest.raises(OSError):
         participant.commit()
     monkeypatch.setattr(owner, name, call)
-    monkeypatch.setattr(participant, "check_inherited", lambda: lost())
+    monkeypatch.setattr(participant.publisher.target, "check_inherited", lambda: lost())
     with pytest.raises(OSError):
         participant.commit()
     participant.abort()
@@ -460,13 +462,13 @@ def test_a_second_attempt_does_not_forget_the_first(world: World, monkeypatch: p
 def test_what_came_late_before_the_abort_is_carried_through(world: World, by: list[str]) -> None:
     filled(world, by)
     participant = world.stage("t", world.sql(QUERY), Purpose.REPLACE_TABLE_AS, by=[] if by else by)
-    assert participant.before is not None
+    before = participant.table_write.state.old
     participant.commit()
     world.reborn(participant).abort()
     world.reborn(participant).abort()
     assert world.hidden_tables() == []
     assert clean(world, retention=3600.0) == []
-    assert world.catalog.files.exists(participant.before["location"])
+    assert world.catalog.files.exists(before.location)
     assert sorted(world.rows("t")) == [(7, 0)]
 
 
@@ -530,3 +532,90 @@ def test_an_undecided_statement_of_a_dead_driver_leaves_nothing(world: World) ->
     participant.prepare()
     survivor.abort()
     assert not world.catalog.files.exists(participant.version)
+
+
+def dropping(world: World) -> HiveParticipant:
+    """A drop of table ``t``, up to the decision."""
+    found = world.catalog.two_phase_drop_table(ObjectPath.of("default", "t"), context=WriteContext("dead-drop"))
+    assert isinstance(found, HiveParticipant)
+    found.begin()
+    found.prepare()
+    return found
+
+
+@pytest.mark.parametrize("by", [[], ["k"]], ids=["plain", "partitioned"])
+def test_a_late_drop_is_refused_until_it_can_no_longer_come(world: World, by: list[str]) -> None:
+    """Without conditions of the metastore: the rollback takes the name that the drop would give the table."""
+    filled(world, by)
+    dead = dropping(world)
+    world.reborn(dead).abort()
+    world.reborn(dead).abort()
+    with pytest.raises(TableAlreadyExistsError):
+        dead.table_write.hidden.hide("t", layout.BACKUP)
+    world.catalog.metastore.make_managed("default", "t")  # The call before it made the table external.
+    assert sorted(world.rows("t")) == OLD
+    with pytest.raises(TransactionAborted):
+        dead.commit()
+    assert clean(world, retention=3600.0) == []
+    assert len(world.hidden_tables()) == 1
+    assert world.clean() == ["metadata", "staging"]
+    assert world.hidden_tables() == []
+    assert sorted(world.rows("t")) == OLD
+
+
+def test_a_drop_that_came_late_before_the_abort_is_carried_through(world: World) -> None:
+    filled(world, [])
+    dead = dropping(world)
+    dead.commit()
+    world.reborn(dead).abort()
+    assert world.catalog.find(dead.path) is None
+    assert world.hidden_tables() == []
+    world.clean()
+
+
+def test_a_drop_gives_back_a_table_that_took_the_name_just_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, [])
+    dead = dropping(world)
+    hide = dead.table_write.hidden.hide
+
+    def late(name: str, role: str) -> None:
+        world.drop("t")
+        world.sql("CREATE TABLE t USING parquet AS SELECT 5L AS id, 5L AS k")
+        hide(name, role)
+
+    monkeypatch.setattr(dead.table_write.hidden, "hide", late)
+    with pytest.raises(WriteConflictError):
+        dead.commit()
+    assert world.rows("t") == [(5, 5)]
+    assert dead.outcome() is Outcome.NOT_PUBLISHED
+    world.reborn(dead).abort()
+    assert world.rows("t") == [(5, 5)]
+    world.clean()
+    assert world.catalog.find(dead.path).kind == MANAGED
+
+
+def test_a_drop_whose_driver_died_between_its_calls_leaves_the_table_managed(world: World) -> None:
+    """The metastore renames an external table only: else it would move the files."""
+    filled(world, [])
+    dead = dropping(world)
+    world.catalog.metastore.alter_table(replace(world.catalog.find(dead.path), kind=EXTERNAL))
+    world.reborn(dead).abort()
+    assert world.catalog.find(dead.path).kind == MANAGED
+    clean(world)
+
+
+def test_a_table_that_was_made_anew_is_not_what_a_recovered_drop_removes(world: World) -> None:
+    filled(world, [])
+    dead = dropping(world)
+    dead.commit()
+    world.run("t", world.sql("SELECT 8L AS id, 8L AS k"))
+    world.reborn(dead).finish()
+    world.reborn(dead).commit()
+    world.reborn(dead).finish()
+    assert world.rows("t") == [(8, 8)]
+    assert not world.reborn(dead).compensate()
+    world.clean()
+    assert world.rows("t") == [(8, 8)]
+    assert world.hidden_tables() == []

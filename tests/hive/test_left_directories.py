@@ -7,8 +7,6 @@ import pytest
 from tests.hive.world import World
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose
 
-pytestmark = pytest.mark.spark40
-
 ADD = "ALTER TABLE t ADD PARTITION (d = 'x')"
 DROP = "ALTER TABLE t DROP PARTITION (d = 'x')"
 X = OverwriteScope({"d": "x"})
@@ -35,6 +33,7 @@ def insert(world: World, text: str, overwrite: OverwriteScope | None = None) -> 
     world.run("t", world.sql(f"SELECT {text}"), purpose, by=["d"], overwrite=overwrite)
 
 
+@pytest.mark.promise("locations", "a partition that is dropped and added again is empty")
 @pytest.mark.parametrize("by_whom", ["twophase", "stock"])
 @pytest.mark.parametrize("overwrite", [None, X], ids=["into", "overwrite"])
 def test_a_partition_that_is_dropped_and_added_again_is_empty(
@@ -55,6 +54,7 @@ def test_a_partition_that_is_dropped_and_added_again_is_empty(
     assert world.rows("t") == [(2, "y")]
 
 
+@pytest.mark.promise("locations", "a repair (`MSCK`) finds no partition that an overwrite has removed")
 @pytest.mark.parametrize("by_whom", ["twophase", "stock"])
 def test_a_repair_finds_no_partition_that_an_overwrite_has_removed(world: World, by_whom: str) -> None:
     make(world, by_whom)

@@ -18,6 +18,7 @@ def kind_of(world: World, table: str) -> str:
     return str(world.sql(f"DESCRIBE EXTENDED {table}").where("col_name = 'Type'").first()[1])
 
 
+@pytest.mark.promise("external-tables", "`CREATE TABLE AS SELECT` with a `LOCATION`: atomic")
 @pytest.mark.parametrize("by", [[], ["k"]])
 def test_create_with_a_location_is_external_and_its_files_are_there(
     world: World, tmp_path: Path, by: list[str]
@@ -66,6 +67,7 @@ def test_a_foreign_directory_at_a_location_is_refused_and_untouched(world: World
     assert files_of(tmp_path) == {"here/precious.txt"}
 
 
+@pytest.mark.promise("conflicts", "a foreign directory at the target is refused and left untouched")
 def test_a_foreign_directory_at_the_default_location_is_refused_and_untouched(world: World) -> None:
     home = world.warehouse / "d"
     home.mkdir(parents=True)
@@ -99,6 +101,7 @@ def test_an_empty_directory_at_a_location_is_there_again_after_an_abort(world: W
     assert world.rows("e") == [(1,)]
 
 
+@pytest.mark.promise("external-tables", "`INSERT OVERWRITE`: reversible (note d)")
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"])
 def test_inserts_into_an_external_table_leave_it_where_it_is(world: World, tmp_path: Path, by: str) -> None:
     world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet {by} LOCATION '{tmp_path / 'here'}'")
@@ -106,21 +109,23 @@ def test_inserts_into_an_external_table_leave_it_where_it_is(world: World, tmp_p
     world.run("e", world.sql("SELECT id, id % 3 AS k FROM range(4)"), Purpose.INSERT_INTO)
     assert len(world.rows("e")) == 8
     assert kind_of(world, "e") == "EXTERNAL"
-    world.run("e", world.sql("SELECT id, id AS k FROM e WHERE id = 1"), Purpose.INSERT_OVERWRITE)
-    assert world.rows("e") == [(1, 1), (1, 1)]
+    over = world.run("e", world.sql("SELECT id, id AS k FROM e WHERE id = 1"), Purpose.INSERT_OVERWRITE)
+    assert (world.rows("e"), over.level) == ([(1, 1), (1, 1)], Level.REVERSIBLE)
     assert world.spark.read.parquet(str(tmp_path / "here")).count() == 2
     if by:
         assert world.partitions("e") == ["k=1"]
 
 
+@pytest.mark.promise("external-tables", "inserts of one file: atomic; of several: reversible (note d)")
 def test_one_file_into_an_external_table_is_atomic_and_several_are_not(world: World, tmp_path: Path) -> None:
     world.sql(f"CREATE TABLE e (id BIGINT) USING parquet LOCATION '{tmp_path / 'here'}'")
     one = world.run("e", world.sql("SELECT id FROM range(4)").coalesce(1), Purpose.INSERT_INTO)
     two = world.run("e", world.sql("SELECT id FROM range(4)").repartition(2), Purpose.INSERT_INTO)
-    assert (one.level, two.level) == (Level.ATOMIC, Level.UNDONE)
+    assert (one.level, two.level) == (Level.ATOMIC, Level.REVERSIBLE)
     assert two.level_reason
 
 
+@pytest.mark.promise("external-tables", "inserts into new partitions only: atomic")
 def test_new_partitions_of_an_external_table_are_atomic(world: World, tmp_path: Path) -> None:
     world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'here'}'")
     participant = world.run("e", world.sql("SELECT id, id % 2 AS k FROM range(4)"), Purpose.INSERT_INTO)
@@ -131,8 +136,8 @@ def test_new_partitions_of_an_external_table_are_atomic(world: World, tmp_path: 
 def test_overwrite_of_one_partition_of_an_external_table(world: World, tmp_path: Path, scope: OverwriteScope) -> None:
     world.sql(f"CREATE TABLE e (id BIGINT, k BIGINT) USING parquet PARTITIONED BY (k) LOCATION '{tmp_path / 'here'}'")
     world.sql("INSERT INTO e SELECT id, id % 2 AS k FROM range(4)")
-    world.run("e", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope)
-    assert world.rows("e") == [(0, 0), (2, 0), (9, 1)]
+    over = world.run("e", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_OVERWRITE, overwrite=scope)
+    assert (world.rows("e"), over.level) == ([(0, 0), (2, 0), (9, 1)], Level.REVERSIBLE)
 
 
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"])
@@ -155,6 +160,7 @@ def test_an_insert_into_an_external_table_is_undone_to_the_last_file(
     assert world.rows("e") == rows
 
 
+@pytest.mark.promise("recipe-rename", "create and inserts of one file: atomic; others: reversible (notes d, e)")
 @pytest.mark.parametrize("by", [[], ["k"]])
 def test_recipe_rename_keeps_the_files_at_the_default_location(world: World, by: list[str]) -> None:
     renaming = world.with_options(recipe="rename")
@@ -164,9 +170,13 @@ def test_recipe_rename_keeps_the_files_at_the_default_location(world: World, by:
     assert kind_of(world, "r") == "MANAGED"
     assert any(name.endswith(".parquet") for name in files_of(world.warehouse / "r"))
     replaced = renaming.run("r", world.sql("SELECT id, k FROM r WHERE id > 1"), Purpose.REPLACE_TABLE_AS, by=by)
-    assert (renaming.rows("r"), replaced.level) == ([(2, 0), (3, 1)], Level.UNDONE)
-    renaming.run("r", world.sql("SELECT 7L AS id, 0L AS k"), Purpose.INSERT_INTO)
-    assert renaming.rows("r") == [(2, 0), (3, 1), (7, 0)]
+    assert (renaming.rows("r"), replaced.level) == ([(2, 0), (3, 1)], Level.REVERSIBLE)
+    one = renaming.run("r", world.sql("SELECT 7L AS id, 0L AS k"), Purpose.INSERT_INTO)
+    assert (renaming.rows("r"), one.level) == ([(2, 0), (3, 1), (7, 0)], Level.ATOMIC)
+    two = renaming.run("r", world.sql("SELECT id, 0L AS k FROM range(4)").repartition(2), Purpose.INSERT_INTO)
+    assert (len(renaming.rows("r")), two.level) == (7, Level.REVERSIBLE)
+    over = renaming.run("r", world.sql("SELECT 8L AS id, 0L AS k"), Purpose.INSERT_OVERWRITE)
+    assert (renaming.rows("r"), over.level) == ([(8, 0)], Level.REVERSIBLE)
     world.sql("DROP TABLE r")
     world.catalog.table_dropped(ObjectPath.of("default", "r"))
     world.sql("CREATE TABLE r USING parquet AS SELECT 1 AS a")
@@ -197,11 +207,24 @@ def test_replace_at_a_new_location(world: World, tmp_path: Path) -> None:
     assert world.spark.read.parquet(new).count() == 1
 
 
+@pytest.mark.promise("external-tables", "replace at the `LOCATION` that the table has: reversible (note e)")
 def test_replace_at_the_same_location_is_level_2(world: World, tmp_path: Path) -> None:
     here = str(tmp_path / "here")
     world.run("t", world.sql("SELECT 1 AS a"), location=here)
     replaced = world.run("t", world.sql("SELECT a, 2 AS b FROM t"), Purpose.REPLACE_TABLE_AS, location=here)
-    assert (world.rows("t"), kind_of(world, "t"), replaced.level) == ([(1, 2)], "EXTERNAL", Level.UNDONE)
+    assert (world.rows("t"), kind_of(world, "t"), replaced.level) == ([(1, 2)], "EXTERNAL", Level.REVERSIBLE)
+
+
+@pytest.mark.promise("external-tables", "several tables in one transaction: reversible")
+def test_several_external_tables_are_reversible(world: World, tmp_path: Path) -> None:
+    assert world.together("a", "b", locations=tmp_path) is Level.REVERSIBLE
+    assert (world.rows("a"), kind_of(world, "b")) == ([(1,)], "EXTERNAL")
+
+
+@pytest.mark.promise("recipe-rename", "several tables in one transaction: reversible")
+def test_several_tables_of_recipe_rename_are_reversible(world: World) -> None:
+    assert world.with_options(recipe="rename").together("a", "b") is Level.REVERSIBLE
+    assert (world.rows("a"), world.rows("b")) == ([(1,)], [(1,)])
 
 
 # -- partitions at a LOCATION of the user's ----------------------------------------------------------------------------
@@ -225,6 +248,7 @@ def marks_in(place: Path) -> set[str]:
     return {name for name in files_of(place) if "twophase" in name}
 
 
+@pytest.mark.promise("locations", "a partition at a LOCATION of the user's stays there, unmarked")
 @pytest.mark.parametrize("place", ["inside", "outside"])
 def test_a_partition_at_a_location_stays_there_through_inserts_and_clean(
     world: World, tmp_path: Path, place: str
@@ -236,7 +260,7 @@ def test_a_partition_at_a_location_stays_there_through_inserts_and_clean(
 
     assert world.rows("cl") == [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (9, "a")]
     assert same(place_of(world, {"d": "a"}), str(home))
-    assert (inserted.level, both.level) == (Level.ATOMIC, Level.UNDONE)
+    assert (inserted.level, both.level) == (Level.ATOMIC, Level.REVERSIBLE)
     assert len([name for name in files_of(home) if name.endswith(".parquet")]) == 3
     clean(world)
     assert marks_in(home) == set()
@@ -247,7 +271,7 @@ def test_an_overwrite_of_a_partition_at_a_location_leaves_it_there(world: World,
     landed(world, tmp_path / "a")
     rows = world.sql("SELECT 9L AS id, 'a' AS d")
     participant = world.run("cl", rows, Purpose.INSERT_OVERWRITE, overwrite=OverwriteScope({"d": "a"}))
-    assert (world.rows("cl"), participant.level) == ([(2, "b"), (9, "a")], Level.UNDONE)
+    assert (world.rows("cl"), participant.level) == ([(2, "b"), (9, "a")], Level.REVERSIBLE)
     assert same(place_of(world, {"d": "a"}), str(tmp_path / "a"))
 
 
@@ -309,6 +333,7 @@ def test_a_second_insert_that_reaches_a_partition_at_a_location_is_refused(world
     first.abort()
 
 
+@pytest.mark.promise("locations", "an overwrite leaves only its rows in a partition that it adds")
 @pytest.mark.parametrize("scope", [OverwriteScope({"k": "1"}), OverwriteScope(dynamic=True)], ids=str)
 def test_an_overwrite_leaves_nothing_but_its_rows_in_a_partition_that_it_adds(
     world: World, tmp_path: Path, scope: OverwriteScope

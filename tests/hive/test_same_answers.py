@@ -13,7 +13,7 @@ from tests.hive.conftest import start_session
 from tests.spark.answers import Call, assert_same_answers
 from twophase.errors import AtomicityNotSupportedError
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+pytestmark = pytest.mark.spark40
 
 STATEMENTS = [
     "SET hive.exec.dynamic.partition.mode = nonstrict",
@@ -75,6 +75,20 @@ STATEMENTS = [
     "SHOW CREATE TABLE delimited AS SERDE",
     "SHOW CREATE TABLE with_its_serde AS SERDE",
     "SHOW CREATE TABLE hive_orc AS SERDE",
+    # Spark hands the values of a static partition to Hive's writer beside the rows.
+    "CREATE TABLE lines (a INT) PARTITIONED BY (p STRING, q INT) STORED AS textfile",
+    "INSERT INTO lines PARTITION (q = '1', P = 'x') VALUES (1)",
+    "INSERT INTO lines PARTITION (p = 'x', q) VALUES (2, 2), (3, 3)",
+    "INSERT OVERWRITE lines PARTITION (p = 'x', q = 2) VALUES (4)",
+    "INSERT OVERWRITE lines PARTITION (p = 'y', q = 2) (a) SELECT 5",
+    "INSERT INTO lines PARTITION (p = NULL, q = 1) VALUES (6)",
+    "INSERT INTO lines PARTITION (p = 'x', q = 'no number') VALUES (7)",
+    "INSERT INTO lines PARTITION (p, q = 1) VALUES (8, 'x')",
+    "INSERT INTO lines PARTITION (p = 'x', q = 1) VALUES (9, 9)",
+    "SET hive.exec.dynamic.partition.mode = strict",
+    "INSERT INTO lines VALUES (10, 'x', 1)",
+    "SELECT * FROM lines ORDER BY a",
+    "SHOW PARTITIONS lines",
 ]
 
 
@@ -87,36 +101,46 @@ def _partition_values(table: str, kind: str, *values: str) -> list[str]:
     return [*steps, f"SELECT a, CAST(p AS STRING) AS p FROM {table} ORDER BY p", f"SHOW PARTITIONS {table}"]
 
 
-VALUES_OF_PARTITIONS = [
-    *_partition_values("floats", "FLOAT", "'1e10'", "'1e-5'", "'Infinity'", "'NaN'"),
-    *_partition_values("doubles", "DOUBLE", "1e10", "'1e-5'"),
-    *_partition_values("decimals", "DECIMAL(38,18)", "0.000000000000000001"),
-    *_partition_values("dates", "DATE", "'10000-01-01'", "'-0001-01-01'"),
-    *_partition_values("timestamps", "TIMESTAMP", "'0099-01-01 00:00:00'", "'2020-01-01'", "'2020-01-01 00:00:00.1'"),
-    *_partition_values("local_timestamps", "TIMESTAMP_NTZ", "'0099-01-01 00:00:00'"),
-    *_partition_values("bytes", "BINARY", "'ab'"),
-    *_partition_values("intervals", "INTERVAL YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
-    *_partition_values("booleans", "BOOLEAN", "true", "false"),
-    "CREATE TABLE several (a INT, p BOOLEAN, q INT) USING parquet PARTITIONED BY (p, q)",
-    "INSERT INTO several VALUES (1, true, 1), (2, true, 2), (3, false, 1), (4, NULL, 1)",
-    "INSERT OVERWRITE several PARTITION (p = true, q = 1) VALUES (5)",
-    "INSERT OVERWRITE several PARTITION (p = false, q) VALUES (6, 3)",
-    "INSERT OVERWRITE several PARTITION (p = NULL, q) VALUES (7, 3)",
-    "SELECT * FROM several ORDER BY a",
-    "SHOW PARTITIONS several",
-    "SET spark.sql.session.timeZone = +02:00",
-    *_partition_values("offset", "TIMESTAMP", "'2020-01-01 00:00:00'"),
-    "SET spark.sql.session.timeZone = PST",
-    *_partition_values("short_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
-    "SET spark.sql.session.timeZone = UTC+03:30",
-    *_partition_values("prefixed_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
-    "SET spark.sql.sources.partitionOverwriteMode = dynamic",
-    *_partition_values("dynamic_doubles", "DOUBLE", "'1e10'"),
-    *_partition_values("dynamic_timestamps", "TIMESTAMP", "'2020-01-01'"),
-    *_partition_values("dynamic_numbers", "INT", "'01'"),
-    *_partition_values("dynamic_chars", "CHAR(3)", "'a'"),
-    *_partition_values("dynamic_booleans", "BOOLEAN", "'true'"),
-]
+VALUES_OF_PARTITIONS: dict[str, list[str]] = {
+    "values": [
+        *_partition_values("doubles", "DOUBLE", "1e10", "'1e-5'"),
+        *_partition_values("booleans", "BOOLEAN", "true", "false"),
+        "CREATE TABLE several (a INT, p BOOLEAN, q INT) USING parquet PARTITIONED BY (p, q)",
+        "INSERT INTO several VALUES (1, true, 1), (2, true, 2), (3, false, 1), (4, NULL, 1)",
+        "INSERT OVERWRITE several PARTITION (p = true, q = 1) VALUES (5)",
+        "INSERT OVERWRITE several PARTITION (p = false, q) VALUES (6, 3)",
+        "INSERT OVERWRITE several PARTITION (p = NULL, q) VALUES (7, 3)",
+        "SELECT * FROM several ORDER BY a",
+        "SHOW PARTITIONS several",
+    ],
+    "types": [
+        *_partition_values("floats", "FLOAT", "'1e10'", "'1e-5'", "'Infinity'", "'NaN'"),
+        *_partition_values("decimals", "DECIMAL(38,18)", "0.000000000000000001"),
+        *_partition_values("dates", "DATE", "'10000-01-01'", "'-0001-01-01'"),
+        *_partition_values(
+            "timestamps", "TIMESTAMP", "'0099-01-01 00:00:00'", "'2020-01-01'", "'2020-01-01 00:00:00.1'"
+        ),
+        *_partition_values("local_timestamps", "TIMESTAMP_NTZ", "'0099-01-01 00:00:00'"),
+        *_partition_values("bytes", "BINARY", "'ab'"),
+        *_partition_values("intervals", "INTERVAL YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
+    ],
+    "zones": [
+        "SET spark.sql.session.timeZone = +02:00",
+        *_partition_values("offset", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+        "SET spark.sql.session.timeZone = PST",
+        *_partition_values("short_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+        "SET spark.sql.session.timeZone = UTC+03:30",
+        *_partition_values("prefixed_zone", "TIMESTAMP", "'2020-01-01 00:00:00'"),
+    ],
+    "dynamic": [
+        "SET spark.sql.sources.partitionOverwriteMode = dynamic",
+        *_partition_values("dynamic_doubles", "DOUBLE", "'1e10'"),
+        *_partition_values("dynamic_timestamps", "TIMESTAMP", "'2020-01-01'"),
+        *_partition_values("dynamic_numbers", "INT", "'01'"),
+        *_partition_values("dynamic_chars", "CHAR(3)", "'a'"),
+        *_partition_values("dynamic_booleans", "BOOLEAN", "'true'"),
+    ],
+}
 
 
 def _columns_named(name: str) -> list[str | Call]:
@@ -172,10 +196,10 @@ def _format_named(name: str) -> list[str | Call]:
 
 FORMATS_AS_WRITTEN = (
     "ORC",
-    "Parquet",
-    "org.apache.spark.sql.parquet",
     "com.databricks.spark.csv",
-    "org.apache.spark.sql.execution.datasources.orc.OrcFileFormat",
+    pytest.param("Parquet", marks=pytest.mark.exhaustive),
+    pytest.param("org.apache.spark.sql.parquet", marks=pytest.mark.exhaustive),
+    pytest.param("org.apache.spark.sql.execution.datasources.orc.OrcFileFormat", marks=pytest.mark.exhaustive),
 )
 
 
@@ -224,20 +248,27 @@ def test_the_answers_are_the_same(session: SparkSession) -> None:
     assert_same_answers(session, STATEMENTS)
 
 
-def test_a_static_overwrite_replaces_the_partition_that_spark_itself_would(session: SparkSession) -> None:
-    assert_same_answers(session, VALUES_OF_PARTITIONS)
+@pytest.mark.promise("same-answers", "a static overwrite replaces the partition that stock Spark's would")
+@pytest.mark.parametrize("values", VALUES_OF_PARTITIONS)
+def test_a_static_overwrite_replaces_the_partition_that_spark_itself_would(session: SparkSession, values: str) -> None:
+    assert_same_answers(session, VALUES_OF_PARTITIONS[values])
 
 
-@pytest.mark.parametrize("name", ["größe", "c d", "c-d", "c.d"])
+@pytest.mark.promise("same-answers", "columns of any name make partitions and buckets")
+@pytest.mark.parametrize(
+    "name", ["größe", "c.d", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("c d", "c-d"))]
+)
 def test_a_column_of_any_name_makes_partitions_and_buckets(session: SparkSession, name: str) -> None:
     assert_same_answers(session, _columns_named(name))
 
 
+@pytest.mark.promise("same-answers", "a format may be given in capitals or by its class")
 @pytest.mark.parametrize("name", FORMATS_AS_WRITTEN)
 def test_a_format_may_be_given_in_capitals_and_by_its_class(session: SparkSession, name: str) -> None:
     assert_same_answers(session, _format_named(name))
 
 
+@pytest.mark.promise("same-answers", "options and properties mean what they mean to Spark")
 def test_options_and_properties_mean_what_they_mean_to_spark(session: SparkSession) -> None:
     assert_same_answers(session, OPTIONS_AND_PROPERTIES)
 

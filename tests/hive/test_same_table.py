@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from tests.hive.world import Rows, World
+from twophase.catalog.reading import ReadSource
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.errors import AtomicityNotSupportedError
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose
-from twophase.reading import ReadSource
 from twophase.spark import types
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import StorageLevel
@@ -12,9 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
+from tests.spark.routed import stock_session
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
+#: Spark itself inserts through the first one only with the second one.
+UNMANAGED = ("spark.sql.hive.manageFilesourcePartitions", "spark.sql.hive.convertInsertingPartitionedTable")
 AUTO_UPDATE = "spark.sql.statistics.size.autoUpdate.enabled"
 PARQUET = "CREATE TABLE t (id BIGINT) USING parquet"
 CONVERTED = "CREATE TABLE t (id BIGINT) STORED AS PARQUET"
@@ -24,8 +28,8 @@ FILES = pytest.mark.parametrize(
     "made",
     [
         pytest.param(PARQUET, id="parquet"),
-        pytest.param(CONVERTED, id="converted", marks=pytest.mark.slow),
-        pytest.param(PARTITIONED, id="partitioned", marks=pytest.mark.slow),
+        pytest.param(CONVERTED, id="converted"),
+        pytest.param(PARTITIONED, id="partitioned"),
     ],
 )
 
@@ -56,6 +60,8 @@ def spark(attached: SparkSession) -> Iterator[SparkSession]:
     yield attached
     attached.catalog.clearCache()
     attached.conf.unset(AUTO_UPDATE)
+    for setting in UNMANAGED:
+        attached.conf.unset(setting)
     attached.sql("DROP TABLE IF EXISTS t")
 
 
@@ -83,6 +89,7 @@ def test_a_frame_and_a_view_made_before_show_the_new_rows(spark: SparkSession, m
     assert frame.count() == spark.table("seen").count() == spark.table("t").count() == 1
 
 
+@pytest.mark.promise("caches", "what is cached stays cached and shows the new rows")
 @BOTH
 @FILES
 def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession, made: str, run: Run) -> None:
@@ -100,7 +107,6 @@ def test_what_is_cached_stays_cached_and_shows_the_new_rows(spark: SparkSession,
         assert spark.table("t").storageLevel == StorageLevel.MEMORY_ONLY
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("made", [PARQUET, CONVERTED, PARTITIONED, SERDE])
 def test_a_table_cached_by_its_name_stays_cached(spark: SparkSession, made: str) -> None:
     insert = filled(spark, made)
@@ -126,16 +132,22 @@ def by_save_as_table(other: SparkSession, _: DataFrame, __: Path) -> None:
     other.range(5).write.mode("append").saveAsTable("t")
 
 
+@pytest.mark.promise("caches", "what another session wrote is seen without a refresh")
 @pytest.mark.parametrize("write", [by_foreach_batch, by_sql, by_save_as_table])
-def test_what_a_session_wrote_that_is_not_attached_is_seen_without_a_refresh(
-    spark: SparkSession, tmp_path: Path, write: Callable[[SparkSession, DataFrame, Path], None]
+@pytest.mark.parametrize("other", [SparkSession.newSession, stock_session])
+def test_what_another_session_wrote_is_seen_without_a_refresh(
+    spark: SparkSession,
+    tmp_path: Path,
+    write: Callable[[SparkSession, DataFrame, Path], None],
+    other: Callable[[SparkSession], SparkSession],
 ) -> None:
     spark.range(10).write.saveAsTable("t")
     frame = spark.table("t")
     assert frame.count() == 10
     spark.sql("INSERT INTO t VALUES (10)")
 
-    write(spark.newSession(), spark.range(5), tmp_path)
+    source = other(spark)
+    write(source, source.range(5), tmp_path)
 
     assert spark.table("t").count() == 16
     assert spark.sql("SELECT * FROM t").count() == 16
@@ -143,6 +155,32 @@ def test_what_a_session_wrote_that_is_not_attached_is_seen_without_a_refresh(
     assert (spark.table("t").count(), frame.count()) == (17, 17)
 
 
+def test_new_partitions_are_seen_where_spark_keeps_the_locations_of_the_former_ones(
+    spark: SparkSession,
+) -> None:
+    other = spark.newSession()
+    for session in (spark, other):
+        for setting in UNMANAGED:
+            session.conf.set(setting, "false")
+    spark.sql("CREATE TABLE t (id BIGINT) PARTITIONED BY (d BIGINT) STORED AS PARQUET")
+    spark.sql("INSERT INTO t PARTITION (d = 1) VALUES (1)")
+    before = [session.table("t") for session in (spark, other)]
+    for frame in before:
+        (relation,) = (leaf.relation() for leaf in leaves(frame))
+        assert relation.location().getClass().getSimpleName() == "InMemoryFileIndex"
+    for number, writer in enumerate((spark, other), 2):
+        writer.sql(f"INSERT INTO t PARTITION (d = {number}) VALUES ({number})")
+        expected = [(row, row) for row in range(1, number + 1)]
+        for frame in (*before, spark.table("t"), other.table("t")):
+            assert sorted(tuple(row) for row in frame.select("id", "d").collect()) == expected
+
+
+def leaves(frame: DataFrame) -> list[Any]:
+    found = frame._jdf.queryExecution().optimizedPlan().collectLeaves()
+    return [found.apply(number) for number in range(found.size())]
+
+
+@pytest.mark.promise("caches", "a table that is replaced stays cached where its columns stay")
 @pytest.mark.parametrize("in_a_block", [False, True])
 def test_a_table_that_is_replaced_stays_cached_where_its_columns_do(spark: SparkSession, in_a_block: bool) -> None:
     def overwritten(frame: DataFrame) -> tuple[bool, int]:
@@ -203,6 +241,7 @@ def test_a_frame_of_a_serde_table_sees_an_append_of_one_file_as_in_stock_spark(s
     assert (frame.count(), spark.table("t").count()) == (2, 2)
 
 
+@pytest.mark.promise("caches", "a DataFrame that cannot follow shows the old rows, whole")
 @pytest.mark.parametrize("case", ["refreshed", "replaced"])
 def test_what_cannot_follow_keeps_the_old_rows(spark: SparkSession, case: str) -> None:
     insert = filled(spark, PARQUET)

@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 
 from tests.hive.world import World, files_of
-from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 from twophase.spark.jvm import hive as jvm_hive
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm import values
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.metastore.session import SessionMetastore
 
-pytestmark = pytest.mark.spark40
+spark40_first_cases = True
 
 #: Tests of what only a Hive metastore has.
 HIVE = pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
 
 
+@pytest.mark.promise("session-tables", "`CREATE TABLE AS SELECT`, `saveAsTable`, `writeTo(...).create()`: atomic")
 def test_create_is_seen_at_the_publish_and_not_before(world: World) -> None:
     df = world.sql("SELECT id FROM range(3)")
     participant = world.stage("t", df)
@@ -47,6 +49,10 @@ def test_a_query_may_read_the_table_that_it_overwrites(world: World) -> None:
     assert world.rows("t") == [(6,), (6,), (8,), (8,)]
 
 
+@pytest.mark.promise(
+    "session-tables",
+    "`REPLACE` that changes types or drops columns: reversible, atomic for Spark (note a)",
+)
 def test_replace_may_change_all_columns_and_read_the_old_table(world: World) -> None:
     world.run("t", world.sql("SELECT id, cast(id AS string) AS s FROM range(2)"))
     participant = world.run(
@@ -54,9 +60,10 @@ def test_replace_may_change_all_columns_and_read_the_old_table(world: World) -> 
     )
     assert [tuple(map(str, row)) for row in world.rows("t")] == [("0", "0", "1.5"), ("1", "1", "1.5")]
     # A Hive metastore refuses columns of other types in one call.
-    assert participant.level is (Level.UNDONE if world.is_hive else Level.ATOMIC)
+    assert participant.level is (Level.REVERSIBLE if world.is_hive else Level.ATOMIC)
 
 
+@pytest.mark.promise("session-tables", "`REPLACE`, `saveAsTable` in mode overwrite, columns kept or added: atomic")
 def test_replace_with_more_columns_is_one_step(world: World) -> None:
     world.run("t", world.sql("SELECT id FROM range(2)"))
     participant = world.run(
@@ -77,6 +84,7 @@ def test_create_or_replace_makes_a_table_that_was_not_there(world: World) -> Non
     assert world.rows("t") == [(1,)]
 
 
+@pytest.mark.promise("session-tables", "`CREATE TABLE AS SELECT`, partitioned: never visible without its partitions")
 def test_a_partitioned_table_becomes_visible_with_all_its_partitions(world: World) -> None:
     participant = world.stage("p", world.sql("SELECT id % 3 AS k, id FROM range(6)"), by=["k"])
     assert world.catalog.list_tables("default") == []
@@ -88,6 +96,7 @@ def test_a_partitioned_table_becomes_visible_with_all_its_partitions(world: Worl
     assert world.sql("DESCRIBE EXTENDED p").where("col_name = 'Type'").first()[1] == "MANAGED"
 
 
+@pytest.mark.promise("session-tables", "`INSERT INTO` existing and new partitions of one table: atomic")
 def test_inserts_into_partitions_switch_them_in_one_call(world: World) -> None:
     world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
     only_new = world.run("p", world.sql("SELECT 7L AS id, 7L AS k"), Purpose.INSERT_INTO)
@@ -96,6 +105,10 @@ def test_inserts_into_partitions_switch_them_in_one_call(world: World) -> None:
     assert (only_new.level, mixed.level) == (Level.ATOMIC, Level.ATOMIC)
 
 
+@pytest.mark.promise(
+    "session-tables",
+    "`INSERT OVERWRITE` of the whole table, a static partition, or dynamic partitions: atomic",
+)
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
@@ -133,16 +146,29 @@ def test_partition_values_with_special_characters_and_null(world: World) -> None
     assert world.rows("p") == [(1, "z/y: é%=#"), (2, None), (3, "z/y: é%=#"), (4, None)]
 
 
+@pytest.mark.promise(
+    "session-tables",
+    "`REPLACE` of a partitioned table: atomic; with other columns: reversible (notes b, c)",
+)
 def test_replace_of_a_partitioned_table(world: World) -> None:
     world.run("p", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=["k"])
     same = world.run("p", world.sql("SELECT id, id AS k FROM range(1, 3)"), Purpose.REPLACE_TABLE_AS, by=["k"])
     assert (world.rows("p"), same.level) == ([(1, 1), (2, 2)], Level.ATOMIC)
-    world.run("p", world.sql("SELECT 'x' AS s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["k"])
+    columns = world.run("p", world.sql("SELECT 'x' AS s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["k"])
     assert (world.rows("p"), world.partitions("p")) == ([("x", 1, 1), ("x", 2, 2)], ["k=1", "k=2"])
-    world.run("p", world.sql("SELECT s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["s"])
+    keys = world.run("p", world.sql("SELECT s, id, k FROM p"), Purpose.REPLACE_TABLE_AS, by=["s"])
     assert (world.rows("p"), world.partitions("p")) == ([(1, 1, "x"), (2, 2, "x")], ["s=x"])
-    world.run("p", world.sql("SELECT id FROM p"), Purpose.REPLACE_TABLE_AS)
+    none = world.run("p", world.sql("SELECT id FROM p"), Purpose.REPLACE_TABLE_AS)
     assert world.rows("p") == [(1,), (2,)]
+    # A Hive metastore takes the columns and the partitions in two calls.
+    expected = Level.REVERSIBLE if world.is_hive else Level.ATOMIC
+    assert {columns.level, keys.level, none.level} == {expected}
+
+
+@pytest.mark.promise("session-tables", "several tables in one transaction: reversible")
+def test_several_tables_are_reversible(world: World) -> None:
+    assert world.together("a", "b") is Level.REVERSIBLE
+    assert (world.rows("a"), world.rows("b")) == ([(1,)], [(1,)])
 
 
 @HIVE
@@ -225,13 +251,14 @@ def test_a_hive_metastore_has_the_sizes_of_what_was_published(world: World, prov
         assert sizes(world, "t").get("numFiles") == str(files)
 
 
+@pytest.mark.promise("cost", "the publish of a session table does not look at the files")
 @HIVE
 @pytest.mark.parametrize("purpose", [Purpose.CREATE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS], ids=str)
 def test_the_publish_does_not_look_at_the_files(world: World, purpose: Purpose) -> None:
     if purpose is not Purpose.CREATE_TABLE_AS:
         world.run("t", world.sql("SELECT id FROM range(9)"))
     participant = world.stage("t", world.sql("SELECT id FROM range(3)"), purpose)
-    staged = sizes(world, participant.hidden("table"))
+    staged = sizes(world, participant.table_write.hidden.name("table"))
     (Path(participant.version.removeprefix("file:")) / "more.parquet").write_bytes(bytes(1000))
     participant.commit()
     participant.finish()
@@ -259,7 +286,7 @@ def test_the_publish_of_an_insert_does_not_look_at_the_files(
     more = directory / "more.parquet"
     more.write_bytes(bytes(1000))
     # Spark's own care for statistics comes behind the publish, as behind its own writes.
-    monkeypatch.setattr(HiveParticipant, "tell", lambda participant: None)
+    monkeypatch.setattr(TableWrite, "announce", lambda write, **_: None)
     participant.commit()
     monkeypatch.undo()
     assert sizes(world, "t") == {
@@ -283,14 +310,14 @@ def noted(world: World, table: str) -> dict[str, str]:
 
 def sizes(world: World, table: str) -> dict[str, str]:
     """What the metastore has noted of a table's files."""
-    noted = Jvm(world.spark).entries(hive_of(world).client.getTable("default", table).ignoredProperties())
+    noted = values.entries(Jvm(world.spark), hive_of(world).client.getTable("default", table).ignoredProperties())
     return {key: value for key, value in noted.items() if key in ("numFiles", "totalSize")}
 
 
 def test_a_client_without_the_call_that_says_more_is_told_without(world: World) -> None:
     """As one of Hive 2.0, which no wheel holds: any other object lacks the call, too."""
     client = world.spark._jsparkSession
-    assert jvm_hive._context(Jvm(world.spark), client, {"k": "v"}) is None
+    assert jvm_hive._kind_of_context(Jvm(world.spark), client) is None
 
 
 def hive_of(world: World) -> jvm_hive.HiveTables:
@@ -301,6 +328,7 @@ def hive_of(world: World) -> jvm_hive.HiveTables:
     return store._hive
 
 
+@pytest.mark.promise("session-tables", "`INSERT INTO`, also of tables that stock Spark created: atomic (note d)")
 def test_foreign_managed_tables_are_written_at_level_3(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.run("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
@@ -380,6 +408,7 @@ def test_a_file_that_is_rewritten_in_place_meanwhile_is_a_conflict(world: World,
     assert world.rows("f") == [(0,), (1,)]
 
 
+@pytest.mark.promise("appends", "an append of a session without twophase lands beside those of twophase")
 def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
@@ -389,6 +418,10 @@ def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
     assert world.rows("f") == [(0,), (1,), (5,), (7,)]
 
 
+@pytest.mark.promise(
+    "external-writers",
+    "an append outside twophase to files that a statement links is a conflict, and not lost",
+)
 def test_an_append_of_an_outsider_to_files_that_were_linked_is_a_conflict_and_not_lost(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.with_options(append="links").stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
@@ -417,6 +450,7 @@ def test_abort_leaves_nothing(world: World, by: list[str]) -> None:
             assert world.partitions("t") == ["k=0", "k=1"]
 
 
+@pytest.mark.promise("visibility", "a query planned before a replace never reads a part of the rows")
 def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,16 +463,16 @@ def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     def look() -> None:
         seen.append([row.v for row in planned.pop().collect()])
 
-    plain = HiveParticipant.step
+    plain = TableWrite.step
 
     @contextmanager
-    def watched(participant: HiveParticipant, name: str) -> Iterator[None]:
+    def watched(write: TableWrite, name: str) -> Iterator[None]:
         look()
-        with plain(participant, name):
+        with plain(write, name):
             yield
         look()
 
-    monkeypatch.setattr(HiveParticipant, "step", watched)
+    monkeypatch.setattr(TableWrite, "step", watched)
     world.run(
         "t",
         world.sql(rows.format(1) + " WHERE id > 0").selectExpr("id AS n", "v", "k"),
@@ -450,6 +484,10 @@ def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     assert world.partitions("t") == ["k=1", "k=2", "k=3"]
 
 
+@pytest.mark.promise(
+    "external-writers",
+    "rows written outside twophase to a new partition are a conflict, and not lost",
+)
 def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_lost(world: World) -> None:
     world.sql("CREATE TABLE f (a INT, k INT) USING parquet PARTITIONED BY (k)")
     world.sql("INSERT INTO f VALUES (1, 1)")
@@ -458,7 +496,7 @@ def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_
     world.sql("INSERT INTO f VALUES (5, 2)")
     seen = [(1, 1), (5, 2)]
     assert world.rows("f") == seen  # and in no other new partition
-    with pytest.raises(WriteConflictError, match="past twophase"):
+    with pytest.raises(WriteConflictError, match="outside twophase"):
         participant.commit()
     participant.abort()
     world.reborn(participant).abort()
@@ -468,6 +506,10 @@ def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_
     assert world.rows("f") == [(1, 1), (3, 2), (4, 3), (5, 2)]
 
 
+@pytest.mark.promise(
+    "external-writers",
+    "an append outside twophase to what a statement replaces is a conflict, and not lost",
+)
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS], ids=str)
 @pytest.mark.parametrize("by", [[], ["k"]])
 @pytest.mark.parametrize("recipe", ["pointer", "rename"])

@@ -14,8 +14,6 @@ from tests.hive.world import World, files_of
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose
 
-pytestmark = pytest.mark.spark40
-
 CREATE, REPLACE = Purpose.CREATE_TABLE_AS, Purpose.REPLACE_TABLE_AS
 INSERT, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 DYNAMIC = OverwriteScope({}, True)
@@ -99,7 +97,6 @@ class Undone:
         assert self.seen() == self.after
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared_world", "by"),
     [

@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import start_session
 
-pytestmark = [pytest.mark.slow]
-
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -35,6 +33,7 @@ def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.table(table).collect())
 
 
+@pytest.mark.promise("appends", "concurrent overwrites of different partitions of a session table all land")
 @pytest.mark.parametrize("scope", ["PARTITION (p = {n}) SELECT id", "PARTITION (p) SELECT id, {n}"])
 def test_overwrites_of_partitions_that_cannot_meet_all_land(spark: SparkSession, scope: str) -> None:
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
@@ -45,6 +44,7 @@ def test_overwrites_of_partitions_that_cannot_meet_all_land(spark: SparkSession,
     assert rows(spark, table) == sorted((n, p) for n in range(10) for p in range(8))
 
 
+@pytest.mark.promise("appends", "concurrent appends to one session table all land")
 @pytest.mark.parametrize("files", [1, 3])
 def test_appends_to_one_table_all_land(spark: SparkSession, files: int) -> None:
     spark.sql(f"CREATE TABLE appended_{files} (id BIGINT) USING parquet")
@@ -52,12 +52,14 @@ def test_appends_to_one_table_all_land(spark: SparkSession, files: int) -> None:
     assert rows(spark, f"appended_{files}") == [(n,) for n in range(8) for _ in range(3)]
 
 
+@pytest.mark.promise("appends", "concurrent appends to one partition all land")
 def test_appends_to_one_partition_all_land(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE parted (id BIGINT, p INT) USING parquet PARTITIONED BY (p)")
     at_once(lambda n: spark.sql(f"INSERT INTO parted SELECT {n}, id % 2 FROM range(0, 4, 1, {1 + n % 2})"), 6)
     assert rows(spark, "parted") == sorted((n, p) for n in range(6) for p in (0, 0, 1, 1))
 
 
+@pytest.mark.promise("appends", "two blocks that append to one table both land")
 def test_two_blocks_that_append_to_one_table_both_land(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE blocks USING parquet AS SELECT 0L AS id")
 
@@ -76,6 +78,7 @@ def test_two_blocks_that_append_to_one_table_both_land(spark: SparkSession) -> N
     assert rows(spark, "blocks") == [(0,), (1,), (2,), (3,)]
 
 
+@pytest.mark.promise("appends", "a table has no more directory entries than its appends wrote files")
 def test_a_table_keeps_as_many_entries_as_its_appends_brought(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("CREATE TABLE long USING parquet AS SELECT 0L AS id")
     location = Path(str(spark.sql("DESCRIBE EXTENDED long").where("col_name = 'Location'").first()[1])[5:])  # type: ignore[index]

@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from twophase.catalog import Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.participant import HiveParticipant
-from twophase.clean import clean
-from twophase.coordinator import Coordinator
-from twophase.liveness import this_process
-from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
-from twophase.records import ParticipantRecord, ParticipantState
+from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
+from twophase.protocol.states import TransactionState
 from twophase.spark import types
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.metastore.session import SessionMetastore
 from twophase.spark.routing.table_writer import SessionTableWriter
-from twophase.states import TransactionState
-from twophase.timeline import Timeline
+from twophase.timeline.owners import this_process
+from twophase.timeline.records import ParticipantRecord, ParticipantState
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.clean import clean
+from twophase.transactions.coordinator import Coordinator
 
 Rows = list[tuple[Any, ...]]
 
@@ -132,6 +132,27 @@ class World:
         other.abort()
         return participant
 
+    def together(self, *tables: str, database: str = "default", locations: Path | None = None) -> Level | None:
+        """Create tables in one transaction; the level that it had."""
+        df = self.sql("SELECT 1L AS id")
+        with TemporaryDirectory() as directory, closing(self._coordinator(directory)) as coordinator:
+            tx = coordinator.begin()
+            self._committed.add(tx.id)
+            for table in tables:
+                definition = TableDefinition(
+                    types.to_arrow(df.schema.json()), location=None if locations is None else str(locations / table)
+                )
+                path = ObjectPath.of(database, table)
+                participant = tx.stage(self.catalog, path, definition, purpose=Purpose.CREATE_TABLE_AS)
+                assert participant is not None
+                tx.begin_participant(participant)
+                tx.write(participant, df)
+                tx.prepare_participant(participant)
+            tx.commit()
+            record = coordinator.timeline.transaction(tx.id)
+        assert record is not None
+        return record.level
+
     def undone(self, participant: HiveParticipant) -> bool:
         """Compensate what was published; its transaction ends as rolled back."""
         self._committed.discard(participant.transaction_id)
@@ -154,13 +175,13 @@ class World:
         before, self.environment.retention = self.environment.retention, retention
         try:
             with TemporaryDirectory() as directory, closing(self._coordinator(directory)) as coordinator:
-                for transaction in {residue.transaction_id for residue in self.catalog.residues()}:
+                for transaction in {leftover.transaction_id for leftover in self.catalog.leftovers()}:
                     self._record(coordinator.timeline, transaction, transaction in live)
                 found = clean(coordinator, [self.catalog])
         finally:
             self.environment.retention = before
         assert not [entry for entry in found if entry.failed], found
-        return sorted(entry.residue.kind for entry in found if entry.removed)
+        return sorted(entry.leftover.kind for entry in found if entry.removed)
 
     def _coordinator(self, directory: str) -> Coordinator:
         timeline = Timeline(f"sqlite:///{directory}/timeline.db")
@@ -200,8 +221,8 @@ class World:
         return [n for d in store.list_databases() for n in store.list_tables(d) if n.startswith("__twophase")]
 
     def staged(self) -> list[str]:
-        """Version directories on disk that no retired mark explains and no table refers to."""
-        return [residue.location for residue in self.catalog.residues() if residue.kind == "staging"]
+        """Version directories on disk that no superseded mark explains and no table refers to."""
+        return [leftover.location for leftover in self.catalog.leftovers() if leftover.kind == "staging"]
 
     def drop(self, *tables: str) -> None:
         for table in tables:

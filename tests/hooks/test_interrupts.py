@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from twophase.hooks.interrupts import deferred_interrupts
 
-
-@pytest.fixture(autouse=True)
-def pythons_own_handler() -> Iterator[None]:
-    """A Spark session of an earlier test leaves PySpark's handler, which calls a JVM that is gone."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("pythons_own_handler")
 
 
 def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
@@ -26,6 +19,13 @@ def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
         steps.append("published")
     assert steps == ["published"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with deferred_interrupts():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_signal_is_delivered_when_the_block_fails_too() -> None:

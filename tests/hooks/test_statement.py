@@ -14,12 +14,14 @@ import pytest
 from tests.core.bench import DEFINITION, ROWS, Bench, path, write
 from tests.recorder import Recorder
 from twophase import failpoints
+from twophase.errors import TransactionInDoubt
 from twophase.hooks import JobState, JobStatus, JobStatusHook, Statement
 from twophase.hooks.events import EventFeed, JobEnded, JobStarted
+from twophase.hooks.interrupts import carried_through
 from twophase.hooks.statement import live_statements, statements_begun
 from twophase.model import Purpose
-from twophase.states import TransactionState
-from twophase.transactions import Transaction
+from twophase.protocol.states import TransactionState
+from twophase.transactions.transaction import Transaction
 
 
 @pytest.fixture
@@ -116,6 +118,7 @@ def test_an_end_in_on_finished_of_a_statement_in_a_block_leaves_it_to_the_block(
     assert bench.tables() == ["one.t"]
 
 
+@pytest.mark.promise("failed-statement", "an exception in a hook never replaces the job's own error")
 @pytest.mark.parametrize(
     ("event", "error"), [("on_failed", ValueError("the user's own")), ("on_canceled", KeyboardInterrupt())]
 )
@@ -129,7 +132,7 @@ def test_an_end_in_a_hook_never_takes_the_place_of_the_users_own_error(
     statement.fail(error)
 
     assert recorder.events[1:] == [event.removeprefix("on_")]
-    assert error.__notes__ == ["A hook that was told of this raised SystemExit('from a hook')."]
+    assert error.__notes__ == ["A hook that was called for this raised SystemExit('from a hook')."]
     assert [type(e) for e in statement.job.hook_errors] == [SystemExit]
     assert tx.state is TransactionState.ROLLED_BACK
     assert live_statements() == []
@@ -249,3 +252,164 @@ def test_the_statements_that_begin_meanwhile_are_collected(bench: Bench) -> None
     assert inner == [statement]
     assert len(outer) == 2
     outer[1].fail(RuntimeError("enough"))
+
+
+# -- what becomes of the transaction -----------------------------------------------------------------------------------
+
+
+def other(tx: Transaction, bench: Bench, *hooks: JobStatusHook) -> Statement:
+    """Another statement of a block."""
+    participant = tx.stage(bench.catalogs["two"], path("u"), DEFINITION, purpose=Purpose.CREATE_TABLE_AS)
+    assert participant is not None
+    return Statement(tx, participant, hooks=hooks, autocommit=False)
+
+
+def test_a_statement_of_its_own_is_committed_when_it_has_finished(bench: Bench) -> None:
+    recorder = Recorder()
+    run(prepared(bench.coordinator().begin(), bench, recorder))
+
+    assert (recorder.events, recorder.fates) == (["created", "finished"], [("committed", "one.default.t")])
+    assert (recorder.jobs[0].in_transaction, recorder.jobs[0].published) == (False, True)
+
+
+def test_statements_of_a_block_have_finished_before_it_and_are_committed_with_it(bench: Bench) -> None:
+    tx, recorder = bench.coordinator().begin(), Recorder()
+    run(prepared(tx, bench, recorder, autocommit=False))
+    run(other(tx, bench, recorder))
+
+    assert (recorder.events, recorder.fates) == (["created", "finished"] * 2, [])
+    assert [(job.in_transaction, job.published) for job in recorder.jobs] == [(True, None)] * 2
+    tx.commit()
+    tx.commit()
+    assert recorder.fates == [("committed", "one.default.t"), ("committed", "two.default.u")]
+    assert [job.published for job in recorder.jobs] == [True, True]
+
+
+@pytest.mark.parametrize("how", ["abort", "refused"])
+def test_what_has_finished_in_a_block_that_is_rolled_back_is_told_so(bench: Bench, how: str) -> None:
+    tx, recorder = bench.coordinator().begin(), Recorder()
+    run(prepared(tx, bench, recorder, autocommit=False))
+    if how == "abort":
+        tx.abort(ValueError("the user's own"))
+    else:
+        write(bench.coordinators[0].begin(), bench.catalogs["one"], "t").catalog.create_table(path("t"), DEFINITION)
+        with pytest.raises(Exception, match="t"):
+            tx.commit()
+
+    assert (recorder.events, recorder.fates) == (["created", "finished"], [("rolled_back", "one.default.t")])
+    assert recorder.jobs[0].published is False
+
+
+def test_a_statement_that_fails_in_a_block_is_rolled_back_and_the_others_are_committed(bench: Bench) -> None:
+    tx, recorder = bench.coordinator().begin(), Recorder()
+    failing = prepared(tx, bench, recorder, autocommit=False)
+    failing.start()
+    failing.fail(ValueError("the user's own"))
+    run(other(tx, bench, recorder))
+    assert recorder.fates == [("rolled_back", "one.default.t")]
+    tx.commit()
+
+    assert recorder.fates == [("rolled_back", "one.default.t"), ("committed", "two.default.u")]
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_publish_of_which_nothing_is_known_is_told_as_that(
+    bench: Bench, autocommit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    tx, recorder = bench.coordinator().begin(), Recorder()
+    statement = prepared(tx, bench, recorder, autocommit=autocommit)
+    statement.start()
+    statement.write(ROWS)
+    faults = bench.catalogs["one"].faults
+    faults.add("publish", "lost_reply")
+    faults.add("outcome", "error")
+    with pytest.raises(TransactionInDoubt):
+        statement.finish()
+        tx.commit()
+
+    assert recorder.fates == [("in_doubt", "one.default.t")]
+    assert recorder.jobs[0].published is None
+
+
+def test_a_commit_by_another_thread_is_told_after_the_statements_own_end(bench: Bench) -> None:
+    tx, recorder = bench.coordinator().begin(), Recorder()
+
+    class Slow(JobStatusHook):
+        def on_finished(self, job: JobStatus) -> None:
+            committer = threading.Thread(target=tx.commit)
+            committer.start()
+            committer.join()
+            assert (recorder.events, recorder.fates) == (["created"], [])
+
+    statement = prepared(tx, bench, Slow(), recorder, autocommit=False)
+    run(statement)
+
+    assert statement.job.hook_errors == []
+    assert (recorder.events, recorder.fates) == (["created", "finished"], [("committed", "one.default.t")])
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_hook_that_is_told_the_end_of_a_block_can_be_interrupted(bench: Bench, end: str) -> None:
+    """It may hang: signals wait for the end itself, not for those who are told of it."""
+    tx, recorder, error = bench.coordinator().begin(), Recorder(), ValueError("the user's own")
+
+    class Hangs(JobStatusHook):
+        def on_committed(self, job: JobStatus) -> None:
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("It was not interrupted.")
+
+        on_rolled_back = on_committed
+
+    statement = prepared(tx, bench, Hangs(), recorder, autocommit=False)
+    run(statement)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if end == "commit":
+            with pytest.raises(KeyboardInterrupt) as caught, carried_through(tx):
+                tx.commit()
+            assert caught.value.__notes__ == [f"one.default.t had been published before this, in transaction {tx.id}."]
+        else:
+            with carried_through(tx, error):
+                tx.abort(error)
+            assert error.__notes__ == ["A hook that was called for this raised KeyboardInterrupt()."]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert [type(raised) for raised in statement.job.hook_errors] == [KeyboardInterrupt]
+    assert recorder.fates == [("committed" if end == "commit" else "rolled_back", "one.default.t")]
+
+
+@pytest.mark.parametrize("fate", ["committed", "in_doubt", "rolled_back"])
+def test_a_statement_that_fails_after_its_block_has_ended_is_told_what_became_of_its_rows(
+    bench: Bench, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    tx, recorder, error = bench.coordinator().begin(), Recorder(), ValueError("after the rows")
+    statement = prepared(tx, bench, recorder, autocommit=False)
+    statement.start()
+    statement.write(ROWS)
+    if fate == "in_doubt":
+        bench.catalogs["one"].faults.add("publish", "lost_reply")
+        bench.catalogs["one"].faults.add("outcome", "error")
+        with pytest.raises(TransactionInDoubt):
+            tx.commit()
+    elif fate == "committed":
+        tx.commit()
+    else:
+        tx.abort()
+    statement.fail(error)
+
+    assert (recorder.events, recorder.fates) == (["created", "failed"], [(fate, "one.default.t")])
+    assert statement.job.published is {"committed": True, "rolled_back": False}.get(fate)
+
+
+def test_an_end_in_on_committed_of_a_block_comes_after_all_were_told(bench: Bench) -> None:
+    tx, recorder, end = bench.coordinator().begin(), Recorder(), SystemExit(3)
+    run(prepared(tx, bench, raising("on_committed", end), recorder, autocommit=False))
+    with pytest.raises(SystemExit) as caught:
+        tx.commit()
+
+    assert caught.value is end
+    assert recorder.fates == [("committed", "one.default.t")]
+    assert (tx.state, bench.tables()) == (TransactionState.COMPLETED, ["one.t"])

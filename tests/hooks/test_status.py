@@ -133,3 +133,13 @@ def test_the_same_job_told_twice_counts_once() -> None:
     job.job_started(7, 10)
     job.job_started(7, 10)
     assert (job.job_ids, job.tasks_total) == ((7,), 10)
+
+
+@pytest.mark.parametrize("message", [*CANCELLED[:4], CANCELLED[4], f"org.apache.spark.SparkException: {CANCELLED[0]}"])
+def test_the_reason_of_a_cancellation_is_in_sparks_words_without_a_java_class(message: str) -> None:
+    job, told = status(), status()
+    job.failed(RuntimeError(message))
+    told.job_cancelled(message)
+    for reason in (job.cancel_reason, told.cancel_reason):
+        assert reason is not None
+        assert reason.startswith("[SPARK_JOB_CANCELLED] Job ")

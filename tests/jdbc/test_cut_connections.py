@@ -16,11 +16,11 @@ from tests.jdbc.places import Place, open_jdbc, ordered
 from tests.jdbc.proxy import MOMENTS, CuttingProxy
 from tests.jdbc.statements import ROWS, SCHEMA, stage, table
 from twophase.catalogs.jdbc import JdbcCatalog
-from twophase.coordinator import Coordinator
 from twophase.errors import CatalogError, TransactionAborted, TransactionInDoubt
 from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
-from twophase.states import TransactionState
-from twophase.timeline import Timeline
+from twophase.protocol.states import TransactionState
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
 
 #: What makes the publish final, in each database's words.
 FINAL = {"postgresql": b"COMMIT", "mariadb": b"RENAME TABLE"}
@@ -72,6 +72,7 @@ def write(catalog: JdbcCatalog, path: ObjectPath, directory: Path) -> tuple[str,
     return told, record.state
 
 
+@pytest.mark.promise("in-doubt", "a database connection that dies on the publish is reported truthfully")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_connection_that_dies_on_the_publish_is_told_truly(
     place: Place, path: ObjectPath, cut_off: JdbcCatalog, proxy: CuttingProxy, moment: str, tmp_path: Path
@@ -95,6 +96,7 @@ def _cut_the_publish(catalog: JdbcCatalog, proxy: CuttingProxy, place: Place, mo
     failpoints.arm("jdbc.publish", lambda _: proxy.cut(FINAL[place.kind], moment), nth=1)
 
 
+@pytest.mark.promise("in-doubt", "a database server that is gone: nothing is removed, and its return tells the outcome")
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(kind: str) -> None:
     """It is killed between the decision and the publish, and started again on its data."""

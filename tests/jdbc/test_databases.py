@@ -41,6 +41,7 @@ def database(catalog: JdbcCatalog) -> Iterator[str]:
     catalog.drop_database(name, ignore_if_not_exists=True, cascade=True)
 
 
+@pytest.mark.promise("preserved", "`DROP DATABASE` without `CASCADE` removes a database only where it is empty")
 def test_without_cascade_a_database_goes_only_where_nothing_is_in_it(
     place: Place, catalog: JdbcCatalog, database: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.jdbc.conftest import KINDS, make_place
+from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
 from twophase import failpoints
@@ -91,6 +91,7 @@ def test_of_speculative_twins_one_writes(place: Place, begun: JdbcParticipant) -
     assert staged(place, begun) == ordered(ROWS)
 
 
+@pytest.mark.promise("exactly-once", "a task that ends after the publish changes nothing")
 @pytest.mark.parametrize("moment", ["after the publish", "after the end", "after an abort"])
 def test_a_straggler_changes_nothing(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, begun: JdbcParticipant, moment: str
@@ -176,14 +177,15 @@ def deadly() -> Any:
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.promise("exactly-once", "lost executors and speculative tasks write each row once")
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("kinds", [["postgresql"], ["sqlite", "mariadb"]], ids=" and ".join)
 def test_lost_executors_and_speculation_write_each_row_once(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str]
 ) -> None:
-    """One session, and a statement into each database: tables without a key, and one with a key."""
+    """A statement into each database: tables without a key, and one with a key."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    places = {kind: make_place(kind, request, tmp_path) for kind in KINDS}
+    places = {kind: make_place(kind, request, tmp_path) for kind in kinds}
     builder: Any = SparkSession.builder.master("local-cluster[2,1,1024]").appName("exactly once")
     conf = {
         "spark.ui.enabled": "false",

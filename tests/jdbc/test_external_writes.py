@@ -24,6 +24,10 @@ CHANGES = {
 }
 
 
+@pytest.mark.promise(
+    "external-writers",
+    "what another program commits to a database table during an overwrite or replace is a conflict",
+)
 @pytest.mark.parametrize("purpose", REPLACING, ids=lambda purpose: purpose.value)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_another_program_commits_meanwhile_is_a_conflict(
@@ -41,6 +45,7 @@ def test_what_another_program_commits_meanwhile_is_a_conflict(
     assert place.rows(path) == [(9, "nine")]
 
 
+@pytest.mark.promise("external-writers", "what another program had begun to write before the publish is a conflict")
 @pytest.mark.parametrize("place", ["postgresql", "mariadb"], indirect=True)
 @pytest.mark.parametrize("purpose", REPLACING, ids=lambda purpose: purpose.value)
 def test_what_another_program_had_begun_to_write_before_the_publish_is_a_conflict(

@@ -228,7 +228,7 @@ participant.abort()
     assert place.hidden("main") == []
 
 
-@pytest.mark.slow
+@pytest.mark.promise("failed-statement", "a full disk of a database server leaves the old table and nothing else")
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_a_full_disk_of_a_server_leaves_the_old_table(kind: str) -> None:
     """PostgreSQL may write no file of more than 20 MB, and MariaDB's only tablespace may not grow beyond that."""
@@ -261,6 +261,10 @@ HELD = {
 }
 
 
+@pytest.mark.promise(
+    "failed-statement",
+    "a table locked by others is reported after `lock_timeout`, and keeps its rows",
+)
 @pytest.mark.parametrize("kind", HELD)
 def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
@@ -283,6 +287,7 @@ def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
     catalog.close()
 
 
+@pytest.mark.promise("power-cut", "a publish to PostgreSQL is durable, whatever the role is set to")
 def test_a_publish_is_durable_whatever_the_role_is_set_to(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,18 +316,6 @@ def test_a_column_that_each_table_has_already_is_refused_before_anything_is_stag
     with pytest.raises(CatalogError, match=f"'{name}': each table of PostgreSQL has one of its own"):
         offer(catalog, ObjectPath.of("public", "odd"), Purpose.CREATE_TABLE_AS, pa.schema([(name, pa.int64())]))
     catalog.close()
-
-
-def test_a_table_that_an_outsider_changed_meanwhile_is_a_conflict(
-    place: Place, catalog: JdbcCatalog, path: ObjectPath
-) -> None:
-    run(catalog, path)
-    participant = stage(catalog, path, Purpose.INSERT_INTO)
-    place.execute(f"ALTER TABLE {place.name(path)} ADD COLUMN more INT", path.database)
-    with pytest.raises(WriteConflictError, match="columns were changed"):
-        participant.commit()
-    participant.abort()
-    assert len(place.rows(path)) == len(ROWS)
 
 
 def test_a_swap_by_an_outsider_within_the_same_second_is_a_conflict(

@@ -31,7 +31,7 @@ def test_a_look_at_several_stamps_does_not_hold_up_a_publish_of_several_tables(
         return read(connection, table)
 
     monkeypatch.setattr(cleaner.store, "stamp", publish_in_between)
-    found = [residue.location for residue in cleaner.residues() if database in residue.location]
+    found = [leftover.location for leftover in cleaner.leftovers() if database in leftover.location]
     assert len(looked) >= 2 and len(found) <= 2
     for participant in staged:
         assert participant.outcome() is Outcome.PUBLISHED
@@ -56,7 +56,7 @@ def test_a_ledger_that_is_gone_for_a_moment_does_not_end_the_look(
         return None
 
     monkeypatch.setattr(catalog.store, "stamp", gone_at_first)
-    found = [residue.location for residue in catalog.residues() if database in residue.location]
+    found = [leftover.location for leftover in catalog.leftovers() if database in leftover.location]
     assert len(found) == 1 and looked[0] == looked[1]
     participant.abort()
 
@@ -66,16 +66,23 @@ def test_a_database_that_is_dropped_since_it_was_listed_does_not_end_the_look(
 ) -> None:
     participant = stage(catalog, ObjectPath.of(database, "one"))
     gone = f"{database}_gone"
-    read = catalog.store.database.list_relations
+    read, begin = catalog.store.database.list_relations, catalog.store.begin
+    looked = set()
+
+    def opened(home: str, **options: Any) -> Any:
+        looked.add(home)
+        return begin(home, **options)
 
     def refused(connection: sa.Connection, home: str) -> dict[str, str]:
         if home == gone:  # As MariaDB does where the database goes while its tables are listed.
             connection.exec_driver_sql("SELECT * FROM what_is_gone")
         return read(connection, home)
 
-    monkeypatch.setattr(catalog, "list_databases", lambda: [gone, database])
+    monkeypatch.setattr(catalog.store, "list_databases", lambda: [gone, database])
+    monkeypatch.setattr(catalog.store, "begin", opened)
     monkeypatch.setattr(catalog.store.database, "list_relations", refused)
-    assert len(catalog.residues()) == 1
+    assert len(catalog.leftovers()) == 1
+    assert looked == {gone, database}
     assert not catalog.database_exists(gone), "A look made it."
     participant.abort()
 
@@ -85,11 +92,11 @@ def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
 ) -> None:
     living, dead = (stage(catalog, ObjectPath.of(database, name), Purpose.CREATE_TABLE_AS) for name in ("one", "two"))
     others = place.catalog()
-    found = others.residues(live_transactions=frozenset({living.transaction_id}))
-    mine = [residue for residue in found if residue.location.startswith(f"{database}.")]
-    assert [residue.transaction_id for residue in mine] == [dead.transaction_id]
-    for residue in (*mine, *mine):  # Twice: it may be repeated.
-        others.remove_residue(residue)
+    found = others.leftovers(live_transactions=frozenset({living.transaction_id}))
+    mine = [leftover for leftover in found if leftover.location.startswith(f"{database}.")]
+    assert [leftover.transaction_id for leftover in mine] == [dead.transaction_id]
+    for leftover in (*mine, *mine):  # Twice: it may be repeated.
+        others.remove_leftover(leftover)
     assert dead.left_behind() == [] and len(living.left_behind()) == 2
     living.commit()
     living.finish()
@@ -97,6 +104,7 @@ def test_what_is_staged_by_the_living_is_not_listed_and_what_the_dead_left_goes(
     others.close()
 
 
+@pytest.mark.promise("cost", "a statement asks a database for its own tables, never for all")
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
 def test_a_statement_asks_for_its_own_tables_and_never_for_all(
     catalog: JdbcCatalog, path: ObjectPath, purpose: Purpose, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def dev(place: Place, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(place.kind, url.set(database="dev").render_as_string(hide_password=False))
 
 
+@pytest.mark.promise("identity", "a transaction of another database is refused and left as it is")
 @pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
 def test_a_transaction_of_another_database_is_refused_and_left_as_it_is(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, dev: Place
@@ -51,6 +52,10 @@ def test_a_transaction_of_another_database_is_refused_and_left_as_it_is(
     other.close()
 
 
+@pytest.mark.promise(
+    "identity",
+    "a database that does not know what was decided does not say that it was not published",
+)
 def test_a_database_that_knows_nothing_of_what_was_decided_does_not_say_that_it_was_not_published(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:

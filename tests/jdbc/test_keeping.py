@@ -6,13 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
-from tests.jdbc.statements import ROWS, SCHEMA, run, stage
+from tests.jdbc.statements import ROWS, SCHEMA, run, stage, table
+from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import CatalogError, WriteConflictError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition, WriteContext
 
 REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 WIDER = pa.schema([*SCHEMA, pa.field("more", pa.float64())])
@@ -35,6 +37,27 @@ def test_an_index_is_there_after_a_replace(place: Place, catalog: JdbcCatalog, p
         place.execute(f"INSERT INTO {name} (k) VALUES (5)", path.database)
     again = run(catalog, path, REPLACE, [(5, 0.1), (5, 0.2)], schema)
     assert ["daily_k" in lost for lost in again.document["lost"]] == [True], "What could not be kept must be named."
+
+
+def test_an_index_is_there_after_a_replace_and_an_insert_of_one_transaction(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+) -> None:
+    run(catalog, path)
+    where = "" if place.kind == "sqlite" else f" ON {name} (id)"
+    place.execute(f"CREATE UNIQUE INDEX daily_k{where or ' ON daily (id)'}", path.database)
+    first = stage(catalog, path, REPLACE, ROWS)
+    context = WriteContext(first.transaction_id, 1, base=first.document)
+    second = catalog.two_phase_create_table(path, TableDefinition(SCHEMA), purpose=Purpose.INSERT_INTO, context=context)
+    assert second is not None
+    second.begin()
+    second.write(table([(77, "more")]))
+    second.prepare()
+    second.commit()
+    second.finish()
+    first.abort()
+    assert second.document["lost"] == []
+    with pytest.raises(Exception, match=r"(?i)duplicate|unique"):
+        place.execute(f"INSERT INTO {name} (id) VALUES (77)", path.database)
 
 
 def test_a_default_is_there_after_a_replace(place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str) -> None:
@@ -110,6 +133,32 @@ def test_checks_and_keys_of_sqlite_that_go_are_named(request: pytest.FixtureRequ
     catalog.close()
 
 
+@pytest.mark.promise("preserved", "in SQLite no row of a table that refers to a replaced or altered one is deleted")
+def test_rows_that_refer_to_a_table_of_sqlite_are_not_deleted_with_it(
+    request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    place = make_place("sqlite", request, tmp_path)
+    catalog, path = place.catalog(), ObjectPath.of("main", "parent")
+    place.execute("CREATE TABLE parent (id INTEGER UNIQUE, name TEXT)", "main")
+    place.execute("CREATE TABLE child (of INTEGER REFERENCES Parent (id) ON DELETE CASCADE)", "main")
+    place.execute("INSERT INTO parent VALUES (1, 'x')", "main")
+    place.execute("INSERT INTO child VALUES (1)", "main")
+
+    def obeyed(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    sa.event.listen(sa.engine.Engine, "connect", obeyed)
+    try:
+        with pytest.raises(CatalogError, match="rows of table child"):
+            stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        with pytest.raises(CatalogError, match="rows of table child"):
+            catalog.alter_table(path, [TableChange("move_column", ("name",), {"position": "first"})])
+    finally:
+        sa.event.remove(sa.engine.Engine, "connect", obeyed)
+    assert place.execute("SELECT * FROM child", "main") == [(1,)]
+    catalog.close()
+
+
 def test_comments_are_there_after_a_replace(catalog: JdbcCatalog, path: ObjectPath) -> None:
     schema = pa.schema([SCHEMA.field(0).with_metadata({"comment": "who's it"}), SCHEMA.field(1)])
     run(catalog, path, schema=schema, comment="what \\ it's for")
@@ -150,6 +199,11 @@ class TestPostgreSQL:
     def place(self, request: pytest.FixtureRequest, tmp_path: Any) -> Place:
         return make_place("postgresql", request, tmp_path)
 
+    @pytest.mark.promise(
+        "preserved",
+        "a replace keeps indexes, comments, defaults and collations; on PostgreSQL grants, constraints and "
+        "sequences, too",
+    )
     def test_grants_keys_checks_and_sequences_are_there(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
@@ -188,6 +242,7 @@ class TestPostgreSQL:
         ("CREATE RULE calm AS ON DELETE TO {} WHERE old.id = 99 DO INSTEAD NOTHING", "rule calm"),
     )
 
+    @pytest.mark.promise("row-security", "who sees one row before a replace sees one row after it")
     def test_who_sees_one_row_before_a_replace_sees_one_row_after_it(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
@@ -211,6 +266,7 @@ class TestPostgreSQL:
         ) == [(True, "f", 1)]
         place.execute("DROP PUBLICATION changes")
 
+    @pytest.mark.promise("row-security", "row security that is switched on while a replace runs is a conflict")
     def test_security_that_comes_while_a_replace_runs_is_a_conflict(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
@@ -222,6 +278,7 @@ class TestPostgreSQL:
         replaced.abort()
         assert ordered(place.rows(path)) == ROWS
 
+    @pytest.mark.promise("row-security", "an overwrite by a role that does not see all rows is refused")
     def test_an_overwrite_by_a_role_that_does_not_see_all_rows_is_refused(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
@@ -242,6 +299,10 @@ class TestPostgreSQL:
         assert len(place.rows(path)) == 2
         writer.close()
 
+    @pytest.mark.promise(
+        "row-security",
+        "default privileges of new tables go neither to a replaced table nor to staged rows",
+    )
     def test_rights_that_new_tables_get_by_default_are_not_given_to_a_replaced_or_a_staged_one(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
@@ -290,21 +351,40 @@ class TestMariaDB:
         assert place.execute(f"SELECT id FROM {name} WHERE name = 'eight'") == [(8,)]
         assert place.execute(f"SHOW KEYS FROM {name} WHERE Key_name = 'part'")
 
-    def test_foreign_keys_and_triggers_that_go_are_named(
-        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str, caplog: Any
+    @pytest.mark.promise("preserved", "a table with triggers or foreign keys keeps them, or its replace is refused")
+    def test_a_table_with_triggers_or_foreign_keys_keeps_its_place_or_is_not_replaced(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
     ) -> None:
         other = place.name(ObjectPath.of(path.database, "other"))
         place.execute(f"CREATE TABLE {other} (id bigint PRIMARY KEY)")
-        place.execute(f"INSERT INTO {other} VALUES (7)")
+        place.execute(f"INSERT INTO {other} VALUES (7), (8)")
         place.execute(
             f"CREATE TABLE {name} (id bigint, name longtext, CONSTRAINT its FOREIGN KEY (id) REFERENCES other (id))"
         )
         trigger = place.name(ObjectPath.of(path.database, "watch"))
-        place.execute(f"CREATE TRIGGER {trigger} BEFORE UPDATE ON {name} FOR EACH ROW SET NEW.id = 7")
+        place.execute(f"CREATE TRIGGER {trigger} BEFORE UPDATE ON {name} FOR EACH ROW SET NEW.name = 'seen'")
         replaced = run(catalog, path, REPLACE, [(8, "eight")])
-        assert [lost.split(" (")[0] for lost in replaced.document["lost"]] == ["constraint `its`", "trigger watch"]
-        assert "constraint `its`" in caplog.text and "trigger watch" in caplog.text
-        assert place.rows(path) == [(8, "eight")]
+        assert (replaced.document["effect"], replaced.level) == ("overwrite", 3)
+        place.execute(f"UPDATE {name} SET id = 7")
+        assert place.rows(path) == [(7, "seen")]
+        with pytest.raises(Exception, match="foreign key constraint fails"):
+            place.execute(f"INSERT INTO {name} VALUES (99, 'none')")
+        with pytest.raises(CatalogError, match=r"foreign key its, trigger watch would be lost"):
+            stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        place.execute(f"DROP TABLE {name}")
+
+    @pytest.mark.promise("preserved", "a trigger that is made while a replace runs is a conflict")
+    def test_a_trigger_that_comes_while_a_replace_runs_is_a_conflict(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        run(catalog, path)
+        replaced = stage(catalog, path, REPLACE, WIDER_ROWS, WIDER)
+        trigger = place.name(ObjectPath.of(path.database, "watch"))
+        place.execute(f"CREATE TRIGGER {trigger} BEFORE UPDATE ON {name} FOR EACH ROW SET NEW.name = 'seen'")
+        with pytest.raises(WriteConflictError, match="trigger watch"):
+            replaced.commit()
+        replaced.abort()
+        assert ordered(place.rows(path)) == ROWS
 
     def test_a_table_that_others_refer_to_keeps_its_place_or_is_not_replaced(
         self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
@@ -318,3 +398,26 @@ class TestMariaDB:
         assert ordered(place.rows(path)) == ROWS
         with pytest.raises(Exception, match="foreign key constraint fails"):
             place.execute(f"INSERT INTO {other} VALUES (99)")
+
+    @pytest.mark.promise(
+        "ddl-in-blocks", "a table to which a foreign key refers is not dropped, nor renamed for a drop"
+    )
+    def test_a_table_that_others_refer_to_is_not_dropped(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        other = place.name(ObjectPath.of(path.database, "other"))
+        place.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, name longtext)")
+        early, late = (catalog.two_phase_drop_table(path) for _ in range(2))
+        assert early is not None and late is not None
+        late.begin()
+        late.prepare()
+        place.execute(f"CREATE TABLE {other} (id bigint, FOREIGN KEY mine (id) REFERENCES daily (id))")
+        early.begin()
+        with pytest.raises(CatalogError, match=r"foreign key .* of other refers to it"):
+            early.prepare()
+        with pytest.raises(CatalogError, match=r"foreign key .* of other refers to it"):
+            late.commit()
+        assert late.outcome() is Outcome.NOT_PUBLISHED
+        for participant in (early, late):
+            participant.abort()
+        assert place.rows(path) == []

@@ -17,11 +17,11 @@ from tests import servers
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, Row, open_jdbc, ordered
 from tests.jdbc.statements import SCHEMA, offer, run, table
+from twophase.catalog.reading import Filter
 from twophase.catalogs.jdbc import JdbcCatalog, errors
 from twophase.catalogs.jdbc.database import Table
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Purpose
-from twophase.reading import Filter
 
 REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 
@@ -52,6 +52,7 @@ def read(catalog: JdbcCatalog, path: ObjectPath, *conditions: Filter) -> list[di
     return [row for part in parts for batch in part() for row in batch.to_pylist()]
 
 
+@pytest.mark.promise("defaults", "a column with a computed default on MariaDB and MySQL gets the rows' own values")
 def test_a_column_with_a_computed_default_gets_the_rows_values(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
 ) -> None:
@@ -105,6 +106,7 @@ def _by_default(place: Place, name: str) -> Row:
     return row
 
 
+@pytest.mark.promise("preserved", "a replace on MariaDB and MySQL keeps checks and partitions")
 def test_checks_and_partitions_are_there_after_a_replace(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
 ) -> None:

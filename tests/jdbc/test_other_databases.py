@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,24 @@ import twophase
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, SCHEMA, offer, run, stage, table
+from tests.jdbc.test_altering import add, comment, drop, rename, retype
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.generic import Abilities, Generic
 from twophase.catalogs.jdbc.loading import Loader
-from twophase.errors import AtomicityNotSupportedError, ConfigurationError
-from twophase.model import Level, ObjectPath, Outcome, Purpose
+from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
+from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.schema.errors import SchemaError
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
 
 REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 WIDER = pa.schema([*SCHEMA, pa.field("half", pa.float64())])
 WIDER_ROWS = [(1, "one", 0.5), (2, None, None)]
+
+
+#: Databases that undo DDL with its transaction, and one that commits it.
+TRANSACTIONAL = pytest.mark.parametrize("place", ["duckdb", "plain-postgresql"], indirect=True)
+COMMITTING = pytest.mark.parametrize("place", ["plain-mariadb"], indirect=True)
 
 
 @pytest.fixture(params=["duckdb", "plain-postgresql", "plain-mariadb"])
@@ -32,21 +42,96 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return make_place(request.param, request, tmp_path)
 
 
-def test_each_statement_has_the_level_that_the_ddl_allows(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
-    """PostgreSQL and DuckDB undo DDL with its transaction; MariaDB commits it."""
+def levels_of_each_statement(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> list[Level]:
+    """Of a create, an insert, an overwrite, and of replaces with the same columns and with others."""
     done = [
         run(catalog, path),
         run(catalog, path, Purpose.INSERT_INTO, [(3, "three")]),
+        run(catalog, path, Purpose.INSERT_OVERWRITE, [(4, "four")]),
         run(catalog, path, REPLACE, ROWS),
         run(catalog, path, REPLACE, WIDER_ROWS, WIDER),
     ]
     assert ordered(place.rows(path)) == ordered(WIDER_ROWS)
-    stepwise = place.kind == "plain-mariadb"
-    assert [participant.level for participant in done] == ([2, 3, 3, 2] if stepwise else [3, 3, 3, 3])
     reasons = [participant.level_reason for participant in done]
-    assert [bool(reason) for reason in reasons] == [participant.level is Level.UNDONE for participant in done]
+    assert [bool(reason) for reason in reasons] == [participant.level is Level.REVERSIBLE for participant in done]
+    return [participant.level for participant in done]
 
 
+def test_columns_are_altered_by_the_rules_of_all_stores_or_refused_by_name(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    catalog.alter_table(path, [rename("name", "label")])
+    catalog.alter_table(path, [comment("label", "who")])
+    catalog.alter_table(path, [add("more", default="7")])
+    both = [add("last"), drop("label")]
+    if place.kind == "plain-mariadb":
+        with pytest.raises(CatalogError, match="several changes"):
+            catalog.alter_table(path, both)
+    else:
+        catalog.alter_table(path, both)
+        catalog.alter_table(path, [rename("last", "label")])
+    assert catalog.load_table(path).schema.names[:2] == ["id", "label" if place.kind == "plain-mariadb" else "more"]
+    assert sorted(row[0] for row in place.rows(path)) == [1, 2]
+    before = catalog.load_table(path).schema
+    with pytest.raises(SchemaError):
+        catalog.alter_table(path, [retype("id", pa.int16())])
+    for change in (retype("more", pa.int64()), add("first", position="first")):
+        with pytest.raises(CatalogError, match="cannot"):
+            catalog.alter_table(path, [change])
+    assert catalog.load_table(path).schema == before
+
+
+@pytest.mark.promise("transactional-ddl", "each statement: atomic")
+@TRANSACTIONAL
+def test_where_a_transaction_undoes_ddl_each_statement_is_atomic(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    assert levels_of_each_statement(place, catalog, path) == [Level.ATOMIC] * 5
+
+
+@pytest.mark.promise("committing-ddl", "inserts, replaces with the same columns: atomic; else reversible")
+@COMMITTING
+def test_where_ddl_commits_what_needs_several_steps_is_reversible(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    one_step, steps = Level.ATOMIC, Level.REVERSIBLE
+    assert levels_of_each_statement(place, catalog, path) == [steps, one_step, one_step, one_step, steps]
+
+
+def level_of_two_creates(catalog: JdbcCatalog, path: ObjectPath, directory: Path) -> Level:
+    """Of one transaction, which is rolled back."""
+    coordinator = Coordinator(Timeline(f"sqlite:///{directory / 'timeline.db'}"), lambda _: catalog, name="two")
+    transaction = coordinator.begin()
+    for target in (path, ObjectPath.of(path.database, "other")):
+        participant = transaction.stage(catalog, target, TableDefinition(SCHEMA), purpose=Purpose.CREATE_TABLE_AS)
+        assert participant is not None
+        transaction.begin_participant(participant)
+        transaction.write(participant, table(ROWS))
+        transaction.prepare_participant(participant)
+    level = transaction.level
+    transaction.abort()
+    coordinator.close()
+    return level
+
+
+@pytest.mark.promise("transactional-ddl", "several tables of one schema: atomic")
+@TRANSACTIONAL
+def test_where_a_transaction_undoes_ddl_several_tables_are_atomic(
+    catalog: JdbcCatalog, path: ObjectPath, tmp_path: Path
+) -> None:
+    assert level_of_two_creates(catalog, path, tmp_path) is Level.ATOMIC
+
+
+@pytest.mark.promise("committing-ddl", "several tables: best effort (note f)")
+@COMMITTING
+def test_where_ddl_commits_several_tables_are_best_effort(
+    catalog: JdbcCatalog, path: ObjectPath, tmp_path: Path
+) -> None:
+    assert level_of_two_creates(catalog, path, tmp_path) is Level.BEST_EFFORT
+
+
+@pytest.mark.promise("transactional-ddl", "several tables of one schema, published in one step, by a recovery too")
 def test_a_recovery_publishes_in_one_step_what_the_dead_driver_would_have(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:
@@ -138,6 +223,24 @@ def test_a_ledger_that_never_got_its_stamp_goes_with_its_transaction(
     assert participant.left_behind() == []
 
 
+def test_a_table_of_a_trial_that_a_crash_has_interrupted_goes_with_a_later_one(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    """Nothing else goes: not one that may run, and none that only looks like it."""
+    old, young = (f"__twophase_try_{int(time.time()) - age:08x}abcd" for age in (7200, 0))
+    kept = {young: "part", "__twophase_try_20240101": "part", f"{old[:-4]}ffff": "id"}
+    for name, column in {old: "part", **kept}.items():
+        place.execute(
+            f"CREATE TABLE {place.name(ObjectPath.of(path.database, name))} ({column} integer)", path.database
+        )
+    assert isinstance(catalog.store.database, Generic)
+    catalog.store.database.abilities = None
+    run(catalog, path)
+    assert {name for name in place.hidden(path.database) if "_try_" in name} == set(kept)
+    for name in kept:
+        place.execute(f"DROP TABLE {place.name(ObjectPath.of(path.database, name))}", path.database)
+
+
 def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path: ObjectPath) -> None:
     place.execute(f"CREATE TABLE {place.name(path)} (id BIGINT PRIMARY KEY, k INT DEFAULT 7)")
     replaced = run(catalog, path, REPLACE, WIDER_ROWS, WIDER)
@@ -150,7 +253,6 @@ def test_a_dialect_that_is_not_installed_is_told() -> None:
         twophase.catalogs.jdbc.JdbcCatalog("shop", {"url": "nosuch://h/d"}, twophase.Environment())
 
 
-@pytest.mark.slow
 def test_spark_writes_to_duckdb_and_reads_it_on_the_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB is open to one process at a time: tasks wait for each other."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -6,7 +6,9 @@ import sys
 import uuid
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from pyspark.sql import Row, SparkSession
 import twophase
 from tests.jdbc.conftest import KINDS, make_place
 from tests.jdbc.places import Place, ordered
+from tests.levels import Levels
 from twophase import failpoints
 from twophase.errors import CatalogError, TransactionAborted
 from twophase.failpoints import FailpointError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import Level, ObjectPath, Purpose
+from twophase.schema.errors import SchemaError
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+spark40_first_cases = True
 
 #: The database that tests write to; SQLite's own is `main`.
 DATABASE = "statements"
@@ -95,21 +99,25 @@ def shop(request: pytest.FixtureRequest, session: tuple[SparkSession, dict[str, 
     assert left == []
 
 
+@pytest.mark.promise("databases", "`CREATE TABLE AS SELECT`, `saveAsTable`, `writeTo(...).create()`: atomic")
 def test_create_is_seen_at_the_publish_and_not_before(shop: Shop) -> None:
     seen: list[Any] = []
+    levels = Levels(shop.spark)
     failpoints.arm("core.publish", lambda _: seen.append(shop.spark.catalog.tableExists(shop.name("daily"))))
     shop.sql("CREATE TABLE @daily COMMENT 'by day' AS SELECT id, CAST(id AS STRING) AS name FROM range(3)")
-    assert seen == [False]
+    assert (seen, levels()) == ([False], {Level.ATOMIC})
     assert shop.rows("daily") == [(0, "0"), (1, "1"), (2, "2")]
     assert [row.tableName for row in shop.sql(f"SHOW TABLES IN {shop.catalog}.{DATABASE}").collect()] == ["daily"]
     described = {row.col_name: row.data_type for row in shop.sql("DESCRIBE TABLE EXTENDED @daily").collect()}
     assert (described["id"], described["name"], described["Comment"]) == ("bigint", "string", "by day")
 
 
+@pytest.mark.promise("databases", "`REPLACE`, `saveAsTable` in mode overwrite, with any columns: atomic")
 @pytest.mark.parametrize("door", ["sql", "saveAsTable", "writeTo", "create_table_as"])
 def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -> None:
     shop.sql("CREATE TABLE @daily AS SELECT id FROM range(3)")
     new = shop.spark.table(shop.name("daily")).selectExpr("id * 10 AS id", "id / 2 AS half")
+    levels = Levels(shop.spark)
     failpoints.arm("jdbc.publish", "error", nth=1)
     for expected in (FailpointError, None):
         try:
@@ -127,9 +135,12 @@ def test_replace_is_one_step_and_may_read_the_old_table(shop: Shop, door: str) -
         else:
             assert expected is None
     assert shop.rows("daily") == ordered([(0, 0.0), (10, 0.5), (20, 1.0)])
+    assert levels() == {Level.ATOMIC}
 
 
+@pytest.mark.promise("databases", "`INSERT INTO`, `INSERT OVERWRITE`: atomic")
 def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
+    levels = Levels(shop.spark)
     shop.sql("CREATE TABLE @daily (id BIGINT, name STRING)")
     shop.sql("INSERT INTO @daily VALUES (1, 'it\\'s'), (2, NULL), (3, '')")
     assert shop.rows("daily") == ordered([(1, "it's"), (2, None), (3, "")])
@@ -140,6 +151,7 @@ def test_inserts_add_and_overwrite_all_or_nothing(shop: Shop) -> None:
     shop.sql("INSERT OVERWRITE @daily SELECT 9, 'nine'")
     shop.spark.createDataFrame([(10, "ten")], "id BIGINT, name STRING").writeTo(shop.name("daily")).append()
     assert shop.rows("daily") == ordered([(9, "nine"), (10, "ten")])
+    assert levels() == {Level.ATOMIC}
 
 
 def test_rows_that_another_program_adds_after_they_were_read_are_not_overwritten(shop: Shop) -> None:
@@ -171,6 +183,7 @@ def test_the_word_default_is_the_value_that_the_database_has(shop: Shop) -> None
     assert sorted(found) == [(1, 7, True, "x", "a"), (2, 8, False, "w", "b")]
 
 
+@pytest.mark.promise("defaults", "columns that are left out get the values that the database has for them")
 def test_columns_that_are_left_out_get_the_values_that_the_database_has_for_them(shop: Shop) -> None:
     path = ObjectPath.of(DATABASE, "daily")
     shop.place.execute(f"CREATE TABLE {shop.place.name(path)} ({WITH_DEFAULTS[shop.catalog]})", DATABASE)
@@ -209,14 +222,117 @@ def test_columns_that_are_left_out_get_the_values_that_the_database_has_for_them
     ]
 
 
+#: A key, columns that the database computes, of types with few values too, and one that it does not.
+COMPUTED = {
+    "sqlite": "id INTEGER PRIMARY KEY, ok BOOLEAN NOT NULL DEFAULT (abs(-1)), "
+    "d DECIMAL(3, 1) DEFAULT (abs(-1)), name TEXT",
+    "postgresql": "id SERIAL PRIMARY KEY, ok boolean NOT NULL DEFAULT (1 = 1), "
+    "d numeric(3, 1) DEFAULT abs(-1), name text",
+    "mariadb": "id int AUTO_INCREMENT PRIMARY KEY, ok boolean NOT NULL DEFAULT (abs(-1)), "
+    "d decimal(3, 1) DEFAULT (abs(-1)), name longtext",
+}
+
+
+def computed(shop: Shop) -> set[tuple[Any, ...]]:
+    """The rows of the table of :data:`COMPUTED`, and no more of them."""
+    found = {(row.id, row.ok, row.d, row.name) for row in shop.sql("SELECT * FROM @daily").collect()}
+    shop.place.execute(f"DELETE FROM {shop.place.name(ObjectPath.of(DATABASE, 'daily'))}", DATABASE)
+    return found
+
+
+@pytest.fixture
+def daily(shop: Shop) -> Shop:
+    path = ObjectPath.of(DATABASE, "daily")
+    shop.place.execute(f"CREATE TABLE {shop.place.name(path)} ({COMPUTED[shop.catalog]})", DATABASE)
+    return shop
+
+
+ZERO, ONE = Decimal("0.0"), Decimal("1.0")
+
+
+@pytest.mark.promise("defaults", "no value of a row is taken for a default")
+def test_no_value_of_a_row_is_taken_for_a_default(daily: Shop) -> None:
+    values = (
+        "(0, false, 0, 'a'), (-5, DEFAULT, 0.0, 'DEFAULT'), (-6, true, Default, NULL), (-7, false, NULL, 'default')"
+    )
+    expected = {(0, False, ZERO, "a"), (-5, True, ZERO, "DEFAULT"), (-6, True, ONE, None), (-7, False, None, "default")}
+    daily.sql(f"INSERT INTO @daily VALUES {values}")
+    assert computed(daily) == expected
+    daily.sql(f"INSERT INTO @daily SELECT * FROM VALUES {values} AS v(id, ok, d, name)")
+    assert computed(daily) == expected
+    daily.sql("INSERT INTO @daily VALUES (-1, DEFAULT, 0, CAST(current_date() IS NULL AS STRING)), (-2, false, 0, 'b')")
+    assert computed(daily) == {(-1, True, ZERO, "false"), (-2, False, ZERO, "b")}
+    daily.sql("INSERT INTO @daily SELECT id, DEFAULT, 0, 'x' AS name FROM range(2)")
+    assert computed(daily) == {(0, True, ZERO, "x"), (1, True, ZERO, "x")}
+    daily.sql("INSERT OVERWRITE @daily SELECT *, DEFAULT, 'x' FROM (SELECT -3, false) ORDER BY 1 LIMIT 1")
+    assert computed(daily) == {(-3, False, ONE, "x")}
+    daily.sql("INSERT INTO @daily SELECT -3, false AS `DEFAULT`, 0, 'x'")
+    assert computed(daily) == {(-3, False, ZERO, "x")}
+    daily.sql("EXECUTE IMMEDIATE \"INSERT INTO @daily VALUES (-1, DEFAULT, 0, ?), (-2, false, 0, 'b')\" USING 'a'")
+    assert computed(daily) == {(-1, True, ZERO, "a"), (-2, False, ZERO, "b")}
+    daily.spark.createDataFrame([(-4, False)], "id INT, ok BOOLEAN").selectExpr(
+        "id", "ok", "0BD AS d", "'default' AS name"
+    ).writeTo(daily.name("daily")).append()
+    assert computed(daily) == {(-4, False, ZERO, "default")}
+
+
+@pytest.mark.promise("defaults", "an ambiguous word `DEFAULT` is refused before anything begins")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT -3, DEFAULT, 0.0, 'x' AS `default`",
+        "SELECT -3, true, a, 'x' FROM VALUES (DEFAULT) AS v(a)",
+        "SELECT max(a), true, 0, 'x' FROM VALUES (DEFAULT) AS v(a)",
+    ],
+)
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_a_default_that_may_be_anothers_is_refused_before_anything_begins(daily: Shop, query: str) -> None:
+    with pytest.raises(CatalogError, match="the word DEFAULT"):
+        daily.sql(f"INSERT INTO @daily {query}")
+    assert daily.place.hidden(DATABASE) == []
+    assert computed(daily) == set()
+
+
+@pytest.mark.promise("defaults", "columns of any type may be left out")
+def test_columns_of_any_type_may_be_left_out(daily: Shop) -> None:
+    if pyspark.__version__.startswith("4.0."):
+        return  # It leaves no column of another catalog's table out.
+    daily.sql("INSERT INTO @daily (name, ok) VALUES ('a', false), ('b', DEFAULT)")
+    assert {row[1:] for row in computed(daily)} == {(False, ONE, "a"), (True, ONE, "b")}
+    daily.sql("INSERT INTO @daily BY NAME SELECT 'x' AS name, CAST(0 AS DECIMAL(3, 1)) AS d")
+    assert {row[1:] for row in computed(daily)} == {(True, ZERO, "x")}
+    daily.spark.range(1).selectExpr("'x' AS name", "false AS ok").write.mode("append").saveAsTable(daily.name("daily"))
+    assert {row[1:] for row in computed(daily)} == {(False, ONE, "x")}
+    daily.sql("BEGIN INSERT INTO @daily (name) VALUES ('x'); INSERT INTO @daily (ok, name) VALUES (DEFAULT, 'y'); END")
+    assert {row[1:] for row in computed(daily)} == {(True, ONE, "x"), (True, ONE, "y")}
+    with twophase.transaction(daily.spark):
+        daily.sql("INSERT INTO @daily (name) VALUES ('x')")
+        daily.sql("INSERT INTO @daily (ok, name) VALUES (false, 'y')")
+        daily.sql("INSERT OVERWRITE @daily (name) VALUES ('z')")
+        daily.sql("INSERT INTO @daily (ok, name) VALUES (false, 'z'), (DEFAULT, 'z')")
+    assert sorted(row[1:] for row in computed(daily)) == [(False, ONE, "z"), (True, ONE, "z"), (True, ONE, "z")]
+
+
+@pytest.mark.promise("databases", "several tables of one database, published in one step: atomic (note h)")
 def test_tables_of_one_database_are_published_in_one_step(shop: Shop) -> None:
     shop.sql("CREATE TABLE @old AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:
         shop.sql("CREATE TABLE @one AS SELECT 1 AS id")
         shop.sql("CREATE OR REPLACE TABLE @old AS SELECT id + 1 AS id FROM @one")
         assert shop.rows("old") == [(1,)]
-    assert tx.level == 3
+    assert tx.level is Level.ATOMIC
     assert (shop.rows("one"), shop.rows("old")) == ([(1,)], [(2,)])
+
+
+@pytest.mark.promise("databases", "a block that creates and inserts: best effort on MariaDB, else atomic (note h)")
+@pytest.mark.parametrize("shop", ["mariadb", "postgresql", "sqlite"], indirect=True)
+def test_a_block_that_creates_and_inserts_takes_two_steps_where_ddl_commits(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @old AS SELECT 1 AS id")
+    with twophase.transaction(shop.spark) as tx:
+        shop.sql("CREATE TABLE @one AS SELECT 1 AS id")
+        shop.sql("INSERT INTO @old SELECT 2")
+    assert tx.level is (Level.BEST_EFFORT if shop.catalog == "mariadb" else Level.ATOMIC)
+    assert (shop.rows("one"), shop.rows("old")) == ([(1,)], [(1,), (2,)])
 
 
 def test_a_statement_reads_what_earlier_ones_staged(shop: Shop) -> None:
@@ -245,6 +361,7 @@ def test_a_read_is_cut_into_parts_and_pushes_columns_and_conditions_down(shop: S
     assert sorted(row.name for row in some.collect()) == ["995", "997", "998", "999"]
 
 
+@pytest.mark.promise("visibility", "the parts of one read from a database are of one version of the table")
 def test_a_part_of_a_read_never_sees_another_version_than_the_plan(shop: Shop) -> None:
     if shop.catalog == "mariadb":
         return  # Without a primary key it reads in one part, which is one snapshot.
@@ -257,11 +374,52 @@ def test_a_part_of_a_read_never_sees_another_version_than_the_plan(shop: Shop) -
     assert shop.spark.table(shop.name("many")).count() == 2000
 
 
+@pytest.mark.promise(
+    "visibility", "a block reads the tables of a database in one state; where that is gone, it is refused"
+)
+def test_a_block_reads_the_tables_as_they_were_when_it_began(shop: Shop) -> None:
+    for name in ("a", "b"):
+        shop.sql(f"CREATE TABLE @{name} AS SELECT id FROM range(250)")
+    other = shop.spark.newSession()
+    handle = twophase.attach(other)
+    both = "SELECT count(*), sum(a.id) FROM @a JOIN @b ON a.id = b.id"
+
+    def overwrite() -> None:
+        with twophase.transaction(other):
+            for name in ("a", "b"):
+                other.sql(f"INSERT OVERWRITE {shop.name(name)} SELECT -id FROM range(250)")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(handle.recover).result()  # Before the block: a thread inherits the one of its maker.
+        with twophase.transaction(shop.spark):
+            before, planned = shop.read(both), shop.sql(both)
+            assert before == [(250, sum(range(250)))]
+            pool.submit(overwrite).result()
+            for read in (lambda: shop.read(both), lambda: [tuple(row) for row in planned.collect()]):
+                if shop.catalog == "postgresql":
+                    assert read() == before
+                else:
+                    with pytest.raises(Exception, match="as it was when the transaction began"):
+                        read()
+    assert shop.read(both) == [(250, -before[0][1])]
+    handle.detach()
+
+
 def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
     shop.sql("CREATE TABLE @daily (id BIGINT COMMENT 'key', name STRING) TBLPROPERTIES ('team' = 'sales')")
     shop.sql("INSERT INTO @daily VALUES (1, 'a')")
     shop.sql("ALTER TABLE @daily ADD COLUMN more DECIMAL(30, 5)")
     shop.sql("ALTER TABLE @daily RENAME COLUMN name TO title")
+    shop.sql("ALTER TABLE @daily ALTER COLUMN more TYPE DECIMAL(32, 5)")
+    shop.sql("ALTER TABLE @daily ALTER COLUMN title COMMENT 'of the day'")
+    shop.sql("ALTER TABLE @daily ADD COLUMN size INT")
+    shop.sql("ALTER TABLE @daily CHANGE COLUMN size size BIGINT COMMENT 'in bytes'")
+    with pytest.raises(SchemaError, match="from long to string"):
+        shop.sql("ALTER TABLE @daily ALTER COLUMN id TYPE STRING")
+    described = {row.col_name: (row.data_type, row.comment) for row in shop.sql("DESCRIBE @daily").collect()}
+    assert described["more"] == ("decimal(32,5)", None)
+    assert (described["title"], described["size"]) == (("string", "of the day"), ("bigint", "in bytes"))
+    shop.sql("ALTER TABLE @daily DROP COLUMN size")
     shop.sql("ALTER TABLE @daily SET TBLPROPERTIES ('team' = 'it\\'s \\\\ ours')")
     shop.sql("ALTER TABLE @daily DROP COLUMN id")
     shop.sql("ALTER TABLE @daily RENAME TO @weekly")
@@ -270,6 +428,29 @@ def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
     assert properties["team"] == "it's \\ ours"
     shop.sql("DROP TABLE @weekly")
     assert not shop.spark.catalog.tableExists(shop.name("weekly"))
+
+
+def test_one_write_brings_its_columns_where_it_says_so(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @daily AS SELECT 1L AS id, 'a' AS name")
+    rows = shop.spark.sql("SELECT 'b' AS name, 1 AS more, 2 AS id")
+    if shop.catalog == "mariadb":
+        with pytest.raises(Exception, match="cannot get columns in one step with their rows"):
+            rows.write.mode("append").option("mergeSchema", "true").saveAsTable(shop.name("daily"))
+        assert shop.rows("daily") == [(1, "a")]
+        return
+    rows.write.mode("append").option("mergeSchema", "true").saveAsTable(shop.name("daily"))
+    shop.spark.sql("SELECT 3 AS id, 'x' AS last").writeTo(shop.name("daily")).option("mergeSchema", "true").append()
+    with pytest.raises(AnalysisException):
+        shop.spark.sql("SELECT 4 AS id, 'c' AS name, 1 AS m, 'x' AS l, 1 AS n").writeTo(shop.name("daily")).append()
+    assert shop.read("SELECT id, name, more, last FROM @daily") == [
+        (1, "a", None, None),
+        (2, "b", 1, None),
+        (3, None, None, "x"),
+    ]
+    with pytest.raises(Exception, match="brought columns to it"), twophase.transaction(shop.spark):
+        rows.withColumnRenamed("more", "other").write.option("mergeSchema", "true").insertInto(shop.name("daily"))
+        shop.read("SELECT * FROM @daily")
+    assert len(shop.rows("daily")) == 3
 
 
 def test_explain_begins_nothing(shop: Shop) -> None:

@@ -20,8 +20,6 @@ from tests.jdbc.statements import ROWS, run
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
-pytestmark = pytest.mark.slow
-
 DATABASES = {"postgresql": "public", "mariadb": "twophase"}
 #: How a URL names the CA whose certificates are trusted, for the host of the URL only.
 TRUST = {
@@ -133,6 +131,7 @@ def test_a_statement_is_written_and_read_over_tls(secured: Secured) -> None:
     catalog.close()
 
 
+@pytest.mark.promise("secrets", "a certificate of another CA or for another host is refused")
 @pytest.mark.parametrize("wrong", ["CA", "host"])
 def test_a_certificate_of_another_ca_or_for_another_host_is_refused(secured: Secured, wrong: str) -> None:
     url = secured.url(secured.other_ca) if wrong == "CA" else secured.url(secured.ca, host="localhost")

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from twophase.catalog import Residue, TwoPhaseCatalogTable
+from twophase.catalog import Leftover, SupportsDelete, TwoPhaseCatalogTable
+from twophase.catalog.reading import Deletion
 from twophase.errors import CatalogError, TableAlreadyExistsError
 from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
-from twophase.reading import Deletion
 from twophase.testing._participant import ChaosTable
 from twophase.testing._store import Document
 from twophase.testing.chaos import ChaosCatalog
@@ -22,6 +22,10 @@ class Mutant(ChaosCatalog):
 
     def two_phase_create_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
         made = super().two_phase_create_table(*args, **facts)
+        return made and self._changed(made)
+
+    def two_phase_drop_table(self, *args: Any, **facts: Any) -> TwoPhaseCatalogTable | None:
+        made = super().two_phase_drop_table(*args, **facts)
         return made and self._changed(made)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
@@ -66,6 +70,43 @@ class AbortsOnlyOnce(ChaosTable):
                 del store["staged"][self.key]
 
 
+# -- drops ------------------------------------------------------------------------------------------------------------
+
+
+class DropsBeforeTheCommit(ChaosTable):
+    def prepare(self) -> None:
+        super().prepare()
+        self._home.drop_table(self.path, ignore_if_not_exists=True)
+
+
+class DropsWhatOthersHaveChanged(ChaosTable):
+    def _check_unchanged(self, staged: Document, table: Document | None) -> None:
+        if not self.purpose.drops:
+            super()._check_unchanged(staged, table)
+
+
+class CreatesWhatOthersHaveChangedSinceTheDrop(ChaosTable):
+    def _result(self, store: Document) -> Document | None:
+        base, staged = self.document["base"], store["staged"].get(self.key)
+        if staged and base and Purpose(base["purpose"]).drops:
+            return self._applied(staged, None)
+        return super()._result(store)
+
+
+class DropsOnAbort(ChaosTable):
+    def abort(self) -> None:
+        super().abort()
+        if self.purpose.drops:
+            self._home.drop_table(self.path, ignore_if_not_exists=True)
+
+
+class DropsTheNextTableOfTheName(ChaosTable):
+    def finish(self) -> None:
+        super().finish()
+        if self.purpose.drops:
+            self._home.drop_table(self.path, ignore_if_not_exists=True)
+
+
 # -- commit -----------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +148,14 @@ class OverwritesWhatOthersMade(ChaosTable):
 
     def _applied(self, staged: Document, table: Document | None) -> Document:
         return super()._applied(staged, table if self.purpose.inserts else None)
+
+
+class AsksOnlyTheFirstStatement(ChaosTable):
+    """What a later one replaces was seen by nobody."""
+
+    def _check_unchanged(self, staged: Document, table: Document | None) -> None:
+        if not self.document["base"]:
+            super()._check_unchanged(staged, table)
 
 
 class ReplacesOnInsert(ChaosTable):
@@ -255,14 +304,14 @@ class TellsAWrongErrorForAnExistingTable(Mutant):
             raise ValueError(str(error)) from None
 
 
-class FindsNoResidue(Mutant):
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+class FindsNoLeftover(Mutant):
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
         return []
 
 
 class FindsWhatTheLivingStage(Mutant):
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
-        return super().residues()
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
+        return super().leftovers()
 
 
 class TakesBadDefinitions(Mutant):
@@ -280,7 +329,7 @@ class MangledNames(Mutant):
         return tables
 
 
-class OffersDeletionsUndeclared(Mutant):
+class OffersDeletionsUndeclared(Mutant, SupportsDelete):
     def plan_delete(self, path: ObjectPath, conditions: Any) -> Deletion:
         return Deletion((), "")
 
@@ -329,7 +378,7 @@ class NeverUndoes(ChaosTable):
 class IsWorseThanDeclared(ChaosTable):
     @property
     def level(self) -> Level:
-        return Level.UNDONE
+        return Level.REVERSIBLE
 
     @property
     def level_reason(self) -> str | None:

@@ -19,6 +19,7 @@ def open_chaos(**options: str) -> ChaosCatalog:
 
 
 class TestChaosInAFile(CatalogConformance):
+    moments = 10
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
         partitioning=frozenset({"identity"}),

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from twophase.catalog import Environment
-from twophase.coordinator import Coordinator
 from twophase.errors import ConfigurationError, TransactionAborted, TransactionInDoubt
 from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
 from twophase.testing import ChaosCatalog, ChaosError, Faults
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction, TransactionState
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction, TransactionState
 
 PATH = ObjectPath.of("default", "t")
 ROWS = pa.table({"id": [1, 2]})
@@ -122,8 +122,8 @@ def test_whatever_the_dice_say_the_caller_is_told_the_truth(
         assert catalog.table_exists(PATH) == (recovered.state is TransactionState.COMPLETED)
     else:
         assert catalog.table_exists(PATH) == (told is None), told
-    for residue in catalog.residues():
-        catalog.remove_residue(residue)
+    for leftover in catalog.leftovers():
+        catalog.remove_leftover(leftover)
     if catalog.table_exists(PATH):
         assert catalog.rows(PATH) == [{"id": 1}, {"id": 2}]
     else:
@@ -137,6 +137,6 @@ def test_a_definite_refusal_leaves_nothing(tmp_path: Path) -> None:
     catalog.faults.add("publish", "error")
     with pytest.raises(TransactionAborted):
         create(home.begin(), catalog)
-    assert catalog.residues() == []
+    assert catalog.leftovers() == []
     assert not catalog.table_exists(PATH)
     home.close()

@@ -34,6 +34,7 @@ def open_hive(directory: str, recipe: str) -> HiveCatalog:
 
 class TestHiveByPointer(CatalogConformance):
     recipe = "pointer"
+    moments = 4  # The crash matrix tries each step.
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
         partitioning=frozenset({"identity", "cluster_by"}),

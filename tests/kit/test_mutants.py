@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from tests.kit import mutants
+from tests.kit import mutants, plugin_mutants
 from twophase.testing._participant import ChaosTable
 
 #: Which test must find which mutant.
@@ -17,10 +17,18 @@ FINDERS = {
     mutants.RemovesAllStagingOnAbort: "test_a_loser_that_aborts_late_touches_nothing",
     mutants.LeavesItsStagingOnAbort: "test_abort_leaves_nothing",
     mutants.AbortsOnlyOnce: "test_abort_leaves_nothing",
+    mutants.DropsBeforeTheCommit: "test_a_dropped_table_is_there_until_the_publish_and_gone_after_it",
+    mutants.DropsWhatOthersHaveChanged: "test_a_table_that_others_have_changed_is_not_dropped",
+    mutants.CreatesWhatOthersHaveChangedSinceTheDrop: (
+        "test_rows_that_others_have_added_since_a_drop_are_not_lost_by_a_create"
+    ),
+    mutants.DropsOnAbort: "test_a_drop_that_is_rolled_back_leaves_the_table",
+    mutants.DropsTheNextTableOfTheName: "test_a_dropped_table_is_there_until_the_publish_and_gone_after_it",
     mutants.CommitsOnlyOnce: "test_each_method_twice_is_as_once",
     mutants.CommitsAgain: "test_each_method_twice_is_as_once",
     mutants.IsVisibleBeforeCommit: "test_nothing_is_visible_before_commit",
     mutants.OverwritesWhatOthersMade: "test_a_table_made_by_an_outsider_is_not_overwritten",
+    mutants.AsksOnlyTheFirstStatement: "test_a_second_statement_replaces_no_rows_that_others_add_meanwhile",
     mutants.ReplacesOnInsert: "test_an_existing_target_is_written_or_told",
     mutants.LosesAnEmptyResult: "test_an_empty_result_is_a_result",
     mutants.SaysAlwaysPublished: "test_the_outcome_is_true_in_every_state",
@@ -48,19 +56,35 @@ FINDERS = {
     mutants.OffersForStreams: "test_an_unbounded_query_gets_none",
     mutants.CreatesOverAnExistingTable: "test_an_existing_target_is_written_or_told",
     mutants.TellsAWrongErrorForAnExistingTable: "test_an_existing_target_is_written_or_told",
-    mutants.FindsNoResidue: "test_what_the_dead_left_is_found_and_removed",
-    mutants.FindsWhatTheLivingStage: "test_what_the_living_stage_is_no_residue",
+    mutants.FindsNoLeftover: "test_what_the_dead_left_is_found_and_removed",
+    mutants.FindsWhatTheLivingStage: "test_what_the_living_stage_is_no_leftover",
     mutants.TakesBadDefinitions: "test_a_bad_definition_is_refused_before_anything",
     mutants.MangledNames: "test_an_odd_name_is_taken_exactly_or_refused",
     mutants.PublishesAGroupHalf: "test_several_are_published_in_one_step_only_where_that_is_declared",
     mutants.TellsItsPasswordInItsRepr: "test_its_repr_and_its_check_tell_no_secret",
 }
 
+#: The same for those of the plugin, whose publish is interrupted and whose tasks run twice.
+PLUGIN_FINDERS: dict[type, tuple[str, ...]] = {
+    plugin_mutants.PublishesAgain: ("test_each_method_twice_is_as_once",),
+    plugin_mutants.DropsWhatItPublished: ("test_abort_after_commit_keeps_what_is_published",),
+    plugin_mutants.LoadsEveryFile: ("test_a_task_that_runs_again_counts_once",),
+    plugin_mutants.RecordsInATransactionOfItsOwn: (
+        "test_a_publish_whose_connection_is_cut_is_carried_through",
+        "test_a_publish_whose_process_is_killed_is_carried_through_by_a_fresh_one",
+    ),
+}
+
+MUTANTS = [*FINDERS, *PLUGIN_FINDERS]
+
 SUITE = """
 import pytest
 from tests.kit import mutants
+from tests.kit.plugin_mutants import open_mutant
 from tests.kit.test_chaos_conforms import TestChaosInAFile as _Suite
+from tests.kit.test_plugin_conforms import TestSqlitePlugin as _Plugin
 from twophase.catalog import Environment
+from twophase.testing import FreshProcess
 
 
 class _MutantSuite(_Suite):
@@ -82,12 +106,39 @@ class _MutantSuite(_Suite):
     @pytest.fixture
     def fresh_process(self):
         return None
+
+
+class _PluginMutantSuite(_Plugin):
+    moments = 100
+    table = None
+
+    @pytest.fixture
+    def facts(self, tmp_path):
+        return {"file": str(tmp_path / "tables.db"), "table": self.table}
+
+    @pytest.fixture
+    def catalog(self, facts):
+        return open_mutant(**facts)
+
+    @pytest.fixture
+    def fresh_catalog(self, facts):
+        return lambda: open_mutant(**facts)
+
+    @pytest.fixture
+    def fresh_process(self, facts):
+        return FreshProcess("tests.kit.plugin_mutants:open_mutant", facts)
 """
 
 CLASS = """
 
 class Test{name}(_MutantSuite):
     made, participant = {made}, {participant}
+"""
+
+PLUGIN_CLASS = """
+
+class Test{name}(_PluginMutantSuite):
+    table = "{name}"
 """
 
 #: Breaks nothing: shows that the others fail for what they break.
@@ -98,43 +149,55 @@ class Results:
     """A plugin that remembers how each test of the inner run ended."""
 
     def __init__(self) -> None:
-        self.ended: dict[str, set[str]] = {}
+        self.ended: dict[str, dict[str, set[str]]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             ended = report.outcome if report.when == "call" else "broken"
-            self.ended.setdefault(report.nodeid.split("::")[1], set()).add(ended)
+            _, name, test = report.nodeid.split("::")
+            self.ended.setdefault(name, {}).setdefault(test.partition("[")[0], set()).add(ended)
 
 
 def _class(mutant: type) -> str:
     name = mutant.__name__
+    if mutant in PLUGIN_FINDERS:
+        return PLUGIN_CLASS.format(name=name)
     if issubclass(mutant, ChaosTable):
         return CLASS.format(name=name, made="mutants.Mutant", participant=f"mutants.{name}")
     return CLASS.format(name=name, made=f"mutants.{name}", participant="None")
 
 
+def _finders(mutant: type) -> tuple[str, ...]:
+    return PLUGIN_FINDERS[mutant] if mutant in PLUGIN_FINDERS else (FINDERS[mutant],)
+
+
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
     """How the finders ended: one inner run for all mutants."""
     file = tmp_path_factory.mktemp("mutants") / "test_inner.py"
-    file.write_text(SUITE + "".join(_class(mutant) for mutant in [*FINDERS, CONTROL]))
-    finders = {f"{file}::Test{mutant.__name__}::{test}" for mutant, test in FINDERS.items()}
+    file.write_text(SUITE + "".join(_class(mutant) for mutant in [*FINDERS, CONTROL, *PLUGIN_FINDERS]))
+    wanted = {f"{file}::Test{mutant.__name__}::{test}" for mutant in MUTANTS for test in _finders(mutant)}
     control = {f"{file}::Test{CONTROL.__name__}::{test}" for test in FINDERS.values()}
     results = Results()
     with redirect_stdout(StringIO()):  # These failures are what we want.
-        pytest.main(["-q", "-p", "no:cacheprovider", *sorted(finders | control)], plugins=[results])
+        pytest.main(["-q", "-p", "no:cacheprovider", *sorted(wanted | control)], plugins=[results])
     return results.ended
 
 
-@pytest.mark.parametrize("mutant", FINDERS, ids=lambda mutant: mutant.__name__)
-def test_the_suite_finds(mutant: type, ended: dict[str, set[str]]) -> None:
-    found = ended[f"Test{mutant.__name__}"]
-    assert "failed" in found, f"{FINDERS[mutant]} did not find {mutant.__name__}."
+@pytest.mark.parametrize(
+    ("mutant", "test"),
+    [(mutant, test) for mutant in MUTANTS for test in _finders(mutant)],
+    ids=lambda thing: "" if isinstance(thing, str) else thing.__name__,
+)
+def test_the_suite_finds(mutant: type, test: str, ended: dict[str, dict[str, set[str]]]) -> None:
+    found = ended[f"Test{mutant.__name__}"][test]
+    assert "failed" in found, f"{test} did not find {mutant.__name__}."
     assert "broken" not in found, "A fixture failed: that finds nothing."
 
 
-def test_a_catalog_that_breaks_nothing_passes_the_same_tests(ended: dict[str, set[str]]) -> None:
-    assert ended[f"Test{CONTROL.__name__}"] == {"passed"}
+def test_a_catalog_that_breaks_nothing_passes_the_same_tests(ended: dict[str, dict[str, set[str]]]) -> None:
+    """The plugin as it is passes them in its own conformance suite."""
+    assert set.union(*ended[f"Test{CONTROL.__name__}"].values()) == {"passed"}
 
 
 def test_every_mutant_is_looked_for() -> None:
@@ -146,3 +209,5 @@ def test_every_mutant_is_looked_for() -> None:
         and thing.__module__ == mutants.__name__
     }
     assert made - {CONTROL} == set(FINDERS)
+    bugs = {thing for thing in vars(plugin_mutants).values() if isinstance(thing, type)}
+    assert {bug for bug in bugs if bug.__module__ == plugin_mutants.__name__} == set(PLUGIN_FINDERS)

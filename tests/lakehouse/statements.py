@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.statements import ROWS, SCHEMA, Statements, table, transaction_id
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
@@ -19,10 +21,21 @@ def drop_twice(catalog: LakehouseCatalog, path: ObjectPath) -> None:
     found = catalog.store.load(path)
     assert found is not None
     place = found.metadata.location
-    assert catalog.store.drop(path, found.location, place)
-    assert not catalog.store.drop(path, found.location, place)
-    assert [(location, target) for location, target, _ in catalog.store.dropped()] == [(place, path)]
-    catalog.store.forget_dropped(place)
+    assert catalog.store.drop(path, found.location, found)
+    assert not catalog.store.drop(path, found.location, found)
+    (dropped,) = catalog.store.dropped()
+    assert (dropped.location, dropped.path, dropped.pointer) == (place, path, found.location)
+    purge_dropped(catalog, path)
+    assert not catalog.files.exists(place)
+
+
+def purge_dropped(catalog: LakehouseCatalog, path: ObjectPath) -> None:
+    """What ``twophase clean --purge-dropped`` does once the retention has ended."""
+    retention, catalog.environment.retention = catalog.environment.retention, -1.0
+    (leftover,) = [leftover for leftover in catalog.leftovers() if leftover.dropped == f"{catalog.name}.{path}"]
+    catalog.environment.retention = retention
+    catalog.remove_leftover(replace(leftover, kept=None))
+    assert catalog.store.dropped() == []
 
 
 def drop_renamed(catalog: LakehouseCatalog, path: ObjectPath) -> None:
@@ -32,6 +45,6 @@ def drop_renamed(catalog: LakehouseCatalog, path: ObjectPath) -> None:
     assert found is not None
     new = ObjectPath.of(path.database, "another")
     catalog.rename_table(path, new)
-    assert not catalog.store.drop(path, found.location, found.metadata.location)
+    assert not catalog.store.drop(path, found.location, found)
     assert catalog.store.dropped() == []
     assert catalog.table_exists(new)

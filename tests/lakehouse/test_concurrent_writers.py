@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from tests.lakehouse.places import Lake, open_lakehouse, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage, table
 from twophase import failpoints
 from twophase.catalog import TableChange
-from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse import LakehouseCatalog, rollback
 from twophase.errors import (
     CatalogError,
     ConcurrentSchemaEvolutionError,
+    DatabaseNotExistError,
     TableAlreadyExistsError,
     TransactionAborted,
     WriteConflictError,
 )
-from twophase.model import ObjectPath, OverwriteScope, Purpose, Transform
+from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
+from twophase.schema import Resolution, SchemaConflictResolutionStrategy
 
 INSERT, OVERWRITE, CREATE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.CREATE_TABLE_AS
 FOLLOWS = {"write.spark.accept-any-schema": "true"}
@@ -35,7 +39,7 @@ def nothing_is_left(lake: Lake, catalog: LakehouseCatalog) -> Iterator[None]:
     yield
     failpoints.disarm()
     assert lake.orphans() == set()
-    assert [residue for residue in catalog.residues() if residue.kind == "staging"] == []
+    assert [leftover for leftover in catalog.leftovers() if leftover.kind == "staging"] == []
 
 
 @pytest.fixture
@@ -57,9 +61,78 @@ def add_column(name: str, kind: pa.DataType) -> TableChange:
     return TableChange("add_column", (name,), {"field": pa.schema([(name, kind)])})
 
 
+# -- databases ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_a_database_is_not_dropped_with_a_table_that_is_published_meanwhile(
+    catalog: LakehouseCatalog,
+    lake: Lake,
+    path: ObjectPath,
+    other: LakehouseCatalog,
+    cascade: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, drop = catalog.store.paths, catalog.store.drop_namespace
+
+    def look_and_publish(database: str | None = None) -> Any:
+        found = look(database)
+        run(other, path)
+        return found
+
+    def publish_and_drop(*arguments: Any) -> None:
+        run(other, path)
+        drop(*arguments)
+
+    changed = ("drop_namespace", publish_and_drop) if cascade else ("paths", look_and_publish)
+    monkeypatch.setattr(catalog.store, *changed)
+    with pytest.raises(CatalogError, match=rf"{path.database} is not empty.*{path.name}"):
+        catalog.drop_database(path.database, cascade=cascade)
+    assert ordered(lake.rows(path)) == ordered(ROWS)
+    assert path.database in catalog.list_databases()
+
+
+def test_a_table_is_not_created_in_a_database_that_is_dropped_meanwhile(
+    catalog: LakehouseCatalog, path: ObjectPath, other: LakehouseCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = catalog.store.swap
+
+    def drop_first(*arguments: Any) -> bool:
+        other.drop_database(path.database)
+        return plain(*arguments)
+
+    monkeypatch.setattr(catalog.store, "swap", drop_first)
+    with pytest.raises(DatabaseNotExistError):
+        catalog.create_table(path, TableDefinition(SCHEMA))
+    assert path.database not in catalog.list_databases()
+
+
+@pytest.mark.parametrize("lake", ["postgresql"], indirect=True)
+def test_a_publish_of_several_tables_and_a_drop_of_their_database_wait_for_each_other_in_one_order(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    made = ObjectPath.of(path.database, "made")
+    run(catalog, path)
+    members = [stage(catalog, path, OVERWRITE, [(3, "three")]), stage(catalog, made, CREATE)]
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    engine = sa.create_engine(lake.uri, poolclass=sa.pool.NullPool)
+    with ThreadPoolExecutor() as pool, engine.connect() as dropping:
+        dropping.exec_driver_sql(f"DELETE FROM iceberg_namespace_properties WHERE namespace = '{path.database}'")
+        published = pool.submit(catalog.publish_group, members)
+        while not lake.execute(blocked):
+            pass
+        dropping.exec_driver_sql(f"DELETE FROM iceberg_tables WHERE table_namespace = '{path.database}'")
+        dropping.rollback()
+        published.result()
+    for member in members:
+        member.finish()
+    assert (lake.rows(path), ordered(lake.rows(made))) == ([(3, "three")], ordered(ROWS))
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("iceberg-sql", "`INSERT INTO` is rebased on what others committed meanwhile: atomic")
 def test_an_append_goes_on_what_others_committed_meanwhile(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
 ) -> None:
@@ -69,7 +142,7 @@ def test_an_append_goes_on_what_others_committed_meanwhile(
     run(other, path, OVERWRITE, [(9, "new")])
     slow.commit()
     slow.finish()
-    assert ordered(lake.rows(path)) == [(7, "slow"), (9, "new")]
+    assert (ordered(lake.rows(path)), slow.level) == ([(7, "slow"), (9, "new")], Level.ATOMIC)
 
 
 def test_an_append_that_loses_the_race_for_the_pointer_tries_again(
@@ -97,6 +170,7 @@ def test_where_one_of_two_tables_loses_the_race_both_are_written_by_the_next_try
     assert ordered(lake.rows(second)) == ordered([*ROWS, (7, "slow"), (8, "fast")])
 
 
+@pytest.mark.promise("conflicts", "what replaces rows of an Iceberg table does not lose those that it never saw")
 @pytest.mark.parametrize("purpose", [Purpose.REPLACE_TABLE_AS, Purpose.CREATE_OR_REPLACE_TABLE_AS, OVERWRITE])
 def test_what_replaces_rows_does_not_lose_those_that_it_never_saw(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog, purpose: Purpose
@@ -135,6 +209,7 @@ def test_overwrites_of_different_partitions_both_land(
     assert ordered(lake.rows(path)) == [(7, "one"), (8, "two"), (9, "three")]
 
 
+@pytest.mark.promise("conflicts", "an overwrite of an Iceberg partition that another writer changed is a conflict")
 @pytest.mark.parametrize("late", ["prepare", "publish"])
 @pytest.mark.parametrize(
     ("purpose", "rows", "scope"),
@@ -198,7 +273,7 @@ def test_what_is_aborted_in_the_middle_of_its_publish_is_not_published(
 ) -> None:
     run(catalog, path)
     zombie = stage(catalog, path, INSERT, [(7, "zombie")])
-    failpoints.arm("lakehouse.swap", lambda _: other.remove_staged(zombie.name))
+    failpoints.arm("lakehouse.swap", lambda _: rollback.remove_staged(other.lakehouse, zombie.name))
     lose(zombie, TransactionAborted)
     assert ordered(lake.rows(path)) == ROWS
 
@@ -263,7 +338,7 @@ def in_processes(*jobs: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
     assert [process.exitcode for process in started] == [0] * len(started)
 
 
-@pytest.mark.slow
+@pytest.mark.promise("appends", "appends of several processes to one Iceberg table all land, once")
 def test_appends_of_several_processes_all_land(catalog: LakehouseCatalog, lake: Lake, path: ObjectPath) -> None:
     run(catalog, path, CREATE, [])
     facts = (lake.options(commit_retries="1000"), path.database, path.name)
@@ -273,7 +348,6 @@ def test_appends_of_several_processes_all_land(catalog: LakehouseCatalog, lake: 
     )
 
 
-@pytest.mark.slow
 def test_overwrites_beside_appends_lose_none_that_came_later(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
 ) -> None:
@@ -367,6 +441,7 @@ def test_rfc_82_row_7_both_made_the_same_change(
     assert ordered(lake.rows(path)) == [(1, "old", None), (7, "slow", 70), (8, "fast", 80)]
 
 
+@pytest.mark.promise("evolution", "two writers who change one schema differently: RFC-82's conflict")
 def test_rfc_82_row_8_both_made_different_changes_is_a_conflict(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
 ) -> None:
@@ -406,6 +481,25 @@ def test_two_alter_statements_that_differ_conflict_or_are_combined(
     assert columns(lake, path) == [*SCHEMA.names, "more", "third", "other"]
 
 
+class Never(SchemaConflictResolutionStrategy):
+    """A strategy of a user's."""
+
+    def resolve(self, at_start: Any, at_validation: Any, writer: Any, **facts: Any) -> Resolution:
+        if not at_validation.same_as(at_start):
+            raise ConcurrentSchemaEvolutionError(f"{facts['table']} has changed, says the user.", path=facts["table"])
+        return Resolution(writer)
+
+
+def test_the_strategy_may_be_a_class_of_the_users(lake: Lake, path: ObjectPath, other: LakehouseCatalog) -> None:
+    never = lake.catalog(schema_conflicts=f"{__name__}:Never")
+    run(never, path)
+    slow = stage(never, path, INSERT, [(7, "slow")])
+    other.alter_table(path, [add_column("more", pa.int32())])
+    with pytest.raises(ConcurrentSchemaEvolutionError, match="says the user"):
+        slow.commit()
+    slow.abort()
+
+
 def test_a_column_does_not_become_not_null_under_a_null(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, other: LakehouseCatalog
 ) -> None:
@@ -428,3 +522,55 @@ def test_a_null_does_not_come_into_a_column_that_became_not_null(
     catalog.alter_table(path, [TableChange("update_column_nullability", ("name",), {"nullable": False})])
     lose(slow, ConcurrentSchemaEvolutionError)
     assert ordered(lake.rows(path)) == ROWS
+
+
+@pytest.mark.promise("evolution", "a value is never read under a column that another writer has added")
+@pytest.mark.parametrize("strategy", ["rfc-82", "rebase"])
+def test_what_a_block_has_added_written_and_dropped_is_not_read_under_a_column_of_another_writer(
+    lake: Lake, path: ObjectPath, other: LakehouseCatalog, strategy: str
+) -> None:
+    catalog = lake.catalog(schema_conflicts=strategy)
+    run(catalog, path)
+    added = catalog.two_phase_alter_table(path, [add_column("secret", pa.int32())], context=in_block(0))
+    added.begin()
+    wider = pa.schema([*SCHEMA, ("secret", pa.int32())])
+    context = in_block(1, added.document)
+    rows = catalog.two_phase_create_table(path, TableDefinition(wider), purpose=INSERT, context=context)
+    rows.begin()
+    rows.write(table([(9, "mine", 4711)], wider))
+    drop = TableChange("drop_column", ("secret",), {})
+    dropped = catalog.two_phase_alter_table(path, [drop], context=in_block(2, rows.document))
+    dropped.begin()
+    other.alter_table(path, [add_column("price", pa.int32())])
+    with pytest.raises(WriteConflictError, match="under the ids of columns"):
+        dropped.prepare()
+    for participant in (dropped, rows, added):
+        participant.abort()
+    assert ordered(lake.rows(path)) == [(*row, None) for row in ROWS]
+
+
+def test_a_replace_keeps_the_properties_as_its_transaction_has_altered_them(
+    catalog: LakehouseCatalog, lake: Lake, path: ObjectPath
+) -> None:
+    run(catalog, path, properties={"keep": "1", "gone": "1"})
+    changes = [
+        TableChange("remove_property", (), {"key": "gone"}),
+        TableChange("set_property", (), {"key": "new", "value": "x"}),
+    ]
+    altered = catalog.two_phase_alter_table(path, changes, context=in_block(0))
+    altered.begin()
+    replaced = catalog.two_phase_create_table(
+        path, TableDefinition(SCHEMA), purpose=Purpose.REPLACE_TABLE_AS, context=in_block(1, altered.document)
+    )
+    replaced.begin()
+    replaced.write(table([(1, "r")], SCHEMA))
+    replaced.prepare()
+    replaced.commit()
+    replaced.finish()
+    altered.abort()
+    found = lake.load(path).metadata.properties
+    assert {key: found.get(key) for key in ("keep", "gone", "new")} == {"keep": "1", "gone": None, "new": "x"}
+
+
+def in_block(ordinal: int, base: Any = None) -> WriteContext:
+    return WriteContext("a-block", ordinal, base=base)

@@ -22,6 +22,7 @@ from twophase.testing.conformance import CatalogConformance, Driver, FreshProces
 
 
 class LakehouseConformance(CatalogConformance):
+    moments = 4  # The crash matrix tries each step.
     kind: str
     capabilities = Capabilities(
         purposes=frozenset(Purpose),
@@ -71,13 +72,14 @@ class LakehouseConformance(CatalogConformance):
 
     @pytest.fixture(autouse=True)
     def nothing_is_left(self, lake: Lake, database: str, catalog: Catalog) -> Iterator[None]:
-        """After each test every file belongs to a table, to a dropped one, or to a residue that names it."""
+        """After each test every file belongs to a table, to a dropped one, or to a leftover that names it."""
         yield
         named = [
-            residue.location.partition("#")[0].removeprefix(f"file://{lake.warehouse}/")
-            for residue in catalog.residues()
+            leftover.location.partition("#")[0].removeprefix(f"file://{lake.warehouse}/")
+            for leftover in catalog.leftovers()
         ]
-        dropped = [place.removeprefix(f"file://{lake.warehouse}/") for place, _, _ in catalog.store.dropped()]  # type: ignore[attr-defined]
+        root = f"file://{lake.warehouse}/"
+        dropped = [table.location.removeprefix(root) for table in catalog.store.dropped()]  # type: ignore[attr-defined]
         keys = [name.rpartition("/")[2] for name in named]
         left = {
             file
@@ -100,9 +102,8 @@ class TestSQLite(LakehouseConformance):
         readers.assert_alike(lake)
 
 
-@pytest.mark.slow
-@pytest.mark.another_store
 class TestPostgreSQL(LakehouseConformance):
+    another_store = True
     kind = "postgresql"
 
     @pytest.fixture
@@ -121,13 +122,11 @@ class OneByOne(LakehouseConformance):
         return {f".twophase/staged/{record.participant.replace('/', '-')}.json" for record in found}
 
 
-@pytest.mark.slow
-@pytest.mark.another_store
 class TestHiveMetastore(OneByOne):
+    another_store = True
     kind = "hive_metastore"
 
 
-@pytest.mark.slow
-@pytest.mark.another_store
 class TestRest(OneByOne):
+    another_store = True
     kind = "rest"

@@ -24,8 +24,6 @@ from twophase.catalogs.lakehouse.footers import Registrar
 from twophase.errors import CatalogError
 from twophase.schema.errors import SchemaError
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark40]
-
 #: What holds the Iceberg catalog of the session.
 KIND = "postgresql"
 
@@ -67,6 +65,7 @@ def test_a_column_that_is_renamed_and_widened_reads_right(shop: Shop) -> None:
     assert shop.read("SELECT f, key FROM @t WHERE key > 5 AND id IS NOT NULL") == [(5, 3_000_000_000)]
 
 
+@pytest.mark.promise("evolution", "columns are read by their ids, whatever names were used twice")
 def test_conditions_go_by_ids_where_names_were_used_twice(shop: Shop) -> None:
     """Spark's Parquet reader looks for the columns of conditions by name: it would leave the wrong row groups out."""
     shop.sql("CREATE TABLE @t AS SELECT id AS a, id * 100 AS b FROM range(10)")
@@ -120,6 +119,7 @@ def test_a_struct_of_which_a_file_has_no_field_is_still_there(shop: Shop) -> Non
     assert shop.rows("t", but={"iceberg-rust"}) == [(1, (None,)), (1, None)]
 
 
+@pytest.mark.promise("iceberg-sql", "`ALTER TABLE`: all changes of a statement in one step")
 @pytest.mark.parametrize(
     "change",
     [
@@ -161,6 +161,7 @@ def test_a_column_without_nulls_can_become_not_null(shop: Shop) -> None:
     assert shop.rows("t") == [(1,), (None,)]
 
 
+@pytest.mark.promise("iceberg-sql", "rows and the columns that they need: one commit")
 @pytest.mark.not_read_by("PyIceberg", "it reads a NULL list of structs as an empty one (apache/iceberg-python#3833)")
 def test_rows_bring_their_columns_along_where_the_table_allows_it(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t TBLPROPERTIES ('write.spark.accept-any-schema' = 'true') AS SELECT 1 AS id, 'x' AS name")
@@ -178,6 +179,41 @@ def test_rows_bring_their_columns_along_where_the_table_allows_it(shop: Shop) ->
     assert shop.read("SELECT id, brand, last FROM @t WHERE id > 9") == [(10, "b", None), (11, "c", 1)]
 
 
+@pytest.mark.promise("evolution", "a single write brings its columns: `mergeSchema`, `INSERT WITH SCHEMA EVOLUTION`")
+def test_one_write_brings_its_columns_where_it_says_so_and_no_other_does(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1 AS id, 'x' AS name")
+    name, merged = shop.name("t"), {"mergeSchema": "true"}
+    shop.sql("SELECT 'a' AS name, 2 AS id, 1 AS by_save").write.mode("append").options(**merged).saveAsTable(name)
+    shop.sql("SELECT 3L AS id, 'b' AS name, 1 AS by_insert").write.option("mergeSchema", True).insertInto(name)
+    shop.sql("SELECT 4 AS id, 1 AS by_write_to").writeTo(name).options(**merged).append()
+    if shop.spark.version.startswith("4.3"):
+        shop.sql("INSERT WITH SCHEMA EVOLUTION INTO @t SELECT 5 AS id, 1 AS by_sql")
+    else:
+        shop.sql("SELECT 5 AS id, 1 AS by_sql").writeTo(name).option("mergeSchema", "true").append()
+    added = ["by_save", "by_insert", "by_write_to", "by_sql"]
+    assert sorted(shop.sql("SELECT * FROM @t").columns) == sorted(["id", "name", *added])
+    assert shop.read(f"SELECT id, name, {', '.join(added)} FROM @t") == [
+        (1, "x", None, None, None, None),
+        (2, "a", 1, None, None, None),
+        (3, "b", None, 1, None, None),
+        (4, None, None, None, 1, None),
+        (5, None, None, None, None, 1),
+    ]
+    assert len({snapshot.schema_id for snapshot in shop.iceberg("t").metadata.snapshots}) == 5
+    rows = shop.sql("SELECT 6L AS id, 'c' AS name, 1 AS other")
+    for refused in (
+        lambda: rows.writeTo(name).append(),
+        lambda: rows.write.mode("append").option("mergeSchema", "false").saveAsTable(name),
+        lambda: shop.sql("INSERT INTO @t SELECT 1, 2, 3, 4, 5, 6, 7"),
+        lambda: shop.sql("SELECT 'no number' AS id").writeTo(name).option("mergeSchema", "true").append(),
+    ):
+        with pytest.raises((PySparkException, CatalogError, SchemaError)):
+            refused()
+    assert shop.read("SELECT max(id) FROM @t") == [(5,)]
+    rows.write.option("mergeSchema", "true").insertInto(name, overwrite=True)
+    assert shop.read("SELECT id, name, other, by_sql FROM @t") == [(6, "c", 1, None)]
+
+
 def test_old_states_are_read_in_their_own_schema(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1 AS id, 'x' AS name")
     first = shop.iceberg("t").metadata.current_snapshot_id
@@ -191,6 +227,7 @@ def test_old_states_are_read_in_their_own_schema(shop: Shop) -> None:
 # -- what other engines made -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("types", "rows that another engine deleted are not read, or the read is refused")
 def test_rows_that_another_engine_deleted_are_not_read(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT id, CAST(id AS STRING) AS name FROM range(0, 6, 1, 1)")
     with shop.lake.iceberg() as other:
@@ -205,6 +242,7 @@ def test_rows_that_another_engine_deleted_are_not_read(shop: Shop) -> None:
     assert shop.rows("t") == [(7, "seven")]
 
 
+@pytest.mark.promise("types", "NULL stays NULL in a table of which another engine deleted rows")
 @pytest.mark.not_read_by("PyIceberg", "it reads a NULL list of structs as an empty one (apache/iceberg-python#3833)")
 def test_null_stays_null_in_a_table_of_which_another_engine_deleted_rows(shop: Shop) -> None:
     nothing = "CAST(NULL AS ARRAY<STRUCT<e: INT>>)", "CAST(NULL AS MAP<STRING, STRUCT<e: INT>>)"
@@ -348,6 +386,7 @@ def ids(*numbers: int | None) -> pa.Schema:
     )
 
 
+@pytest.mark.promise("evolution", "a file without ids, or with wrong ones, is never registered")
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [(ids(None, None), "no id"), (ids(2, 1), "has the id"), (ids(1, None), "no id"), (ids(1, 9), "no field")],

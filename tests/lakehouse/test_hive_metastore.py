@@ -18,13 +18,14 @@ from tests.lakehouse.places import MetastoreLake, ordered
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.shop import DATABASE, Shop
 from tests.lakehouse.statements import ROWS, SCHEMA, drop_renamed, drop_twice, offer, run, stage
+from tests.levels import Levels
 from tests.servers import Server
 from twophase import failpoints
 from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.errors import CatalogError, InvalidNameError, WriteConflictError
-from twophase.model import ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
 
 CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 REPLACE = Purpose.REPLACE_TABLE_AS
@@ -97,7 +98,6 @@ def test_a_drop_that_meets_a_renamed_table_leaves_it_alone(catalog: LakehouseCat
     drop_renamed(catalog, path)
 
 
-@pytest.mark.slow
 def test_files_are_kept_when_all_but_the_manifests_forgot_who_made_them(
     hive_metastore: Server, catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
 ) -> None:
@@ -129,9 +129,9 @@ def test_a_table_that_cannot_be_read_does_not_stop_the_tidying_of_others(
     file = table.metadata_location if harmed == "metadata" else table.current_snapshot().manifest_list
     Path(str(file).removeprefix("file://")).write_bytes(b"{}")
     fresh = lake.catalog()
-    (residue,) = fresh.residues()
-    assert residue.transaction_id == dead[other].transaction_id
-    fresh.remove_residue(residue)
+    (leftover,) = fresh.leftovers()
+    assert leftover.transaction_id == dead[other].transaction_id
+    fresh.remove_leftover(leftover)
     assert fresh.restore(dead[path].document).outcome() is Outcome.UNKNOWN
     fresh.close()
 
@@ -169,7 +169,7 @@ def test_a_lost_reply_is_told_truly(catalog: LakehouseCatalog, lake: MetastoreLa
 # -- one after the other -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.promise("iceberg-other", "a publish that a later one's refusal undoes leaves nothing")
 @pytest.mark.parametrize("purpose", [CREATE, REPLACE, INSERT, OVERWRITE])
 def test_a_publish_is_undone_with_everything_that_it_brought(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath, purpose: Purpose
@@ -184,7 +184,6 @@ def test_a_publish_is_undone_with_everything_that_it_brought(
     assert catalog.table_exists(path) == (purpose is not CREATE)
 
 
-@pytest.mark.slow
 def test_writers_side_by_side_lose_no_rows(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
     run(catalog, path, rows=[])
     writers = [stage(lake.catalog(), path, INSERT, [(number, "row")]) for number in range(6)]
@@ -287,7 +286,6 @@ def test_a_column_changes_to_a_type_that_the_metastore_would_refuse(
     assert catalog.load_table(path).schema.names == ["id", "name"]
 
 
-@pytest.mark.slow
 def test_properties_of_others_stay_in_the_metastore(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
 ) -> None:
@@ -306,22 +304,23 @@ def test_properties_of_others_stay_in_the_metastore(
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.promise("iceberg-other", "each statement on one table: atomic (note i)")
+@pytest.mark.promise("iceberg-other", "several tables, published one after the other: reversible")
 def test_statements_through_spark(catalog: LakehouseCatalog, lake: MetastoreLake, readers: Readers) -> None:
     catalog.create_database(DATABASE)
     with readers.attached(lake) as spark:
-        shop = Shop(spark, lake)
+        shop, levels = Shop(spark, lake), Levels(spark)
         shop.sql("CREATE TABLE @t USING iceberg PARTITIONED BY (bucket(2, id)) AS SELECT 1L AS id, 'a' AS name")
         shop.sql("INSERT INTO @t VALUES (2, 'b')")
         shop.sql("ALTER TABLE @t RENAME COLUMN name TO title")
         shop.sql("ALTER TABLE @t ADD COLUMN price INT")
         shop.sql("INSERT INTO @t VALUES (3, 'c', 30)")
         shop.sql("DELETE FROM @t WHERE id = 2")
-        assert shop.rows("t") == [(1, "a", None), (3, "c", 30)]
+        assert (shop.rows("t"), levels()) == ([(1, "a", None), (3, "c", 30)], {Level.ATOMIC})
         with twophase.transaction(spark) as tx:
             shop.sql("CREATE TABLE @u AS SELECT * FROM @t")
             shop.sql("INSERT OVERWRITE @t SELECT 9L, 'z', 90")
-        assert (tx.level.value, len(tx.level_reasons)) == (2, 1)
+        assert (tx.level, len(tx.level_reasons)) == (Level.REVERSIBLE, 1)
         shop.sql("ALTER TABLE @u RENAME TO statements.v")
         assert [row.tableName for row in shop.sql("SHOW TABLES IN lake.statements").collect()] == ["t", "v"]
         assert (shop.rows("t"), len(shop.rows("v"))) == ([(9, "z", 90)], 2)

@@ -60,6 +60,8 @@ def _calm() -> Iterator[None]:
         ({"schema_conflicts": "win"}, "rfc-82"),
         ({"promotion": "lossy"}, "exact"),
         ({"password_env": "NO_SUCH_VARIABLE_HERE"}, "NO_SUCH_VARIABLE_HERE"),
+        ({"password_file": "/no/such/file"}, "cannot be read"),
+        ({"password_env": "HOME", "password_file": "/no/such/file"}, "given twice"),
     ],
 )
 def test_a_wrong_option_is_named(lake: Lake, options: dict[str, str], word: str) -> None:
@@ -72,10 +74,14 @@ def test_a_warehouse_is_needed() -> None:
         LakehouseCatalog(NAME, {}, Environment())
 
 
-def test_no_password_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["password_env", "password_file"])
+def test_no_password_is_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_PASSWORD", "s3cr3t")
+    (tmp_path / "password").write_text("s3cr3t\n")
     uri = "postgresql://me@127.0.0.1:1/lake?connect_timeout=1"
-    catalog = open_lakehouse(uri=uri, warehouse=str(tmp_path), password_env="LAKE_PASSWORD")
+    held = {"password_env": "LAKE_PASSWORD", "password_file": str(tmp_path / "password")}
+    catalog = open_lakehouse(uri=uri, warehouse=str(tmp_path), **{way: held[way]})
+    assert catalog.store.settings.url.password == "s3cr3t"
     with pytest.raises(CatalogError) as caught:
         catalog.list_databases()
     told = f"{caught.value} {catalog!r} {catalog.check()} {catalog.store.settings!r}"

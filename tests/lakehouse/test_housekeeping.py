@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, table
 from twophase.catalog import TableChange
-from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.files import Files
+from twophase.catalogs.lakehouse import LakehouseCatalog, manifests, reachable
+from twophase.catalogs.lakehouse.layout import remove_file
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
-from twophase.clean import Cleaned, clean
-from twophase.coordinator import Coordinator
+from twophase.cli import commands
 from twophase.errors import CatalogError, TransactionAborted
-from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
+from twophase.model import Isolation, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.clean import Cleaned, clean
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction
 
 INSERT, OVERWRITE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 
@@ -69,7 +75,7 @@ class Job:
         done = self.cleaned()
         assert [one for one in done if one.failed] == []
         assert [one for one in self.cleaned() if one.removed or one.failed] == []
-        return sorted(one.residue.kind for one in done if one.removed)
+        return sorted(one.leftover.kind for one in done if one.removed)
 
     def cleaned(self) -> Sequence[Cleaned]:
         return clean(self.coordinator, [self.catalog])
@@ -95,15 +101,30 @@ def test_old_snapshots_go_with_the_files_that_only_they_needed(job: Job, lake: L
     assert len(lake.files()) < before
 
 
+def test_the_snapshots_that_an_open_transaction_may_read_stay(
+    job: Job, path: ObjectPath, catalog: LakehouseCatalog
+) -> None:
+    job.run(path)
+    block = job.coordinator.begin(Isolation.SNAPSHOT)
+    block.note_read(catalog, path, catalog.table_version(path))
+    job.run(path, OVERWRITE)
+    assert "version" not in job.clean()
+    source, _ = block.read_source(catalog, path)
+    assert source.files is not None and source.files.plan([]).locations
+    block.commit()
+    assert "version" in job.clean()
+
+
 def test_nothing_goes_before_its_retention_ends(job: Job, path: ObjectPath, catalog: LakehouseCatalog) -> None:
     job.run(path)
     job.run(path, OVERWRITE)
     catalog.environment.retention = 3600.0
-    assert catalog.residues() == []
+    assert catalog.leftovers() == []
     catalog.drop_table(path)
-    assert catalog.residues() == []
+    assert catalog.leftovers() == []
 
 
+@pytest.mark.promise("clean", "what a tag or a branch of an Iceberg table names stays")
 def test_what_a_tag_or_a_branch_names_stays(job: Job, lake: Lake, path: ObjectPath) -> None:
     job.run(path)
     with lake.iceberg() as other:
@@ -128,6 +149,7 @@ def test_snapshots_of_other_engines_are_left_alone(job: Job, lake: Lake, path: O
     assert len(lake.rows(path)) == 8
 
 
+@pytest.mark.promise("clean", "files of a table dropped without PURGE stay for a catalog that has registered it")
 def test_files_of_a_table_that_was_dropped_without_purge_stay_for_whoever_has_registered_it(
     job: Job, lake: Lake, path: ObjectPath, tmp_path: Path
 ) -> None:
@@ -139,7 +161,7 @@ def test_files_of_a_table_that_was_dropped_without_purge_stay_for_whoever_has_re
         new.register_table(("moved", "daily"), pointer)
         job.catalog.drop_table(path)
         job.clean()
-        (kept,) = [one for one in job.cleaned() if one.residue.location.endswith("#dropped")]
+        (kept,) = [one for one in job.cleaned() if one.leftover.location.endswith("#dropped")]
         assert "another catalog may have registered it" in str(kept.reason)
         assert len(new.load_table(("moved", "daily")).scan().to_arrow()) == len(ROWS)
 
@@ -151,11 +173,152 @@ def test_a_dropped_table_that_is_registered_again_is_none(job: Job, lake: Lake, 
     with lake.iceberg() as other:
         other.register_table((path.database, "back"), location)
     job.clean()
-    assert [one for one in job.cleaned() if one.residue.kind == "version"] == []
+    assert [one for one in job.cleaned() if one.leftover.kind == "version"] == []
     assert ordered(lake.rows(ObjectPath.of(path.database, "back"))) == ROWS
     job.catalog.drop_table(ObjectPath.of(path.database, "back"), purge=True)
-    assert [one for one in job.cleaned() if one.residue.kind == "version"] == []
+    assert [one for one in job.cleaned() if one.leftover.kind == "version"] == []
     assert lake.files() == set()
+
+
+# -- the files of a table that was dropped without PURGE, where the user says that they shall go -----------------------
+
+
+@pytest.fixture
+def purge(job: Job, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """``twophase clean --purge-dropped``: "removed", or what it says instead."""
+    handle = SimpleNamespace(coordinator=job.coordinator, catalogs={NAME: job.catalog})
+    monkeypatch.setattr(commands.Context, "session", lambda _: handle)
+    monkeypatch.setattr(commands.Context, "close", lambda context: context.out.close())
+
+    def run(table: str) -> str:
+        job.catalog.store._metadata.clear()  # As in a process of its own.
+        manifests._lists._known.clear()
+        done = CliRunner().invoke(commands.main, ["clean", "--output", "json", "--purge-dropped", table])
+        document = json.loads(done.stdout)
+        if "error" in document:
+            assert done.exit_code == 1
+            return f"{document['error']['message']} {document['error']['hint']}"
+        found = [one for one in document["leftovers"] if one["location"].endswith("#dropped")]
+        (one,) = [one for one in found if one["removed"] or one["failed"]]
+        assert (done.exit_code, one["failed"]) == ((0, False) if one["removed"] else (1, True))
+        return one["reason"] or "removed"
+
+    return run
+
+
+@pytest.mark.promise("clean", "`clean --purge-dropped` removes the files of a dropped table where the user names it")
+def test_files_of_a_dropped_table_go_where_the_user_names_it(
+    job: Job, lake: Lake, path: ObjectPath, purge: Callable[[str], str]
+) -> None:
+    other = ObjectPath.of(path.database, "other")
+    for each in (path, other):
+        job.run(each)
+        job.run(each, INSERT, [(3, "three")])
+        job.catalog.drop_table(each)
+    assert "lake.shop.other" in purge("lake.shop.nothing")
+    assert purge("lake.shop.daily") == "removed"
+    assert "lake.shop.other" in purge("lake.shop.daily")
+    left = lake.files()
+    assert left
+    assert all(file.startswith("shop/other-") for file in left)
+    assert purge("lake.shop.other") == "removed"
+    assert lake.files() == set()
+
+
+def _is_registered_elsewhere(job: Job, lake: Lake, path: ObjectPath) -> None:
+    """In this database, under another name of the Iceberg catalog."""
+    with SqlCatalog("new", uri=lake.uri) as new:
+        new.create_namespace_if_not_exists("moved")
+        new.register_table(("moved", path.name), _pointer(job, path))
+
+
+def _was_gone_on_with(job: Job, lake: Lake, path: ObjectPath) -> None:
+    """In a catalog that nobody sees from here."""
+    with SqlCatalog("far", uri=f"sqlite:///{lake.warehouse.parent}/far.db") as far:
+        far.create_namespace("moved")
+        far.register_table(("moved", path.name), _pointer(job, path)).append(table(ROWS))
+
+
+def _lent_a_file(job: Job, lake: Lake, path: ObjectPath) -> None:
+    """To another table, under another name of its directory."""
+    (lake.warehouse.parent / "alias").symlink_to(lake.warehouse)
+    file = next(file for file in sorted(lake.files()) if file.endswith(".parquet"))
+    foreign_table(lake, ObjectPath.of(path.database, "borrower"), lake.warehouse.parent / "borrower")
+    with lake.iceberg() as other:
+        other.load_table((path.database, "borrower")).add_files([f"file://{lake.warehouse.parent}/alias/{file}"])
+
+
+def _became_another_table(job: Job, lake: Lake, path: ObjectPath) -> None:
+    file = Path(_pointer(job, path).removeprefix("file://"))
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"table-uuid": "00000000-0000-0000-0000-000000000001"}))
+
+
+def _lost_a_neighbour(job: Job, lake: Lake, path: ObjectPath) -> None:
+    """Of a table that cannot be read nobody knows what it needs."""
+    neighbour = ObjectPath.of(path.database, "neighbour")
+    job.run(neighbour)
+    Path(lake.metadata_location(neighbour).removeprefix("file://")).rename(lake.warehouse.parent / "away")
+
+
+def _pointer(job: Job, path: ObjectPath) -> str:
+    (dropped,) = [dropped for dropped in job.catalog.store.dropped() if dropped.path == path]
+    assert dropped.pointer is not None
+    return dropped.pointer
+
+
+@pytest.mark.promise("clean", "`clean --purge-dropped` keeps files where anything shows another use of them")
+@pytest.mark.parametrize(
+    ("happened", "told"),
+    [
+        (_is_registered_elsewhere, "new.moved.daily needs"),
+        (_was_gone_on_with, "another catalog may have registered it"),
+        (_lent_a_file, "lake.shop.borrower needs"),
+        (_became_another_table, "is of another table now"),
+        (_lost_a_neighbour, "neighbour needs cannot be determined"),
+    ],
+)
+def test_files_of_a_dropped_table_stay_where_anything_shows_another_use(
+    lake: Lake, path: ObjectPath, job: Job, happened: Callable[..., None], told: str, purge: Callable[[str], str]
+) -> None:
+    job.run(path)
+    job.catalog.drop_table(path)
+    happened(job, lake, path)
+    before = lake.files()
+    assert told in purge("lake.shop.daily")
+    assert lake.files() == before
+    if happened is _lost_a_neighbour:
+        job.catalog.drop_table(ObjectPath.of(path.database, "neighbour"))
+
+
+def test_a_purge_of_a_dropped_table_that_was_killed_is_carried_on(
+    job: Job, lake: Lake, path: ObjectPath, purge: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies again and again, each time a file later."""
+    job.run(path, properties={"write.metadata.previous-versions-max": "1"})
+    for number in range(3):
+        job.run(path, INSERT, [(number, "more")])
+    job.catalog.drop_table(path)
+    told, times = "", 0
+    while told != "removed":
+        monkeypatch.setattr(reachable, "remove_file", _dying_after(1))
+        told, times = purge("lake.shop.daily"), times + 1
+    assert times > 10
+    assert lake.files() == set()
+    assert job.catalog.store.dropped() == []
+
+
+def _dying_after(count: int) -> Callable[..., None]:
+    left = iter(range(count))
+
+    def dying(files: Files, file: str) -> None:
+        if not files.exists(file):
+            return
+        if next(left, None) is None:
+            raise OSError("killed")
+        remove_file(files, file)
+
+    return dying
 
 
 # -- DROP TABLE ... PURGE ----------------------------------------------------------------------------------------------
@@ -171,6 +334,7 @@ def foreign_table(lake: Lake, path: ObjectPath, location: Path, **properties: st
         made.append(rows)
 
 
+@pytest.mark.promise("clean", "`DROP TABLE ... PURGE` removes the table's own files and nothing else")
 def test_a_purge_removes_the_tables_own_files_and_nothing_else_in_its_directory(
     job: Job, lake: Lake, path: ObjectPath, tmp_path: Path
 ) -> None:
@@ -217,6 +381,7 @@ def test_a_purge_removes_metadata_files_that_the_last_one_no_longer_names(
     assert lake.files() == set()
 
 
+@pytest.mark.promise("clean", "where `gc.enabled` is false nothing is removed")
 def test_where_garbage_is_not_collected_nothing_is(job: Job, lake: Lake, path: ObjectPath) -> None:
     wanted = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
     job.run(path, properties={"gc.enabled": "false", **wanted})
@@ -265,9 +430,9 @@ def test_a_record_leads_to_no_files_but_its_participants_own(
     job.catalog.store.forget(staged.name)
     job.catalog.store.record_staged(staged.name, record.target, record.document | change, record.since)
     precious = lake.files()
-    (residue,) = [one for one in job.catalog.residues() if one.kind == "staging"]
+    (leftover,) = [one for one in job.catalog.leftovers() if one.kind == "staging"]
     with pytest.raises(CatalogError, match="cannot have made"):
-        job.catalog.remove_residue(residue)
+        job.catalog.remove_leftover(leftover)
     assert lake.files() == precious
     job.catalog.store.forget(staged.name)
     job.catalog.store.record_staged(staged.name, record.target, record.document, record.since)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,16 +18,19 @@ from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import LongType, StringType, TimestamptzType
 from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import twophase
 from tests.lakehouse.shop import DATABASE, Shop
+from tests.levels import Levels
 from twophase import failpoints
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS
 from twophase.errors import CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
+from twophase.model import Level
+from twophase.spark.connector.table import TableProxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark40]
+spark40_first_cases = True
 
 #: What holds the Iceberg catalog of the session.
 KIND = "sqlite"
@@ -40,11 +46,16 @@ def data_files(shop: Shop, table: str) -> set[str]:
     return {task.file.file_path for task in shop.iceberg(table).scan().plan_files()}
 
 
+@pytest.mark.promise(
+    "iceberg-sql",
+    "`CREATE TABLE AS SELECT`, `saveAsTable`, `writeTo(...).create()`, any partition transform: atomic",
+)
 def test_create_is_seen_at_the_publish_and_not_before(shop: Shop) -> None:
     seen: list[Any] = []
+    levels = Levels(shop.spark)
     failpoints.arm("core.publish", lambda _: seen.append(shop.spark.catalog.tableExists(shop.name("daily"))))
     shop.sql("CREATE TABLE @daily COMMENT 'by day' AS SELECT id, CAST(id AS STRING) AS name FROM range(3)")
-    assert seen == [False]
+    assert (seen, levels()) == ([False], {Level.ATOMIC})
     assert shop.rows("daily") == [(0, "0"), (1, "1"), (2, "2")]
     assert shop.iceberg("daily").properties["comment"] == "by day"
 
@@ -94,11 +105,15 @@ def test_every_snapshot_names_its_transaction(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:
         shop.sql("INSERT INTO @t SELECT 2")
-    named = [snapshot.summary["twophase.transaction-id"] for snapshot in shop.iceberg("t").metadata.snapshots]
+    snapshots = shop.iceberg("t").metadata.snapshots
+    # The keys as they are stored in the users' tables: a recovery looks for them.
+    named = [snapshot.summary["twophase.transaction-id"] for snapshot in snapshots]
+    assert all(snapshot.summary["twophase.participant"] for snapshot in snapshots)
     assert named[-1] == tx.id
     assert len(set(named)) == 2
 
 
+@pytest.mark.promise("types", "every type makes the round trip through Spark, PyIceberg and iceberg-rust")
 def test_every_type_makes_the_round_trip(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE @t AS SELECT true AS b, CAST(1 AS TINYINT) AS i8, CAST(2 AS SMALLINT) AS i16, 3 AS i32,"
@@ -129,6 +144,7 @@ def test_a_type_that_iceberg_lacks_is_refused_before_any_job(shop: Shop, express
     assert shop.lake.files() == set()
 
 
+@pytest.mark.promise("types", "partition values are Iceberg's own")
 def test_partition_values_are_icebergs_own(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE @t PARTITIONED BY (bucket(8, id), days(ts), truncate(2, name), part) AS SELECT id,"
@@ -198,14 +214,19 @@ def test_bounds_that_only_some_row_groups_tell_are_not_told(shop: Shop) -> None:
     assert table.scan(row_filter="x > 'y'").to_arrow().num_rows == 1
 
 
+@pytest.mark.promise(
+    "iceberg-sql",
+    "`INSERT OVERWRITE` of the whole table, a static partition, or dynamic partitions: atomic",
+)
 def test_overwrites_replace_just_what_they_say(shop: Shop) -> None:
+    levels = Levels(shop.spark)
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, CAST(id % 3 AS STRING) AS part FROM range(6)")
     shop.sql("INSERT OVERWRITE @t PARTITION (part = '1') SELECT 100L")
     assert shop.rows("t") == [(0, "0"), (100, "1"), (2, "2"), (3, "0"), (5, "2")]
     shop.sql("SELECT 7L AS id, '2' AS part").writeTo(shop.name("t")).overwritePartitions()
     assert shop.rows("t") == [(0, "0"), (100, "1"), (3, "0"), (7, "2")]
     shop.sql("INSERT OVERWRITE @t SELECT 1L, NULL")
-    assert shop.rows("t") == [(1, None)]
+    assert (shop.rows("t"), levels()) == ([(1, None)], {Level.ATOMIC})
 
 
 @pytest.mark.parametrize(
@@ -251,7 +272,9 @@ def test_a_dynamic_overwrite_goes_by_the_transform(shop: Shop) -> None:
     assert [row[0] for row in shop.rows("t")] == [0, 2, 9]
 
 
+@pytest.mark.promise("iceberg-sql", "`DELETE` and `TRUNCATE TABLE`: atomic")
 def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
+    levels = Levels(shop.spark)
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 2 AS part, nullif(id, 4) AS n FROM range(6)")
     before = data_files(shop, "t")
     shop.sql("DELETE FROM @t WHERE part = 1")
@@ -265,9 +288,10 @@ def test_delete_takes_whole_files_away_and_rewrites_others(shop: Shop) -> None:
         shop.sql("INSERT INTO @t VALUES (1, 1, 1)")
         shop.sql("DELETE FROM @t WHERE abs(id) = 0")
     shop.sql("TRUNCATE TABLE @t")
-    assert shop.rows("t") == []
+    assert (shop.rows("t"), levels()) == ([], {Level.ATOMIC})
 
 
+@pytest.mark.promise("iceberg-sql", "`DELETE` takes any condition")
 def test_delete_takes_any_condition(shop: Shop) -> None:
     """Functions and subqueries, which Spark does not hand to tables; files without such rows stay as they are."""
     shop.sql("CREATE TABLE @t PARTITIONED BY (part) AS SELECT id, id % 3 AS part, nullif(id, 4) AS n FROM range(9)")
@@ -313,14 +337,16 @@ def test_delete_finds_files_whatever_their_names(shop: Shop, tmp_path: Path) -> 
     assert shop.rows("t") == [(0,), (0,), (2,), (2,)]
 
 
+@pytest.mark.promise("iceberg-sql", "`REPLACE` keeps history and properties: atomic")
 def test_a_replace_keeps_history_and_properties(shop: Shop) -> None:
+    levels = Levels(shop.spark)
     shop.sql("CREATE TABLE @t TBLPROPERTIES ('team' = 'a') AS SELECT 1L AS id, 'x' AS name")
     first = shop.iceberg("t")
     shop.sql("REPLACE TABLE @t TBLPROPERTIES ('more' = 'b') AS SELECT 2L AS id, 1 AS name")
     now = shop.iceberg("t")
     assert now.metadata.table_uuid == first.metadata.table_uuid
     assert (now.properties["team"], now.properties["more"]) == ("a", "b")
-    assert shop.rows("t") == [(2, 1)]
+    assert (shop.rows("t"), levels()) == ([(2, 1)], {Level.ATOMIC})
     assert shop.read(f"SELECT * FROM @t VERSION AS OF {first.metadata.current_snapshot_id}") == [(1, "x")]
     # A column that goes on keeps its id; one of another type is another column.
     assert now.schema().find_field("id").field_id == first.schema().find_field("id").field_id
@@ -448,6 +474,7 @@ def test_metadata_tells_files_of_an_older_partitioning_whose_column_is_gone(shop
     assert bounds == [(0, ("x", "5")), (1, ("6",))]
 
 
+@pytest.mark.promise("iceberg-sql", "several tables of one Iceberg catalog: one SQL transaction, atomic")
 def test_several_tables_appear_together_or_not_at_all(shop: Shop) -> None:
     shop.sql("CREATE TABLE @a AS SELECT 1 AS id")
     with twophase.transaction(shop.spark) as tx:
@@ -456,7 +483,7 @@ def test_several_tables_appear_together_or_not_at_all(shop: Shop) -> None:
         shop.sql("INSERT INTO @b SELECT 3")
         assert shop.read("SELECT * FROM @b") == [(1,), (2,), (3,)]
         assert shop.lake.rows(shop.path("a")) == [(1,)]
-    assert tx.level == 3
+    assert tx.level is Level.ATOMIC
     assert shop.rows("a") == [(1,), (2,)]
     assert shop.rows("b") == [(1,), (2,), (3,)]
     with pytest.raises(PySparkException, match="no"), twophase.transaction(shop.spark):
@@ -464,6 +491,40 @@ def test_several_tables_appear_together_or_not_at_all(shop: Shop) -> None:
         shop.sql("CREATE TABLE @c AS SELECT CAST(raise_error('no') AS STRING) AS x")
     assert shop.rows("a") == [(1,), (2,)]
     assert not shop.spark.catalog.tableExists(shop.name("c"))
+
+
+@pytest.mark.promise("blocks", "each statement of a block goes on from what the earlier ones have left")
+@pytest.mark.parametrize(
+    ("statements", "rows"),
+    [
+        (("INSERT OVERWRITE @t VALUES (1, 'a')", "INSERT OVERWRITE @t VALUES (2, 'a')"), [(2, "a")]),
+        (
+            ("INSERT OVERWRITE @t PARTITION (p = 'a') VALUES (1)", "INSERT OVERWRITE @t VALUES (2, 'b')"),
+            [(2, "b")],
+        ),
+        (
+            (
+                "INSERT OVERWRITE @t VALUES (1, 'a')",
+                "INSERT INTO @t VALUES (2, 'b')",
+                "INSERT OVERWRITE @t VALUES (3, 'a')",
+                "INSERT OVERWRITE @t PARTITION (p = 'b') VALUES (4)",
+            ),
+            [(3, "a"), (4, "b")],
+        ),
+    ],
+)
+def test_a_table_that_a_block_overwrites_twice_can_be_read(
+    shop: Shop, statements: tuple[str, ...], rows: list[object]
+) -> None:
+    shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT * FROM VALUES (7, 'a'), (8, 'b') AS (id, p)")
+    shop.sql("INSERT INTO @t VALUES (9, 'a')")
+    with twophase.transaction(shop.spark):
+        for statement in statements:
+            shop.sql(statement)
+        assert sorted(shop.read("SELECT * FROM @t")) == rows
+    assert sorted(shop.rows("t")) == rows
+    (removed,) = [s.summary["deleted-records"] for s in shop.iceberg("t").metadata.snapshots[-1:]]
+    assert removed == "3"
 
 
 @pytest.mark.parametrize(
@@ -488,6 +549,10 @@ def test_a_replace_does_not_lose_a_concurrent_append(shop: Shop) -> None:
     assert shop.rows("t") == [(1,), (1,)]
 
 
+@pytest.mark.promise(
+    "lost-updates",
+    "rows read from an Iceberg table before another writer's commit are not written over it",
+)
 @pytest.mark.parametrize(
     "write",
     [
@@ -512,6 +577,38 @@ def test_rows_that_were_read_before_another_writers_commit_are_not_written_over_
     assert shop.rows("t") == [(10, 0), (11, 1), (11, 1), (12, 0), (13, 1)]
 
 
+def collect_garbage(spark: SparkSession, proxies: list[ref[TableProxy]]) -> None:
+    """Until Java and Python have let go of some proxies."""
+    deadline = time.monotonic() + 60
+    while any(proxy() is not None for proxy in proxies):
+        assert time.monotonic() < deadline, "Something holds a table that no DataFrame reads."
+        gc.collect()
+        spark._jvm.System.gc()
+
+
+def test_rows_that_were_read_are_known_as_old_after_another_dataframe_of_their_version_is_gone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read one version of the table, which is remembered for as long as any DataFrame reads it."""
+    proxies: list[ref[TableProxy]] = []
+    reads_version = TableProxy._reads_version
+    monkeypatch.setattr(
+        TableProxy, "_reads_version", lambda self, version: (proxies.append(ref(self)), reads_version(self, version))
+    )
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(2)")
+    old = shop.spark.read.table(shop.name("t")).selectExpr("id + 10 AS id")
+    proxies.clear()
+    other = shop.spark.read.table(shop.name("t"))
+    assert proxies
+    del other
+    collect_garbage(shop.spark, proxies)
+    shop.spark.newSession().sql(f"INSERT INTO {shop.name('t')} VALUES (2)")
+    with pytest.raises(WriteConflictError):
+        old.write.insertInto(shop.name("t"), overwrite=True)
+    shop.sql("REFRESH TABLE @t")
+    assert shop.rows("t") == [(0,), (1,), (2,)]
+
+
 def test_rows_of_one_partition_are_written_back_whatever_came_into_others(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 2 AS p FROM range(4)")
     first = shop.iceberg("t").metadata.current_snapshot_id
@@ -524,6 +621,7 @@ def test_rows_of_one_partition_are_written_back_whatever_came_into_others(shop: 
     assert shop.rows("t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
+@pytest.mark.promise("lost-updates", "in a block an overwrite of an Iceberg table rests on what the block has read")
 def test_in_a_block_an_overwrite_rests_on_what_the_block_has_read(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT id FROM range(2)")
     with pytest.raises(WriteConflictError, match="has read it"), twophase.transaction(shop.spark):
@@ -534,6 +632,7 @@ def test_in_a_block_an_overwrite_rests_on_what_the_block_has_read(shop: Shop) ->
     assert shop.rows("t") == [(0,), (0,), (1,), (1,)]
 
 
+@pytest.mark.promise("appends", "concurrent overwrites of different partitions of an Iceberg table all land")
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
 def test_overwrites_of_different_partitions_from_threads_of_one_job_all_land(shop: Shop, mode: str) -> None:
     shop.sql("CREATE TABLE @t PARTITIONED BY (p) AS SELECT id, id % 8 AS p FROM range(16)")
@@ -593,6 +692,7 @@ def files_of(shop: Shop, table: str) -> list[Any]:
     ]
 
 
+@pytest.mark.promise("preserved", "each file of an Iceberg table is sorted by the table's sort order")
 def test_each_file_is_sorted_by_the_tables_order(shop: Shop) -> None:
     rows = (
         "SELECT id % 3 AS part, 1000 - id AS id, if(id % 7 = 0, NULL, CAST(id % 11 AS STRING)) AS name FROM range(900)"

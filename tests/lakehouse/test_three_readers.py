@@ -17,8 +17,6 @@ from twophase.catalog import TableChange
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.model import OverwriteScope, Purpose, Transform
 
-pytestmark = [pytest.mark.slow]
-
 KIND = "sqlite"
 CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 REPLACE = Purpose.REPLACE_TABLE_AS

@@ -12,14 +12,14 @@ from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.statements import ROWS, SCHEMA, table
 from twophase.catalogs.lakehouse import LakehouseCatalog
-from twophase.coordinator import Coordinator
-from twophase.engines import same_database
 from twophase.errors import TransactionInDoubt
-from twophase.liveness import Lease
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.states import ParticipantState, TransactionState
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction
+from twophase.protocol.states import ParticipantState, TransactionState
+from twophase.timeline.engines import same_database
+from twophase.timeline.owners import Lease
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction
 
 COMMITTING, COMPLETED = TransactionState.COMMITTING, TransactionState.COMPLETED
 CREATE, INSERT = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO
@@ -67,6 +67,9 @@ def states_before_the_record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tran
     return seen
 
 
+@pytest.mark.promise(
+    "iceberg-sql", "with the timeline in the same database, its row is part of the transaction that publishes"
+)
 @pytest.mark.parametrize("paths", [(ONE,), (ONE, OTHER)], ids=["one table", "two tables"])
 def test_the_row_moves_with_the_pointers(
     lake: Lake,
@@ -121,6 +124,7 @@ def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
     readers.assert_alike(elsewhere)
 
 
+@pytest.mark.promise("iceberg-sql", "a writer that lost its lease is fenced off by the publish itself")
 def test_a_writer_that_lost_its_lease_is_fenced_off_by_the_publish_itself(
     lake: Lake, catalog: LakehouseCatalog, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

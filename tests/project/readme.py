@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.project import source
@@ -50,19 +48,3 @@ def rows(text: str) -> list[list[str]]:
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     rules = [number for number, row in enumerate(cells) if all(set(cell) <= set(":-") for cell in row)]
     return [row for number, row in enumerate(cells) if number not in rules and number + 1 not in rules]
-
-
-def named_tests(cell: str) -> Iterator[tuple[str, str]]:
-    """``(file, function)`` of each test that a cell names, written as ``folder/test_file.py::test_function``."""
-    for name in re.findall(r"`([^`]+::[^`]+)`", cell):
-        file, _, function = name.partition("::")
-        yield file, function
-
-
-def test_functions(file: str) -> set[str]:
-    """Names of the test functions of a file below ``tests/``, those of classes included."""
-    path = source.ROOT / "tests" / file
-    if not path.is_file():
-        return set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}

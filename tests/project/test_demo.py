@@ -20,7 +20,6 @@ COMPILING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
     tmp_path: Path, postgresql: Server
@@ -41,11 +40,11 @@ def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
     with psycopg.connect(address, autocommit=True) as connection:
         assert connection.execute("SELECT count(*) FROM public.twophase_demo").fetchone() == (224,)
         connection.execute("DROP TABLE public.twophase_demo")
+    assert "fleet: gone" in run.stdout and "fleet: 3,322 rows" in run.stdout and "miles: 4,044 rows" in run.stdout
     assert "LOCATION_ALREADY_EXISTS" in run.stdout
     assert "max(dep_delay) = 1301" in run.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_benchmark_of_hive_ctas_measures_both_sides_and_the_publish_step(tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"
@@ -64,7 +63,38 @@ def test_the_benchmark_of_hive_ctas_measures_both_sides_and_the_publish_step(tmp
     assert [row["files"] for row in document["publish"]] == [1, 20]
 
 
-@pytest.mark.slow
+#: How often one statement may ask the metastore: a call takes milliseconds, and was made three times as often before.
+MOST_CALLS = {"insert": 6, "overwrite": 8, "partition": 15, "ctas": 6}
+#: An INSERT into a session table asks Python for its decision, and gives it the rows.
+MOST_CROSSINGS = {"to the JVM": 48, "to Python": 2}
+
+
+@pytest.mark.timeout(400)
+def test_the_benchmark_of_routing_measures_and_counts_and_no_write_asks_the_metastore_more_often(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "numbers.json"
+    options = ["--rounds", "1", "--only", ",".join(("select", *MOST_CALLS)), "--json", str(out)]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.routing", *options],
+        cwd=source.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    select, *writes = json.loads(out.read_text())
+    assert all(kind["row"]["ratio"] > 0 for kind in (select, *writes))
+    assert select["counts"]["ours"]["commits"] == select["counts"]["ours"]["to Python"] == 0
+    for kind, counts in zip(MOST_CALLS, (kind["counts"] for kind in writes), strict=True):
+        assert counts["ours"]["metastore"] <= MOST_CALLS[kind], kind
+        assert counts["ours"]["commits"] > counts["stock"]["commits"] == 0
+        assert counts["ours"]["to Python"] > counts["stock"]["to Python"] == 0
+        assert min(side["metastore"] for side in counts.values()) > 0
+    inserted = writes[0]["counts"]["ours"]
+    assert all(inserted[way] <= most for way, most in MOST_CROSSINGS.items()), inserted
+
+
 @pytest.mark.timeout(400)
 def test_the_benchmark_of_scale_measures_each_size(tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+import pytest
+
 import twophase
 import twophase.hooks
 import twophase.schema
 import twophase.testing
+
+pytestmark = pytest.mark.quick
 
 _SECTION = re.compile(r"^Parameters\n-{3,}\n(.*?)(?=^\w+\n-{3,}|\Z)", re.MULTILINE | re.DOTALL)
 

@@ -10,30 +10,46 @@ import pytest
 
 from tests.project import source
 
-#: Prefix of an import name -> its layer, the longest prefix first; a module may import its own layer and lower ones.
+pytestmark = pytest.mark.quick
+
+#: Prefix of an import name -> its layer; a module may import its own layer and lower ones.
 LAYERS = {
-    "twophase.cli": 6,
-    "twophase.testing": 6,
-    # The Spark layer has floors of its own: what a user calls, then statements, then Spark's questions to a catalog.
-    "twophase.spark.session": 5.5,
-    "twophase.spark.frames": 5.5,
-    "twophase.spark.environment": 5.5,
-    "twophase.spark.shared": 5.5,
-    "twophase.spark.routing": 5.4,
-    "twophase.spark.native": 5.3,
-    "twophase.spark.metastore": 5.2,
-    "twophase.spark.jvm": 5,
-    "twophase.spark": 5.1,
-    "twophase.hooks": 4,
-    "twophase.catalogs": 3,
+    "twophase.cli": 20,
+    "twophase.testing": 20,
+    "twophase.ui": 19,
+    # Spark, from what a user calls down to Spark's questions to a catalog.
+    "twophase.spark.attach": 18,
+    "twophase.spark.create_table_as": 18,
+    "twophase.spark.environment": 18,
+    "twophase.spark.handle": 18,
+    "twophase.spark.named_savepoints": 18,
+    "twophase.spark.run": 18,
+    "twophase.spark.schema_history": 18,
+    "twophase.spark.shared": 18,
+    "twophase.spark.routing": 16,
+    "twophase.spark.connector": 15,
+    "twophase.spark.metastore": 14,
+    "twophase.spark": 13,
+    "twophase.spark.jvm": 12,
+    "twophase.monitoring": 11,
+    "twophase.hooks": 10,
+    "twophase.catalogs": 9,
+    "twophase.transactions": 7,
+    "twophase.timeline": 6,
+    "twophase.protocol": 5,
+    "twophase.catalog": 4,
+    "twophase.config": 3,
+    "twophase.model": 2,
     "twophase.schema": 1,
     # Leaves: they import nothing of ours, and every layer speaks of errors and has steps that may fail.
     "twophase.errors": 0,
     "twophase.failpoints": 0,
-    "twophase": 2,
+    "twophase.redaction": 0,
+    # The curated front of the package: it hands out names of all layers.
+    "twophase": 20,
 }
 #: Where the layers that may know Spark begin.
-SPARK_LAYER = 5
+SPARK_LAYER = 12
 #: The curated front of the package: it hands out names of all layers.
 FACADE = "twophase"
 #: What only the Spark layer (and those above it) may touch.
@@ -42,16 +58,10 @@ SPARK = ("pyspark", "py4j")
 TYPES_ONLY = ("twophase.schema.convert_spark", "pyspark.sql.types")
 
 
-def layer(name: str) -> float | None:
-    """The layer of a module of ours; None for anybody else's."""
-    for prefix, number in LAYERS.items():
-        if (
-            name == prefix
-            or name.startswith(prefix + ".")
-            or (prefix == "twophase.cli" and name.startswith("twophase.cli"))
-        ):
-            return number
-    return None
+def layer(name: str) -> int | None:
+    """The layer of a module of ours, by its longest prefix; None for anybody else's."""
+    fitting = [prefix for prefix in LAYERS if name == prefix or name.startswith(prefix + ".")]
+    return LAYERS[max(fitting, key=len)] if fitting else None
 
 
 def upward_imports(module: str, file: Path) -> list[str]:
@@ -69,6 +79,53 @@ def test_imports_point_downwards_only() -> None:
         row for module, file in source.modules().items() if module != FACADE for row in upward_imports(module, file)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
+    """The sets of modules of which each imports, directly or by others, each (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    complete: list[frozenset[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        path.append(module)
+        for other in sorted(graph[module]):
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in path:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            start = path.index(module)
+            complete.append(frozenset(path[start:]))
+            del path[start:]
+
+    for module in sorted(graph):
+        if module not in order:
+            visit(module)
+    return [modules for modules in complete if len(modules) > 1]
+
+
+def import_graph() -> dict[str, set[str]]:
+    """What each module imports of ours, for its types too; of a package that hands names out, what it names."""
+    modules = source.modules()
+    graph: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        names = [name for _, name in source.imports(file, module, types_too=True)]
+        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
+    return graph
+
+
+def test_no_modules_import_each_other_in_a_circle_not_even_for_their_types() -> None:
+    found = circles(import_graph())
+    assert not found, "\n".join(" <-> ".join(sorted(modules)) for modules in found)
+
+
+def test_the_check_itself_finds_a_circle() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
+    assert circles(graph) == [frozenset("bc")]
 
 
 def test_only_the_spark_layer_imports_spark() -> None:
@@ -100,10 +157,29 @@ def test_every_package_is_listed_in_setup_cfg() -> None:
     assert packages == listed
 
 
+def test_every_file_that_is_no_module_is_listed_in_setup_cfg() -> None:
+    config = configparser.ConfigParser()
+    config.read(source.ROOT / "setup.cfg")
+    folders = {module: file.parent for module, file in source.modules().items() if file.name == "__init__.py"}
+    listed = {
+        file
+        for package, patterns in config["options.package_data"].items()
+        for pattern in patterns.split()
+        for file in folders[package].glob(pattern)
+    }
+    there = {
+        file
+        for folder in folders.values()
+        for file in folder.rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    assert there == listed
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("import twophase.spark.session", ["twophase.spark.session"]),
+        ("import twophase.spark.attach", ["twophase.spark.attach"]),
         ("def f():\n    from twophase.spark import jvm", ["twophase.spark.jvm"]),
         ("from . import timeline", ["twophase.timeline"]),
         ("from ..hooks import status", ["twophase.hooks.status"]),

@@ -36,7 +36,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("*.whl"))
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_every_module_under_its_import_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -49,7 +48,6 @@ def test_the_wheel_holds_every_module_under_its_import_name(wheel: Path) -> None
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"twophase"}
 
 
-@pytest.mark.slow
 def test_the_installed_wheel_imports_and_finds_its_catalogs(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--no-index", "--target", str(target)]

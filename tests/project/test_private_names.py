@@ -12,12 +12,14 @@ import pytest
 from tests.project import source
 from twophase.spark.jvm import private
 
+pytestmark = pytest.mark.quick
+
 SPARK = source.ROOT / "twophase" / "spark"
 #: Interfaces that Spark documents for catalogs, sources and listeners.
 PUBLIC = re.compile(
-    r"org\.apache\.spark\.(sql\.(connector\.(catalog\.(Identifier|TableCapability|Column|constraints|Table$|Supports"
+    r"org\.apache\.spark\.(sql\.(connector\.(catalog\.(Identifier|CatalogPlugin|TableCapability|Column|constraints|Table$|Supports"
     r"|StagedTable|TruncatableTable|StagingTableCatalog|TableCatalog)|expressions|write|read|metric)"
-    r"|types\.|sources\.InsertableRelation)|scheduler\.SparkListenerInterface)"
+    r"|types\.|SaveMode|Dataset$|sources\.InsertableRelation)|scheduler\.SparkListenerInterface)"
 )
 LISTED = {*private.NAMES, *private.FORMERLY.values(), *private.SINCE}
 #: Beside the list itself, only these folders and files speak to what Spark keeps to itself.
@@ -57,6 +59,15 @@ def test_every_private_class_is_on_the_list() -> None:
     assert not wrong, "\n".join(wrong)
     assert [shown(file) for file, _, _ in found if not shown(file).startswith(USERS)] == []
     assert len(found) > 20
+
+
+def test_every_private_class_that_java_of_ours_imports_is_on_the_list() -> None:
+    files = sorted(SPARK.rglob("*.java"))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    found = set(re.findall(r"org\.apache\.spark\.[a-z0-9_.]*\.[A-Z]\w*", text))
+
+    assert files
+    assert {name for name in found if not PUBLIC.match(name)} <= LISTED
 
 
 def test_every_name_that_an_error_could_tell_is_on_the_list() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import twophase.errors
 from tests.project import readme, source
+from twophase import hooks, testing
 from twophase.catalog import Catalog
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.jdbc import JdbcCatalog
@@ -42,7 +43,6 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
 @pytest.mark.spark40
 def test_the_python_blocks_run_in_order(tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
@@ -56,7 +56,6 @@ def test_the_python_blocks_run_in_order(tmp_path: Path) -> None:
     assert "all blocks ran" in run.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_commands_run(tmp_path: Path) -> None:
     def run(command: str) -> str:
@@ -68,8 +67,9 @@ def test_the_commands_run(tmp_path: Path) -> None:
 
     run('twophase sql -e "CREATE TABLE t AS SELECT 1 AS a"')
     (record,) = json.loads(run("twophase timeline --output json"))["transactions"]
-    commands = [line for line in readme.commands() if line.startswith("twophase ")]
-    assert {line.split()[1] for line in commands} == {"timeline", "show", "recover", "clean", "doctor", "sql"}
+    commands = list(dict.fromkeys(line for line in readme.commands() if line.startswith("twophase ")))
+    shown = {"timeline", "show", "locks", "recover", "clean", "doctor", "savepoints", "sql"}
+    assert {line.split()[1] for line in commands} == shown
     for line in commands:
         run(line.replace("ID", record["id"]))
 
@@ -81,22 +81,8 @@ def test_every_make_target_that_is_named_exists() -> None:
     assert named <= targets
 
 
-def test_every_guarantee_names_a_test_that_exists() -> None:
-    told = readme.rows(readme.section("## What is guaranteed, and where"))
-    assert len(told) >= 10
-    for row in [*told, *readme.rows(readme.page("guarantees"))]:
-        named = list(readme.named_tests(row[-1]))
-        assert named, f"no test is named by: {row}"
-        for file, function in named:
-            assert function in readme.test_functions(file), f"{file}::{function} does not exist; named by: {row}"
-
-
 def test_every_error_that_is_named_exists() -> None:
-    named = {
-        name
-        for row in readme.rows(readme.section("## Errors and what to do"))
-        for name in re.findall(r"`(\w+)`", row[0])
-    }
+    named = {name for row in readme.rows(readme.page("errors")) for name in re.findall(r"`(\w+)`", row[0])}
     assert named
     assert all(hasattr(twophase.errors, name) for name in named)
     public = {name for name, value in vars(twophase.errors).items() if isinstance(value, type)}
@@ -104,9 +90,9 @@ def test_every_error_that_is_named_exists() -> None:
 
 
 def test_every_option_is_described_and_every_described_option_exists() -> None:
-    first = " ".join(row[0] for row in readme.rows(readme.section("## Configuration")))
-    named = re.findall(r"`spark\.twophase\.([a-z._]*[a-z])`", first)
-    assert set(options.KNOWN) <= set(named)
+    first = [row[0] for row in readme.rows(readme.page("configuration"))]
+    named = re.findall(r"`spark\.twophase\.([a-z._]*[a-z])`", " ".join(first))
+    assert named == list(options.KNOWN)
     for name in re.findall(r"spark\.twophase\.([a-z._]*[a-z])", readme.text()):
         assert name in options.KNOWN, name
 
@@ -119,15 +105,39 @@ def test_every_option_of_a_catalog_is_described_and_every_described_option_exist
     assert described == set(catalog.known_options)
 
 
-def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
-    found = set()
+def test_every_page_is_on_the_site_and_every_link_leads_somewhere() -> None:
+    """``make docs`` checks the links between pages, with their anchors; those of the README are checked here."""
+    menu = re.findall(r": ([\w-]+\.md)$", (source.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {page.name for page in readme.pages()[1:]} == set(menu)
     for page in readme.pages():
-        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).is_file(), f"{page.name}: {link}"
-            found.add((page.parent / link).resolve())
-    assert found >= {page.resolve() for page in readme.pages()[1:]}
+
+
+def test_the_pages_of_the_stores_have_the_same_headings() -> None:
+    """Who knows one of them finds everything on the others."""
+    hive, *others = (re.findall(r"^## .*", readme.page(name), re.MULTILINE) for name in ("hive", "jdbc", "lakehouse"))
+    assert len(hive) >= 6
+    assert others == [hive, hive]
 
 
 def test_every_folder_of_the_layout_exists() -> None:
-    for name in re.findall(r"^([\w./]+(?:, [\w./]+)*)  +", readme.section("## Layout"), re.MULTILINE):
+    found = re.findall(r"^([\w./]+(?:, [\w./]+)*)  +", readme.section("## Where things are"), re.MULTILINE)
+    assert len(found) > 10
+    for name in found:
         assert all((source.ROOT / part).exists() for part in name.split(", ")), name
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    """Of the index of promises, the tests are named by the markers themselves."""
+    roots = ("twophase", "catalogs", "hooks", "tests", "examples", "demo", "benchmarks", "scripts", "docs")
+    found = re.findall(rf"`((?:{'|'.join(roots)})/[\w./]+)`", readme.page("development") + readme.page("extending"))
+    assert len(found) > 20
+    for name in found:
+        assert (source.ROOT / name).exists(), name
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    documented = set(re.findall(r"^::: (\S+)$", readme.page("api"), re.MULTILINE))
+    public = {f"{module.__name__}.{name}" for module in (twophase, hooks, testing) for name in module.__all__}
+    assert documented == public | {"twophase.errors", "twophase.schema"}

@@ -10,6 +10,8 @@ import pytest
 
 from tests.project import source
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:

@@ -18,7 +18,6 @@ from tests.project import source
 from tests.servers import Server
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["postgresql", "mariadb", "hive_server2"])
 def test_a_server_answers_sql(name: str, request: pytest.FixtureRequest) -> None:
     server: Server = request.getfixturevalue(name)
@@ -30,7 +29,6 @@ def test_a_server_answers_sql(name: str, request: pytest.FixtureRequest) -> None
         engine.dispose()
 
 
-@pytest.mark.slow
 def test_a_server_and_its_data_are_gone_after_its_block() -> None:
     with servers.postgresql() as server:
         assert answers(server.port)
@@ -39,7 +37,6 @@ def test_a_server_and_its_data_are_gone_after_its_block() -> None:
     assert not server.directory.exists()
 
 
-@pytest.mark.slow
 def test_a_server_does_not_survive_the_kill_of_its_test(tmp_path: Path) -> None:
     script = (
         "from tests import servers\n"

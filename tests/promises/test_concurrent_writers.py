@@ -91,7 +91,7 @@ def versions(spark: SparkSession, table: str) -> int:
     return len(list(Path(location.info_value.removeprefix("file:"), ".twophase", table).glob("*")))
 
 
-@pytest.mark.slow
+@pytest.mark.promise("conflicts", "of two creates of one name one wins, and the loser leaves nothing")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", ["", "PARTITIONED BY (writer) "], ids=["flat", "partitioned"])
 def test_of_two_creates_of_one_name_one_wins_and_the_loser_leaves_nothing(
@@ -106,7 +106,6 @@ def test_of_two_creates_of_one_name_one_wins_and_the_loser_leaves_nothing(
         assert versions(spark, table) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_of_two_replaces_each_is_whole_or_refused(spark: SparkSession, writers: Writers) -> None:
     for number in range(ROUNDS):
@@ -118,7 +117,7 @@ def test_of_two_replaces_each_is_whole_or_refused(spark: SparkSession, writers: 
         assert ends[writer] == "done", f"round {number}: a refused replace is visible"
 
 
-@pytest.mark.slow
+@pytest.mark.promise("exactly-once", "rows that were acknowledged are there, once")
 @pytest.mark.timeout(600)
 def test_of_two_inserts_each_row_that_was_acknowledged_is_there_once(spark: SparkSession, writers: Writers) -> None:
     spark.sql("CREATE TABLE inserted (writer INT, id BIGINT) USING parquet")
@@ -132,7 +131,6 @@ def test_of_two_inserts_each_row_that_was_acknowledged_is_there_once(spark: Spar
         assert rows_by_writer(spark, "inserted") == {w: n for w, n in expected.items() if n}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.REPLACE_TABLE_AS], ids=str)
 def test_the_server_refuses_the_late_call_of_a_driver_that_was_rolled_back(
     spark: SparkSession, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +156,6 @@ def test_the_server_refuses_the_late_call_of_a_driver_that_was_rolled_back(
     assert spark.table(table).count() == 6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_INTO, Purpose.REPLACE_TABLE_AS], ids=str)
 def test_a_server_that_takes_no_conditions_is_written_without(spark: SparkSession, purpose: Purpose) -> None:
     world = World(spark, Path(spark.conf.get("spark.sql.warehouse.dir")))

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.servers import Server
 
-REPLACES = 100
+REPLACES = 30
 ROWS = "SELECT {v} AS version, id, id % 5 AS k FROM range(0, 100, 1, 2)"
 MORE_ROWS = "SELECT {v} AS version, id, 'more' AS added_{v}, id % 5 AS k FROM range(0, 100, 1, 2)"
 
@@ -41,9 +41,9 @@ def spark(hive_metastore: Server, tmp_path_factory: pytest.TempPathFactory) -> I
     session.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.promise("visibility", "a reader in a loop sees old or new, never missing, empty or mixed")
 @pytest.mark.timeout(900)
-def test_a_reader_sees_a_hundred_replaces_each_wholly_or_not_at_all(
+def test_a_reader_sees_many_replaces_each_wholly_or_not_at_all(
     spark: SparkSession, hive_metastore: Server, tmp_path: Path
 ) -> None:
     spark.sql("CREATE TABLE flat AS " + ROWS.format(v=0))
@@ -91,6 +91,7 @@ def is_whole(look: dict[str, dict[str, int]]) -> bool:
     return "seen" in look and list(look["seen"].values()) == [100]
 
 
+@pytest.mark.promise("visibility", "a query that already reads the old version finishes on it")
 def test_a_query_that_began_before_a_replace_finishes_on_the_old_rows(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE held AS SELECT id FROM range(10)")
     before = spark.table("held")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twophase.schema import Schema, assign_ids
+from twophase.schema import Schema, assign_ids, to_arrow
 from twophase.schema.promotion import SAMPLE_TYPES
 
 UTC = dt.UTC
@@ -69,7 +69,7 @@ def edge_values() -> tuple[Schema, pa.Table]:
     """One column for each type, filled up with NULL."""
     schema = assign_ids(pa.schema(list(TYPES.items())))
     columns = [pa.array([*VALUES[name], *[None] * (ROWS - len(VALUES[name]))], TYPES[name]) for name in TYPES]
-    return schema, pa.table(columns, schema=schema.arrow)
+    return schema, pa.table(columns, schema=to_arrow(schema))
 
 
 def comparable(values: list[Any]) -> list[str]:
@@ -79,7 +79,7 @@ def comparable(values: list[Any]) -> list[str]:
 
 def rows_table(schema: Schema, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as PyArrow data of a schema, ids included."""
-    arrow = schema.arrow
+    arrow = to_arrow(schema)
     return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in arrow], schema=arrow)
 
 

@@ -24,6 +24,7 @@ from twophase.schema import (
     matrix,
     plan_read,
     promotion_policy,
+    to_arrow,
 )
 from twophase.schema.errors import CastError, TypeChangeError
 from twophase.schema.promotion import HUDI_MATRIX
@@ -128,7 +129,7 @@ def test_a_failing_cast_is_an_error_in_spark_too(spark: SparkSession, file: str,
 @pytest.mark.parametrize("old", TYPES)
 def test_a_policy_lets_through_just_what_can_be_read_afterwards(policy: str, old: str) -> None:
     base = assign_ids(pa.schema([("keep", pa.int32()), ("c", TYPES[old])]))
-    data = pa.table([pa.array([7] * TABLE.num_rows, pa.int32()), TABLE.column(old)], schema=base.arrow)
+    data = pa.table([pa.array([7] * TABLE.num_rows, pa.int32()), TABLE.column(old)], schema=to_arrow(base))
     chosen = promotion_policy(policy, on_cast_failure="null")
     for new in TYPES.keys() - {old}:
         if chosen.allows(TYPES[old], TYPES[new]):
@@ -210,7 +211,7 @@ def test_a_file_reads_as_if_every_change_of_type_had_rewritten_it(spark: SparkSe
     base = assign_ids(pa.schema([("c", pa.int32())]))
     as_text = apply_changes(base, ChangeType("c", pa.string()), promotion="explicit")
     as_date = apply_changes(as_text, ChangeType("c", pa.date32()), promotion="explicit")
-    data = pa.table([pa.array([2020, None], pa.int32())], schema=base.arrow)
+    data = pa.table([pa.array([2020, None], pa.int32())], schema=to_arrow(base))
     pq.write_table(data, tmp_path / "old.parquet")
     with pytest.raises(TypeChangeError, match="through"):
         plan_read(base, as_date)

@@ -33,6 +33,7 @@ from twophase.schema import (
     first,
     last,
     plan_read,
+    to_arrow,
 )
 from twophase.schema.errors import SchemaConflictError
 
@@ -128,12 +129,16 @@ def test_row_5_gives_no_id_again_that_the_table_used_meanwhile(strategy: SchemaC
     assert resolution.schema.partition_keys == (resolution.schema.find("c.x").id,)
     assert resolution.renumbered(writer).fields == resolution.schema.fields
     # The writer's file is read under the new ids, the file of the column that is gone is not.
-    data = pa.table([pa.array([i]) for i in range(2)], names=["a", "b"]).cast(S1.arrow)
-    mine = data.append_column(writer.arrow.field("c"), pa.array([{"x": 7, "y": 8}], writer.arrow.field("c").type))
+    data = pa.table([pa.array([i]) for i in range(2)], names=["a", "b"]).cast(to_arrow(S1))
+    mine = data.append_column(
+        to_arrow(writer).field("c"), pa.array([{"x": 7, "y": 8}], to_arrow(writer).field("c").type)
+    )
     renumbered = plan_read(resolution.renumbered(writer), resolution.schema).project(mine)
     assert renumbered.column("c").to_pylist() == [{"x": 7, "y": 8}]
     theirs = apply_changes(S1, AddField("gone", POINT))
-    old = data.append_column(theirs.arrow.field("gone"), pa.array([{"x": 1, "y": 2}], theirs.arrow.field("gone").type))
+    old = data.append_column(
+        to_arrow(theirs).field("gone"), pa.array([{"x": 1, "y": 2}], to_arrow(theirs).field("gone").type)
+    )
     assert plan_read(theirs, resolution.schema).project(old).column("c").to_pylist() == [None]
 
 
@@ -295,8 +300,11 @@ def test_the_writers_files_read_right_after_its_new_columns_got_other_ids() -> N
     assert table.find("theirs").id == writer.find("ours").id
     resolution = REBASE.resolve(BASE, table, writer)
     data = pa.table(
-        [pa.array([i], f.type) if f.name in ("a", "ours") else pa.nulls(1, f.type) for i, f in enumerate(writer.arrow)],
-        schema=writer.arrow,
+        [
+            pa.array([i], f.type) if f.name in ("a", "ours") else pa.nulls(1, f.type)
+            for i, f in enumerate(to_arrow(writer))
+        ],
+        schema=to_arrow(writer),
     )
     rows = plan_read(resolution.renumbered(writer), resolution.schema).project(data).to_pylist()
     assert (rows[0]["a"], rows[0]["theirs"], rows[0]["ours"]) == (0, None, 6)

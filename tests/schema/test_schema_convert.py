@@ -111,7 +111,7 @@ def test_a_default_of_nan_is_equal_to_itself(leaf: pa.DataType) -> None:
 
 def test_ids_survive_in_a_parquet_file_at_every_level(tmp_path: Path) -> None:
     table = table_with_defaults()
-    pq.write_table(table.arrow.empty_table(), tmp_path / "t.parquet")
+    pq.write_table(to_arrow(table).empty_table(), tmp_path / "t.parquet")
     read = from_arrow(pa.schema(list(pq.read_schema(tmp_path / "t.parquet"))))
     assert [(node.id, node.name) for node in read.walk()] == [(node.id, node.name) for node in table.walk()]
 
@@ -309,12 +309,14 @@ def test_a_file_without_ids_is_bound_by_the_names_of_its_own_version() -> None:
 
 def test_a_file_whose_ids_are_not_the_schemas_is_refused() -> None:
     table = assign_ids(pa.schema([("a", pa.int32()), ("b", pa.int32()), ("l", pa.list_(pa.int32()))]))
-    verify_file_schema(table.arrow, table)
+    verify_file_schema(to_arrow(table), table)
     a, b, _ = table.fields
     swapped = Schema((Field(b.id, "a", leaf=pa.int32()), Field(a.id, "b", leaf=pa.int32())))
     with pytest.raises(FieldIdError, match="has the id 2, which in schema 0 is b"):
-        verify_file_schema(swapped.arrow, table)
-    partial = pa.schema([table.arrow.field(0), pa.field("l", pa.list_(pa.int32()), metadata={"PARQUET:field_id": "3"})])
+        verify_file_schema(to_arrow(swapped), table)
+    partial = pa.schema(
+        [to_arrow(table).field(0), pa.field("l", pa.list_(pa.int32()), metadata={"PARQUET:field_id": "3"})]
+    )
     with pytest.raises(FieldIdError, match=r"l\.element has no id"):
         verify_file_schema(partial, table)
     with pytest.raises(FieldIdError, match="no number"):

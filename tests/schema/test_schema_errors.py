@@ -24,6 +24,7 @@ from twophase.schema import (
     from_arrow,
     from_json,
     plan_read,
+    to_arrow,
     verify_file_schema,
 )
 from twophase.schema.changes import MoveField, Position
@@ -148,7 +149,7 @@ BAD: dict[str, tuple[Callable[[], object], type[SchemaError], str | None, str | 
         None,
     ),
     "ids that a file swaps": (
-        lambda: verify_file_schema(schema(struct(2, "p", leaf(1, "x"))).arrow, ONE),
+        lambda: verify_file_schema(to_arrow(schema(struct(2, "p", leaf(1, "x")))), ONE),
         FieldIdError,
         "p.x",
         "int",

@@ -31,6 +31,7 @@ from twophase.schema import (
     apply_changes,
     assign_ids,
     promotion_policy,
+    to_arrow,
 )
 from twophase.schema.errors import (
     CastError,
@@ -154,10 +155,10 @@ def test_what_a_value_becomes_that_does_not_fit_is_kept_with_the_version(open_st
     history.evolve(first, ChangeType("b", pa.int32()), transaction_id="t2", instant=2, promotion=strict)
     history = SchemaHistory(open_store())
     assert [record.on_cast_failure for record in history.versions()] == ["error", "null", "error"]
-    rows = pa.table([pa.array(["1", "x"]), pa.array(["3", "4"])], schema=text.arrow)
+    rows = pa.table([pa.array(["1", "x"]), pa.array(["3", "4"])], schema=to_arrow(text))
     assert history.read_plan(0).project(rows).to_pylist() == [{"a": 1, "b": 3}, {"a": None, "b": 4}]
     with pytest.raises(CastError, match="b are no int"):
-        history.read_plan(0).project(pa.table([pa.array(["1"]), pa.array(["x"])], schema=text.arrow))
+        history.read_plan(0).project(pa.table([pa.array(["1"]), pa.array(["x"])], schema=to_arrow(text)))
     with pytest.raises(CastError, match="a are no int"):
         history.read_plan(0, on_cast_failure="error").project(rows)
 
@@ -190,7 +191,7 @@ def test_a_file_is_read_by_the_version_that_it_names(open_store: OpenStore) -> N
     history = SchemaHistory(open_store())
     text = history.evolve(BASE, ChangeType("a", pa.string()), transaction_id="t1", instant=1, promotion="explicit")
     history.evolve(text, ChangeType("a", pa.date32()), transaction_id="t2", instant=2, promotion="explicit")
-    data = pa.table([pa.array([2021], pa.int32()), pa.array(["x"])], schema=BASE.arrow)
+    data = pa.table([pa.array([2021], pa.int32()), pa.array(["x"])], schema=to_arrow(BASE))
     rows = history.read_plan(0).project(data)
     assert str(rows.column("a").to_pylist()) == "[datetime.date(2021, 1, 1)]"
 
@@ -228,7 +229,7 @@ def test_of_two_writers_at_once_one_wins(open_store: OpenStore) -> None:
     assert [record.number for record in open_store().read()] == [0, 1, 2]
 
 
-def test_the_residue_of_a_failed_commit_is_invisible_and_removed(open_store: OpenStore) -> None:
+def test_the_leftover_of_a_failed_commit_is_invisible_and_removed(open_store: OpenStore) -> None:
     fates = Fates(t2=Fate.PENDING)
     history = SchemaHistory(open_store(), fates)
     first = add(history, BASE, "c", "t1", 1)
@@ -238,9 +239,9 @@ def test_the_residue_of_a_failed_commit_is_invisible_and_removed(open_store: Ope
         add(history, first, "e", "t3", 3)
     fates["t2"] = Fate.FAILED
     assert history.latest() == first
-    assert [record.number for record in history.residue()] == [2]
+    assert [record.number for record in history.leftovers()] == [2]
     assert history.clean() == 1
-    assert history.residue() == [] and history.clean() == 0
+    assert history.leftovers() == [] and history.clean() == 0
     again = add(history, first, "d", "t4", 4)
     assert again.find("d").id > failed.find("d").id
     assert again.schema_id > failed.schema_id
@@ -266,7 +267,7 @@ def test_a_slow_cleaner_does_not_remove_a_newer_version(open_store: OpenStore) -
     fates = Fates(t1=Fate.FAILED)
     history = SchemaHistory(open_store(), fates)
     add(history, BASE, "c", "t1", 1)
-    (seen,) = history.residue()
+    (seen,) = history.leftovers()
     history.clean()
     again = add(history, BASE, "c", "t2", 2)
     # The slow cleaner acts on what it saw long ago.
@@ -436,7 +437,7 @@ def test_of_two_callers_transactions_the_one_that_commits_later_has_lost(engine:
     other.join()
     assert len(outcome) == 1
     latest = SchemaHistory(SqlHistoryStore(engine, "t")).latest()
-    assert latest is not None and latest.arrow.names == ["a", "b", "ours"]
+    assert latest is not None and to_arrow(latest).names == ["a", "b", "ours"]
 
 
 def test_a_schema_of_any_size_and_a_name_of_any_length_fit(engine: sqlalchemy.Engine) -> None:
@@ -492,5 +493,5 @@ def test_a_version_that_commits_between_two_steps_of_ours_is_not_lost(open_store
         overtaken.evolve(first, [AddField("ours", pa.int32())], transaction_id="t2", instant=2)
     latest = history.latest()
     assert latest is not None
-    assert "theirs" in latest.arrow.names
-    assert "ours" not in latest.arrow.names
+    assert "theirs" in to_arrow(latest).names
+    assert "ours" not in to_arrow(latest).names

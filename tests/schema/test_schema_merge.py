@@ -46,8 +46,10 @@ from twophase.schema import (
     reconcile,
     row_filter,
     row_filter_sql,
+    to_arrow,
     to_spark,
 )
+from twophase.schema.convert_arrow import arrow_type
 from twophase.schema.errors import (
     FieldIdError,
     IncompatibleWriteError,
@@ -394,7 +396,7 @@ def test_a_write_with_missing_new_wider_narrower_and_reordered_columns_fits(spar
 
 
 def test_a_write_that_fits_leaves_the_table_as_it_is() -> None:
-    result = reconcile(TARGET, pa.schema(list(TARGET.arrow)), STRICT)
+    result = reconcile(TARGET, pa.schema(list(to_arrow(TARGET))), STRICT)
     assert result.schema is TARGET and result.changes == ()
 
 
@@ -528,7 +530,7 @@ def test_ignored_columns_are_not_written() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(schemas(), schemas())
 def test_a_reconciled_table_holds_old_and_new_rows(table: Schema, other: Schema) -> None:
-    incoming = pa.schema([pa.field(n.name, n.data_type, n.nullable) for n in other])
+    incoming = pa.schema([pa.field(n.name, arrow_type(n), n.nullable) for n in other])
     policy = ReconcilePolicy(promotion=promotion_policy("wide"), relax_not_null=True)
     try:
         result = reconcile(table, incoming, policy)

@@ -34,6 +34,7 @@ from twophase.schema import (
     last,
     promotion_policy,
     reconcile,
+    to_arrow,
 )
 from twophase.schema.cast_arrow import cast_array
 from twophase.schema.errors import SchemaError, TypeChangeError
@@ -94,7 +95,6 @@ def test_each_allowed_cell_of_the_matrix_at_every_level(spark: SparkSession, tmp
     assert comparable(table.read(spark)) == comparable(expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_each_refused_cell_of_the_matrix_leaves_the_data_at_every_level(
     spark: SparkSession, tmp_path: Path, policy: str
@@ -252,7 +252,7 @@ def test_the_write_default_is_for_new_rows_alone(spark: SparkSession, tmp_path: 
     table.write([row_of(1, {"x": 1, "y": "one"})])
     table.change(AddField(f"{level}z", pa.int32(), default=1, position=after("y")))
     table.change(ChangeDefault(f"{level}z", 2))
-    plan = reconcile(table.schema, POINTS.arrow).plan
+    plan = reconcile(table.schema, to_arrow(POINTS)).plan
     incoming = rows_table(POINTS, [row_of(2, {"x": 2, "y": "two"})])
     table.write(plan.project(incoming).to_pylist())
     seen = [found_at(row, level)["z"] for row in table.read(spark)]
@@ -281,7 +281,6 @@ def test_keys_come_and_go_on_data(spark: SparkSession, tmp_path: Path) -> None:
 # -- the refusals ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "error"), [(c[1], c[2]) for c in REFUSED], ids=[c[0] for c in REFUSED])
 def test_each_refusal_leaves_what_was_written_and_what_will_be(
     spark: SparkSession, tmp_path: Path, changes: Sequence[Change], error: type[SchemaError]

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from twophase.spark.session import handle_of
+from twophase.spark.attach import handle_of
 
 MODE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -47,3 +47,11 @@ def is_ours(spark: SparkSession, name: str) -> bool:
 
 def partitioned(spark: SparkSession) -> DataFrame:
     return spark.range(4).select("id", (F.col("id") % 2).alias("p"))
+
+
+def stock_session(spark: SparkSession) -> SparkSession:
+    """A session of the same application that is not attached."""
+    session = spark.newSession()
+    if handle := handle_of(session):
+        handle.detach()
+    return session

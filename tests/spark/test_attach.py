@@ -18,20 +18,22 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.streaming import DataStreamReader
+from pyspark.sql.utils import ForeachBatchFunction
 
 import twophase
 from tests.spark.conftest import Start, warehouse_of
+from tests.spark.routed import stock_session
 from twophase import failpoints
-from twophase.coordinator import Coordinator
 from twophase.errors import AtomicityNotSupportedError, CatalogError, ConfigurationError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition
-from twophase.spark.jvm import private
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.protocol.states import TransactionState
+from twophase.spark.attach import Handle, handle_of
+from twophase.spark.jvm import private, session_state
+from twophase.spark.jvm.gateway import Jvm, private_name
 from twophase.spark.jvm.statements import NameReader
 from twophase.spark.options import default_timeline
-from twophase.spark.session import Handle, handle_of
-from twophase.states import TransactionState
-from twophase.timeline import Timeline
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
 
 pytestmark = pytest.mark.spark40
 
@@ -58,6 +60,8 @@ def patched() -> list[object]:
     return [
         SparkSession.sql,
         SparkSession.table,
+        SparkSession.newSession,
+        ForeachBatchFunction.call,
         DataStreamReader.table,
         DataFrameWriter.saveAsTable,
         DataFrameWriter.insertInto,
@@ -89,6 +93,7 @@ def test_a_thread_without_a_session_of_its_own_attaches_the_applications(spark: 
     assert found == [handle]
 
 
+@pytest.mark.promise("session", "attaching runs no Spark job and writes nothing")
 def test_attaching_runs_no_job_and_writes_nothing(spark: SparkSession) -> None:
     before = jobs(spark)
 
@@ -109,6 +114,7 @@ def test_the_timeline_is_made_with_the_first_statement(spark: SparkSession) -> N
     assert (warehouse_of(spark) / ".twophase" / "timeline.db").exists()
 
 
+@pytest.mark.promise("session", "detaching restores the session")
 def test_detaching_puts_everything_back(spark: SparkSession) -> None:
     twophase.attach(spark).detach()  # Sessions of earlier tests that were stopped while attached are forgotten.
     before = patched()
@@ -121,13 +127,14 @@ def test_detaching_puts_everything_back(spark: SparkSession) -> None:
 
     assert patched() == before
     assert handle_of(spark) is None
-    assert not Jvm(spark).catalogs().contains("lake")
+    assert not session_state.catalogs(Jvm(spark)).contains("lake")
     assert NameReader(Jvm(spark)).current_catalog() == "spark_catalog"
     spark.sql("CREATE TABLE stock AS SELECT 1 AS id")
     assert spark.table("stock").count() == 1
     spark.sql("DROP TABLE stock")
 
 
+@pytest.mark.promise("session", "detaching is refused in a block whose rest would run unprotected")
 def test_detaching_is_refused_in_a_block_whose_rest_would_run_unprotected(spark: SparkSession) -> None:
     handle = twophase.attach(spark)
 
@@ -142,6 +149,7 @@ def test_detaching_is_refused_in_a_block_whose_rest_would_run_unprotected(spark:
     assert handle_of(spark) is None
 
 
+@pytest.mark.promise("session", "detaching is refused while a block is published")
 def test_detaching_is_refused_while_a_block_is_published(spark: SparkSession) -> None:
     handle = twophase.attach(spark)
     refused: list[str] = []
@@ -186,7 +194,7 @@ def test_a_session_whose_default_catalog_cannot_be_loaded_can_be_detached(spark:
         asked.conf.unset("spark.sql.catalog.gone")
 
     assert handle_of(other) is None
-    assert not Jvm(other).catalogs().contains("lake")
+    assert not session_state.catalogs(Jvm(other)).contains("lake")
 
 
 def test_a_worker_thread_that_attaches_is_told_once_that_it_cannot_see_a_sigterm(
@@ -219,7 +227,7 @@ def test_a_detached_session_can_be_attached_again(spark: SparkSession) -> None:
 
 def test_another_session_is_not_touched_and_can_be_attached_for_itself(spark: SparkSession) -> None:
     handle = twophase.attach(spark)
-    other = spark.newSession()
+    other = stock_session(spark)
     extra.append(other)
     assert handle_of(other) is None
     other.sql("CREATE TABLE IF NOT EXISTS from_stock AS SELECT 1 AS id")
@@ -284,17 +292,17 @@ def test_a_wrong_option_leaves_the_session_as_it_was(spark: SparkSession, key: s
 
     assert patched() == before
     assert handle_of(spark) is None
-    assert not Jvm(spark).catalogs().contains("lake")
+    assert not session_state.catalogs(Jvm(spark)).contains("lake")
 
 
 def test_a_name_that_is_taken_is_refused(spark: SparkSession) -> None:
     jvm = Jvm(spark)
-    jvm.catalogs().put("lake", spark._jsparkSession.sessionState().catalogManager().v2SessionCatalog())
+    session_state.catalogs(jvm).put("lake", spark._jsparkSession.sessionState().catalogManager().v2SessionCatalog())
     try:
         with pytest.raises(ConfigurationError, match="Two catalogs have one name"):
             twophase.attach(spark)
     finally:
-        jvm.catalogs().remove("lake")
+        session_state.catalogs(jvm).remove("lake")
 
 
 def test_a_connect_session_is_told_what_to_do(spark: SparkSession) -> None:
@@ -319,7 +327,7 @@ def test_every_private_name_is_there(spark: SparkSession) -> None:
 def test_another_spark_without_them_is_refused_with_every_name(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = Jvm(spark).catalogs().keySet().toString()
+    before = session_state.catalogs(Jvm(spark)).keySet().toString()
     gone = {"org.apache.spark.sql.Gone": (), "org.apache.spark.sql.internal.SessionState": ("catalog", "lost")}
     monkeypatch.setattr(private, "COMPARED", ())
     monkeypatch.setattr(private, "NAMES", gone)
@@ -327,7 +335,7 @@ def test_another_spark_without_them_is_refused_with_every_name(
     with pytest.raises(ConfigurationError, match=r"sql\.Gone, org\.apache\.spark\.sql\.internal\.SessionState\.lost\."):
         twophase.attach(spark)
 
-    assert Jvm(spark).catalogs().keySet().toString() == before
+    assert session_state.catalogs(Jvm(spark)).keySet().toString() == before
     assert handle_of(spark) is None
 
 
@@ -348,6 +356,10 @@ def database(spark: SparkSession) -> Iterator[Callable[[str], None]]:
         spark.sql(f"DROP DATABASE spark_catalog.{name} CASCADE")
 
 
+@pytest.mark.promise(
+    "same-answers",
+    "a database with the name of the default catalog keeps its tables and gets its rows",
+)
 def test_a_database_of_the_default_catalogs_name_keeps_its_tables_and_gets_its_rows(
     spark: SparkSession, database: Callable[[str], None]
 ) -> None:
@@ -387,9 +399,10 @@ def test_a_dead_statement_is_recovered_whatever_the_default_catalog_is_called_si
     assert handle.session_catalog == "twophase_hive"
     states = {record.id: record.state for record in handle.timeline.transactions()}
     assert states[ours] is TransactionState.ROLLED_BACK
-    assert [r for r in handle.catalog("twophase_hive").residues() if r.transaction_id == ours] == []
+    assert [r for r in handle.catalog("twophase_hive").leftovers() if r.transaction_id == ours] == []
 
 
+@pytest.mark.promise("same-answers", "a catalog that would hide a database is refused")
 @pytest.mark.parametrize("names", [("lake",), ("hive", "twophase_hive")])
 def test_a_catalog_that_would_hide_a_database_is_refused(
     spark: SparkSession, database: Callable[[str], None], names: tuple[str, ...]
@@ -415,8 +428,8 @@ def test_a_database_that_would_be_hidden_is_refused_and_met_with_words(spark: Sp
     ):
         with pytest.raises(CatalogError, match=told):
             spark.sql(text)
-    assert not handle.jvm.is_database("hive")
-    stranger = spark.newSession()
+    assert not session_state.is_database(handle.jvm, "hive")
+    stranger = stock_session(spark)
     stranger.sql("CREATE DATABASE hive")
     try:
         with pytest.raises(CatalogError, match=told):
@@ -478,7 +491,6 @@ spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
 """
 
 
-@pytest.mark.slow
 def test_a_job_that_does_not_stop_spark_ends_without_errors(tmp_path: Path) -> None:
     command = [sys.executable, "-c", UNSTOPPED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -504,7 +516,6 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
 def test_a_forked_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -518,7 +529,7 @@ import os, signal, sys
 from pyspark.sql import SparkSession
 import twophase
 from twophase import failpoints
-from twophase.spark.intent import intending
+from twophase.spark.write_hints import carrying_hints
 spark = (
     SparkSession.builder.master("local[1]").config("spark.sql.warehouse.dir", sys.argv[1])
     .config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
@@ -536,9 +547,9 @@ def end(_):
     raise ValueError("the user's own")
 
 failpoints.arm("core.write", end)
-context.setLocalProperty("twophase.intent", "{}")
+context.setLocalProperty("twophase.hints", "{}")
 try:
-    with twophase.transaction(spark), intending(context, {}):
+    with twophase.transaction(spark), carrying_hints(context, {}):
         twophase.create_table_as(spark.range(3), "hive", "default.t")
 except ValueError as error:
     print(error)
@@ -547,7 +558,7 @@ print(handle.jvm.is_alive())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.promise("failed-statement", "the job's own error is raised, even where Spark has ended meanwhile")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_the_users_own_error_comes_out_though_spark_has_ended_meanwhile(tmp_path: Path, how: str) -> None:
     """Each of these puts something back afterwards: the block, the statement's tag, what a write intends."""
@@ -600,7 +611,7 @@ found = [key for key, value in gateway.gateway_property.pool.dict.items() if has
 (target,) = found
 token = gateway.python_parameters.auth_token
 print([call("name"), call("name", "a guess"), call("name", token)])
-print([call(name, token)[:2] for name in ("_handle", "__class__", "__dict__")])
+print([call(name, token)[:2] for name in ("_session", "__class__", "__dict__")])
 print(call("__setattr__", token, "s_catalog", "sbroken")[:2])
 spark.sql("CREATE TABLE t AS SELECT 1 AS id")
 stream("after")
@@ -610,7 +621,7 @@ stream("detached")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.promise("secrets", "the callback port answers this JVM alone, and only what Java may call")
 @pytest.mark.parametrize("first", ["before", "attach"])
 def test_the_port_for_callbacks_answers_the_jvm_alone_and_only_what_java_may_call(tmp_path: Path, first: str) -> None:
     command = [sys.executable, "-c", CALLING, str(tmp_path), first]
@@ -648,7 +659,7 @@ except twophase.errors.ConfigurationError as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.promise("session", "tasks run in the driver's Python where none is named")
 @pytest.mark.parametrize("is_named", [False, True])
 def test_tasks_run_in_the_drivers_python_where_none_is_named(tmp_path: Path, is_named: bool) -> None:
     venv.create(tmp_path / "bare")

@@ -15,8 +15,6 @@ import pytest
 
 from tests.project import readme, source
 
-pytestmark = pytest.mark.slow
-
 _CLIENT = """
 from pyspark.sql import SparkSession
 import twophase
@@ -30,10 +28,10 @@ from pyiceberg.table import StaticTable
 from pyspark.errors import PySparkException
 from twophase import ObjectPath, Purpose, TransactionState
 from twophase.catalogs.lakehouse import LakehouseCatalog
-from twophase.coordinator import Coordinator
+from twophase.transactions.coordinator import Coordinator
 from twophase.errors import CatalogError, TableAlreadyExistsError
 from twophase.spark.connect import ConnectEnvironment
-from twophase.timeline import Timeline
+from twophase.timeline.timeline import Timeline
 
 here = pathlib.Path.cwd()
 lake = LakehouseCatalog("lake", {}, ConnectEnvironment(warehouse=str(here / "warehouse")))
@@ -47,7 +45,7 @@ def write(query, purpose, **facts):
     )
 
 def rows():
-    table = StaticTable.from_metadata(lake.require(PATH).location)
+    table = StaticTable.from_metadata(lake.lakehouse.require(PATH).location)
     return sorted(tuple(row.values()) for row in table.scan().to_arrow().to_pylist())
 
 made = write("SELECT id, CAST(id AS STRING) AS s FROM range(2)", Purpose.CREATE_TABLE_AS,
@@ -71,7 +69,7 @@ with pytest.raises(CatalogError, match="missing"):
 assert len(rows()) == 3
 tx.commit()
 assert rows() == [(5, "new", 1), (6, "second", 2)], rows()
-assert not lake.residues()
+assert not lake.leftovers()
 coordinator.close()
 lake.close()
 """
@@ -94,7 +92,7 @@ def run(directory: Path, *blocks: str) -> None:
 
 
 def test_what_is_documented_of_spark_connect_runs(tmp_path: Path) -> None:
-    (block,) = readme.blocks("py")
+    (block,) = (block for block in readme.blocks("py") if "ConnectEnvironment" in block)
     run(
         tmp_path,
         _CLIENT,
@@ -106,5 +104,6 @@ def test_what_is_documented_of_spark_connect_runs(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.promise("create-table-as", "`create_table_as` is atomic over Spark Connect, too")
 def test_statements_are_all_or_nothing_over_spark_connect(tmp_path: Path) -> None:
     run(tmp_path, _CLIENT, _STATEMENTS)

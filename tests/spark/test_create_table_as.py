@@ -197,6 +197,7 @@ def test_a_single_partition_column_needs_no_list(hive: Store) -> None:
 # -- types -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("create-table-as", "rows of another type than the table's are refused before anything begins")
 @pytest.mark.parametrize("purpose", INSERTS)
 @pytest.mark.parametrize(
     ("column", "value", "given"),
@@ -341,6 +342,7 @@ def test_sql_after_it_has_the_columns_that_it_staged(store: Store) -> None:
     assert store.rows("t") == [(11, "x"), (12, "y")]
 
 
+@pytest.mark.promise("immediate-effects", "a refused `create_table_as` that is caught leaves the block as it was")
 def test_a_refused_insert_that_is_caught_leaves_the_block_as_it_was(store: Store) -> None:
     store.sql("CREATE TABLE @t AS SELECT 1 AS id")
     with twophase.transaction(store.spark) as tx:

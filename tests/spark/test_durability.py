@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import twophase
 from tests.spark.conftest import Start, warehouse_of
 from twophase import failpoints
 from twophase.catalogs import fsync
+from twophase.catalogs.files import Files
+from twophase.catalogs.hive import layout
 from twophase.errors import TransactionAborted
 
 
@@ -35,18 +38,49 @@ def spark(start: Start, tmp_path_factory: pytest.TempPathFactory) -> SparkSessio
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Path]]:
-    """Whatever was synced, by its real path."""
+    """Whatever was synced, by its real path; a document by the path that it gets afterwards."""
     found: set[Path] = set()
-    real = fsync.sync
+    real, rename = fsync.sync, os.replace
 
     def sync(paths: Iterable[str]) -> None:
         every = list(paths)
         real(every)
         found.update(Path(path).resolve() for path in every)
 
+    def replace(source: str, target: str) -> None:
+        rename(source, target)
+        if Path(source).resolve() in found:
+            found.add(Path(target).resolve())
+
     monkeypatch.setattr(fsync, "sync", sync)
+    monkeypatch.setattr(os, "replace", replace)
     yield found
     failpoints.disarm()
+
+
+def test_a_directory_is_synced_again_only_after_a_change(
+    synced: set[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    above, version = tmp_path / "warehouse", tmp_path / "warehouse" / "t" / "version"
+    version.mkdir(parents=True)
+    files = Files()
+
+    def synced_now() -> set[Path]:
+        synced.clear()
+        files.persist(str(version), below=str(above))
+        return set(synced)
+
+    every = {above, version.parent, version}
+    assert synced_now() == every
+    assert synced_now() == every, "a change in the same tick of the clock would not show"
+    monkeypatch.setattr(fsync, "SETTLED", -60.0)
+    assert synced_now() == every
+    assert synced_now() == {version}
+    (above / "u").mkdir()
+    assert synced_now() == {above, version}
+    version.parent.rename(above / "former")
+    version.mkdir(parents=True)
+    assert synced_now() == every
 
 
 def files(*roots: Path) -> set[Path]:
@@ -55,6 +89,7 @@ def files(*roots: Path) -> set[Path]:
     return {file.resolve() for file in found}
 
 
+@pytest.mark.promise("power-cut", "each staged file and its directories are synced before the decision")
 @pytest.mark.parametrize(
     "statements",
     [
@@ -76,7 +111,8 @@ def test_each_staged_file_and_its_directories_are_synced_before_the_decision(
     missing: list[list[Path]] = []
 
     def decided(_: str) -> None:
-        staged = files(*roots) - before
+        # Without what only the snapshots of blocks need that are open now: a power cut ends these, too.
+        staged = {path for path in files(*roots) - before if path.name != layout.REPLACED_FILE}
         assert staged
         if (
             len(statements) > 1
@@ -95,6 +131,7 @@ def test_each_staged_file_and_its_directories_are_synced_before_the_decision(
     assert missing == [[]]
 
 
+@pytest.mark.promise("power-cut", "what the disk does not accept is rolled back")
 @pytest.mark.parametrize(
     ("table", "more"), [("t", "INSERT INTO t SELECT 5"), ("iceberg.d.i", "INSERT INTO iceberg.d.i SELECT 5")]
 )

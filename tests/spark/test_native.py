@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ from pyspark.sql.functions import col
 
 import twophase
 from tests.spark.conftest import CHAOS, Start
-from twophase import cli
+from twophase.cli import commands
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, TransactionInDoubt
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import ObjectPath
-from twophase.protocol import TransactionState
-from twophase.spark.native.catalog import NativeCatalog
-from twophase.spark.session import Handle
+from twophase.protocol.machine import TransactionState
+from twophase.spark.attach import Handle
+from twophase.spark.connector.catalog import NativeCatalog
 from twophase.testing import ChaosCatalog
 
 pytestmark = pytest.mark.spark40
@@ -32,6 +33,7 @@ def spark(start: Start) -> SparkSession:
     session = start(
         {
             "spark.twophase.session.catalog": "none",
+            "spark.sql.scripting.enabled": "true",
             "spark.sql.catalog.few": CHAOS,
             "spark.sql.catalog.few.purposes": "insert_into",
         }
@@ -97,7 +99,7 @@ def test_a_failing_statement_changes_nothing_and_its_error_is_sparks_own(
     assert caught.value.getCondition() == "USER_RAISED_EXCEPTION"
     assert ids(spark) == [0, 1, 2]
     assert lake.list_tables("db") == ["t"]
-    assert lake.residues() == []
+    assert lake.leftovers() == []
     assert states(handle)[0] is TransactionState.ROLLED_BACK
 
 
@@ -412,11 +414,11 @@ def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
 @pytest.fixture
 def command(handle: Handle, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs ``twophase sql`` in this session instead of one of its own, a statement for each argument."""
-    monkeypatch.setattr(cli.Context, "session", lambda _: handle)
+    monkeypatch.setattr(commands.Context, "session", lambda _: handle)
 
     def run(*statements: str, options: Sequence[str] = ()) -> Result:
         words = [word for statement in statements for word in ("-e", statement)]
-        return CliRunner().invoke(cli.main, ["sql", *words, *options])
+        return CliRunner().invoke(commands.main, ["sql", *words, *options])
 
     return run
 
@@ -451,6 +453,69 @@ def test_statements_together_make_one_json_document_with_their_one_transaction(c
     assert (first["columns"], second["rows"]) == ([], [[1]])
     assert first["transactions"] == second["transactions"]
     assert ends(second["transactions"]) == [("COMPLETED", ["db.t"])]
+
+
+def test_a_script_that_the_session_does_not_allow_fails_for_spark_s_own_reason(
+    command: Callable[..., Result], spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "load.sql"
+    file.write_text("SELECT 1 AS a;\nBEGIN SELECT 2; SELECT 3; END;\nSELECT 4 AS b;\n")
+    spark.conf.set("spark.sql.scripting.enabled", "false")
+    try:
+        result = command(options=["--file", str(file), *JSON])
+    finally:
+        spark.conf.set("spark.sql.scripting.enabled", "true")
+    assert result.exit_code == 1
+    assert "spark.sql.scripting.enabled" in document(result)["error"]["message"]
+    assert "This was statement 2 of 3" in "".join(document(result)["error"]["notes"])
+
+
+@pytest.mark.promise(
+    "sql", "BEGIN and COMMIT among the statements of twophase sql make one transaction of those between"
+)
+def test_a_transaction_in_a_file_of_statements_is_one_transaction(
+    command: Callable[..., Result], lake: ChaosCatalog, tmp_path: Path
+) -> None:
+    file = tmp_path / "load.sql"
+    file.write_text(
+        "-- the load; in one transaction\nBEGIN TRANSACTION;\nCREATE TABLE lake.db.t AS SELECT 1 AS a;\n"
+        "BEGIN INSERT INTO lake.db.t SELECT 2; INSERT INTO lake.db.t SELECT 3; END;\nCOMMIT;\n"
+        "BEGIN ATOMIC\n INSERT INTO lake.db.t SELECT 4;\n SELECT count(*) AS n FROM lake.db.t;\nEND;\n"
+    )
+    result = command(options=["--file", str(file), *JSON])
+    assert result.exit_code == 0, result.stdout
+    results = document(result)["results"]
+    assert [ends(one["transactions"]) for one in results] == [
+        [], [], [], [("COMPLETED", ["db.t", "db.t", "db.t"])], [("COMPLETED", ["db.t"])]
+    ]  # fmt: skip
+    assert results[3]["transactions"][0]["id"] == results[0]["rows"][0][0]
+    assert results[4]["rows"] == [[4]]
+
+
+@pytest.mark.promise("sql", "twophase sql rolls a transaction back that is open at its end, and exits with 1")
+def test_a_transaction_that_is_left_open_is_rolled_back(command: Callable[..., Result], lake: ChaosCatalog) -> None:
+    begun = ("CREATE TABLE lake.db.t AS SELECT 1 AS a", "BEGIN TRANSACTION; INSERT INTO lake.db.t SELECT 2")
+    result = command(*begun, options=JSON)
+    assert result.exit_code == 1
+    error = document(result)["error"]
+    assert "was still open at the end of the statements, and was rolled back" in error["message"]
+    assert ends(error["transactions"]) == [("ROLLED_BACK", ["db.t"])]
+
+    result = command(*begun[1:], "INSERT INTO lake.db.t SELECT raise_error('no') AS a", "COMMIT", options=JSON)
+    assert result.exit_code == 1
+    error = document(result)["error"]
+    (note,) = [note for note in error["notes"] if "statement 3 of 4" in note]
+    assert "which was open, was rolled back; what had been committed before it stays" in note
+    assert [end for end, _ in ends(error["transactions"])] == ["ROLLED_BACK"]
+    assert [row.a for row in twophase.attach().spark.table("lake.db.t").collect()] == [1]
+
+
+def test_together_has_the_terms_of_its_transaction(command: Callable[..., Result], lake: ChaosCatalog) -> None:
+    terms = ["--together", "--isolation", "serializable", "--conflict", "wound_wait", "--wait", "1s"]
+    result = command("CREATE TABLE lake.db.t AS SELECT 1 AS a", options=[*terms, *JSON])
+    assert document(result)["results"][0]["transactions"][0]["isolation"] == "serializable"
+    result = command("SELECT 1", options=["--together", "--conflict", "nosuch", *JSON])
+    assert (result.exit_code, document(result)["error"]["kind"]) == (1, "ConfigurationError")
 
 
 def test_a_failure_after_a_success_makes_one_json_document_that_lists_both(command: Callable[..., Result]) -> None:
@@ -493,7 +558,7 @@ def test_a_failure_of_statements_together_leaves_nothing_and_says_so(
 def test_a_failure_after_a_success_is_told_to_people_too(command: Callable[..., Result]) -> None:
     result = command("CREATE TABLE lake.db.t AS SELECT 1 AS a", "INSERT INTO lake.db.t SELECT raise_error('no') AS a")
     assert result.exit_code == 1
-    assert "COMPLETED, level 3: transaction" in result.stdout
+    assert "COMPLETED, ATOMIC: transaction" in result.stdout
     assert "This was statement 2 of 2. What those before it did stays." in result.stderr
     assert "ROLLED_BACK: transaction" in result.stderr
 

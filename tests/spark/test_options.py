@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -60,6 +60,26 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
     assert found.session_catalog == "old"
 
 
+class Forgetful(ChaosCatalog):
+    """A plugin of an older interface."""
+
+    def two_phase_create_table(  # type: ignore[override]
+        self, path: Any, definition: Any, *, purpose: Any, ignore_if_exists: Any = False, is_streaming_mode: Any = False
+    ) -> Any: ...
+
+
+class Uninherited(ChaosCatalog):
+    """A plugin that has the methods of an interface, and not the interface."""
+
+    def read_source_as_of(self, path: Any, *, version: Any = None, timestamp: Any = None) -> Any: ...
+
+
+class Former(ChaosCatalog):
+    """A plugin with a method by the name that an older interface gave it."""
+
+    def residues(self, *, live_transactions: Any = frozenset()) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
@@ -70,7 +90,10 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.sql.catalog.x": "pathlib:Path"}, "not a subclass of twophase.Catalog"),
         ({"spark.sql.catalog.spark_catalog": "twophase.hive"}, "never replaced"),
         ({"spark.sql.catalog.Lake": CHAOS, "spark.sql.catalog.lake": CHAOS}, "Two catalogs have one name"),
-        ({"spark.twophase.atomicty": "required"}, "Did you mean atomicity?"),
+        (
+            {"spark.twophase.atomicty": "required"},
+            "There is no option spark.twophase.atomicty. Did you mean atomicity?",
+        ),
         ({"spark.twophase.atomicity": "prefered"}, "Did you mean preferred?"),
         ({"spark.twophase.fsync": "off"}, "Known: false, true."),
         ({"spark.sql.catalog.x": "Twophase.Hive"}, "Did you mean twophase.hive"),
@@ -92,6 +115,17 @@ def test_catalogs_are_found_by_kind_and_by_dotted_path() -> None:
         ({"spark.sql.catalog.Hive.recipe": "rename"}, "Did you mean spark.sql.catalog.hive.recipe?"),
         ({"spark.sql.catalog.lake": CHAOS, "spark.sql.catalog.lak.seed": "1"}, "Did you mean spark.sql.catalog.lake"),
         ({"spark.twophase.session.catalog": "lak", "spark.sql.catalog.lake": CHAOS}, "Did you mean lake?"),
+        ({"spark.sql.catalog.x": "twophase.catalog:Catalog", "spark.sql.catalog.x.file": "a"}, "implement"),
+        ({"spark.sql.catalog.x": f"{__name__}:Forgetful"}, "does not take context."),
+        (
+            {"spark.sql.catalog.x": f"{__name__}:Uninherited"},
+            "has read_source_as_of without inheriting twophase.catalog.SupportsTimeTravel",
+        ),
+        ({"spark.sql.catalog.x": f"{__name__}:Former"}, "has residues, which is called leftovers now"),
+        (
+            {"spark.sql.catalog.x": "examples.sqlite_plugin.SqliteCatalog"},
+            "spark.sql.catalog.x = examples.sqlite_plugin:SqliteCatalog",
+        ),
         (
             {"spark.twophase.session.catalog": "hive", "spark.sql.catalog.hive": "com.example.Catalog"},
             "foreign catalog",
@@ -153,7 +187,7 @@ def test_secrets_do_not_show_in_the_representation() -> None:
     ("text", "seconds"), [("90", 90), ("30s", 30), ("15m", 900), ("12 h", 43_200), ("1d", 86_400), ("0.5d", 43_200)]
 )
 def test_durations_are_read_in_their_units(text: str, seconds: float) -> None:
-    assert options.duration("retention", text) == seconds
+    assert options.read({"spark.twophase.retention": text}).retention == seconds
 
 
 def test_the_timeline_has_a_default_place_only_on_a_local_warehouse() -> None:

@@ -13,9 +13,10 @@ from py4j.protocol import Py4JJavaError
 
 import twophase.spark
 from tests.spark.conftest import Start
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm import values
+from twophase.spark.jvm.callback_cache import ALWAYS, NOT_CALLED, cached_callbacks
 from twophase.spark.jvm.callbacks import JavaCallable
-from twophase.spark.jvm.remembering import ALWAYS, NEVER_ASKED, remembering
+from twophase.spark.jvm.gateway import Jvm
 
 pytestmark = pytest.mark.spark40
 
@@ -75,7 +76,7 @@ def asked() -> Asked:
 
 
 def test_what_never_changes_is_asked_once_for_each_argument(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"apply": ALWAYS, "toString": ALWAYS})
+    java = cached_callbacks(jvm, asked, {"apply": ALWAYS, "toString": ALWAYS})
 
     assert [java.apply(value) for value in ("a", "b", "a", "b")] == ["answer 1", "answer 2", "answer 1", "answer 2"]
     java.run()
@@ -85,17 +86,17 @@ def test_what_never_changes_is_asked_once_for_each_argument(jvm: Jvm, asked: Ask
 
 
 def test_arrays_are_the_same_question_where_they_hold_the_same(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"apply": _AN_HOUR})
+    java = cached_callbacks(jvm, asked, {"apply": _AN_HOUR})
     questions = [["a", "b"], ["a", "b"], ["a, b"], ["a"], [], ["a", "b"]]
 
-    assert [java.apply(jvm.strings(question)) for question in questions] == [
+    assert [java.apply(values.strings(jvm, question)) for question in questions] == [
         *("answer 1", "answer 1", "answer 2", "answer 3", "answer 4", "answer 1"),
     ]
     assert asked.questions == [["a", "b"], ["a, b"], ["a"], []]
 
 
 def test_an_answer_that_lasts_a_while_is_forgotten_when_anything_else_is_asked(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"apply": _AN_HOUR, "toString": ALWAYS})
+    java = cached_callbacks(jvm, asked, {"apply": _AN_HOUR, "toString": ALWAYS})
 
     assert java.apply("a") == java.apply("a") == "answer 1"
     java.toString()
@@ -105,7 +106,7 @@ def test_an_answer_that_lasts_a_while_is_forgotten_when_anything_else_is_asked(j
 
 
 def test_an_answer_that_lasts_a_while_is_forgotten_after_it(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"apply": 1})
+    java = cached_callbacks(jvm, asked, {"apply": 1})
     deadline = time.monotonic() + 30
 
     while len(asked.questions) < 2 and time.monotonic() < deadline:
@@ -115,7 +116,7 @@ def test_an_answer_that_lasts_a_while_is_forgotten_after_it(jvm: Jvm, asked: Ask
 
 
 def test_an_error_is_no_answer(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"apply": ALWAYS})
+    java = cached_callbacks(jvm, asked, {"apply": ALWAYS})
 
     for _ in range(2):
         with pytest.raises(Py4JJavaError, match="refused"):
@@ -124,7 +125,7 @@ def test_an_error_is_no_answer(jvm: Jvm, asked: Asked) -> None:
 
 
 def test_what_nobody_wants_to_know_is_never_asked(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"run": NEVER_ASKED})
+    java = cached_callbacks(jvm, asked, {"run": NOT_CALLED})
 
     java.run()
     assert asked.questions == []
@@ -133,16 +134,16 @@ def test_what_nobody_wants_to_know_is_never_asked(jvm: Jvm, asked: Asked) -> Non
 
 
 def test_it_equals_itself_and_asks_of_others(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {})
+    java = cached_callbacks(jvm, asked, {})
 
     assert java.equals(java)
     assert asked.questions == []
-    assert not java.equals(jvm.strings([]))
+    assert not java.equals(values.strings(jvm, []))
     assert asked.questions == ["equals"]
 
 
 def test_the_objects_that_it_answers_with_remember_too(jvm: Jvm, asked: Asked) -> None:
-    java = remembering(jvm, asked, {"get": ALWAYS}, {"apply": ALWAYS})
+    java = cached_callbacks(jvm, asked, {"get": ALWAYS}, {"apply": ALWAYS})
 
     answer = java.get()
     assert [answer.apply("a"), answer.apply("a"), java.get().apply("a")] == ["answer 1"] * 3

@@ -14,11 +14,11 @@ from pyspark.sql.catalog import Catalog
 
 import twophase
 from tests.spark.conftest import Start
-from tests.spark.routed import MODE, drop_all, has_stamp, is_ours, partitioned, rows
+from tests.spark.routed import MODE, drop_all, has_stamp, is_ours, partitioned, rows, stock_session
 from twophase.errors import AtomicityNotSupportedError, CatalogError
-from twophase.spark.jvm.bridge import INTENT_PROPERTY
+from twophase.spark.attach import Handle
+from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
 from twophase.spark.routing.table_writer import SessionTableWriter
-from twophase.spark.session import Handle
 
 pytestmark = pytest.mark.spark40
 
@@ -144,6 +144,7 @@ def test_a_failing_multi_insert_writes_none_of_its_tables(spark: SparkSession) -
     assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
 
 
+@pytest.mark.promise("multi-inserts", "a failing multi-insert writes nothing, however its tables are named")
 @pytest.mark.parametrize("names", [("hive.default.a", "hive.default.b"), ("hive.default.a", "b"), ("a", "a")])
 def test_a_failing_multi_insert_writes_nothing_however_its_tables_are_named(
     spark: SparkSession, names: tuple[str, str]
@@ -167,6 +168,7 @@ def test_a_failing_multi_insert_writes_nothing_after_use(spark: SparkSession) ->
     assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
 
 
+@pytest.mark.promise("multi-inserts", "a multi-insert of which only a part is twophase's is refused")
 @pytest.mark.parametrize("ours", ["a", "hive.default.a"])
 @pytest.mark.parametrize("other", ["INTO other", "OVERWRITE DIRECTORY '/nowhere' USING parquet"])
 def test_a_multi_insert_that_only_half_is_ours_is_refused(spark: SparkSession, ours: str, other: str) -> None:
@@ -190,12 +192,14 @@ def test_what_spark_refuses_too_is_refused_with_its_own_error(spark: SparkSessio
     assert spark.table("kept").count() == 0
 
 
-def test_a_multi_insert_inside_a_script_is_refused_before_it_runs(spark: SparkSession) -> None:
+@pytest.mark.promise("multi-inserts", "a multi-insert inside a script is refused when it is reached")
+def test_a_multi_insert_inside_a_script_is_refused_when_it_is_reached(spark: SparkSession) -> None:
     for name in ("a", "b"):
         spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS x")
     with pytest.raises(AtomicityNotSupportedError, match="inside a script"):
         spark.sql("BEGIN INSERT INTO a SELECT 2; FROM range(1) INSERT INTO a SELECT id INSERT INTO b SELECT id; END")
-    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == [(1,)]
+    assert rows(spark, "SELECT * FROM a") == [(1,), (2,)]
+    assert rows(spark, "SELECT * FROM b") == [(1,)]
 
 
 @pytest.mark.usefixtures("in_hive")
@@ -240,9 +244,10 @@ def test_an_overwrite_replaces_what_the_mode_says(spark: SparkSession, mode: str
     spark.sql("INSERT OVERWRITE t PARTITION (p = 0) SELECT 5")
     assert (5, 0) in rows(spark, "SELECT * FROM t")
     assert (9, 1) in rows(spark, "SELECT * FROM t")
-    assert spark.sparkContext.getLocalProperty(INTENT_PROPERTY) is None
+    assert spark.sparkContext.getLocalProperty(WRITE_HINTS_PROPERTY) is None
 
 
+@pytest.mark.promise("routing", "an append in a script, beside an overwrite of its table, stays an append")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -377,6 +382,7 @@ def test_a_name_that_the_catalog_cannot_hold_is_sparks_own_error(
     assert len(handle.timeline.transactions()) == before
 
 
+@pytest.mark.promise("routing", "`EXPLAIN` begins no transaction")
 def test_explain_begins_nothing(spark: SparkSession, handle: Handle) -> None:
     before = len(handle.timeline.transactions())
     spark.sql("EXPLAIN CREATE TABLE t AS SELECT 1 AS a").collect()
@@ -426,10 +432,10 @@ def test_what_fails_behind_execute_immediate_does_not_run_twice(spark: SparkSess
 def test_the_intent_is_put_back_after_a_failure(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
     spark.conf.set(MODE, "dynamic")
-    spark.sparkContext.setLocalProperty(INTENT_PROPERTY, None)
+    spark.sparkContext.setLocalProperty(WRITE_HINTS_PROPERTY, None)
     with pytest.raises(SparkRuntimeException):
         spark.sql("INSERT OVERWRITE t SELECT CAST(raise_error('broken') AS INT), 1")
-    assert spark.sparkContext.getLocalProperty(INTENT_PROPERTY) is None
+    assert spark.sparkContext.getLocalProperty(WRITE_HINTS_PROPERTY) is None
     assert len(rows(spark, "SELECT * FROM t")) == 4
 
 
@@ -463,15 +469,16 @@ def test_a_dropped_table_leaves_its_place_free(spark: SparkSession, drop: str) -
 
 def test_what_an_overwrite_replaced_is_not_found_by_recover_partitions(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
-    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+    spark._jsparkSession.newSession().sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
     spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
     spark.catalog.recoverPartitions("t")
     assert rows(spark, "SELECT * FROM t") == [(3, "z")]
 
 
+@pytest.mark.promise("locations", "replaced rows do not come back with a partition that is added again")
 def test_what_an_overwrite_replaced_is_not_found_by_partitions_that_come_again(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t (a INT, d STRING) USING parquet PARTITIONED BY (d)")
-    spark._jsparkSession.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+    spark._jsparkSession.newSession().sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
     spark.sql("INSERT OVERWRITE t SELECT 3, 'z'")
     for find in ("MSCK REPAIR TABLE t", "ALTER TABLE t RECOVER PARTITIONS", "EXECUTE IMMEDIATE 'MSCK REPAIR TABLE t'"):
         spark.sql(find)
@@ -494,6 +501,7 @@ def legacy(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.storeAssignmentPolicy")
 
 
+@pytest.mark.promise("same-answers", "the store assignment policy `LEGACY` casts as in stock Spark")
 @pytest.mark.usefixtures("legacy")
 def test_the_legacy_policy_casts_as_in_stock_spark(spark: SparkSession, handle: Handle) -> None:
     spark.sql("CREATE TABLE t USING parquet PARTITIONED BY (p) AS SELECT 1 AS a, 2 AS p")
@@ -517,28 +525,39 @@ def test_the_legacy_policy_casts_behind_execute_immediate_and_nothing_runs_twice
     spark.sql("EXECUTE IMMEDIATE \"INSERT INTO t SELECT '5'\"")
     assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
     assert is_ours(spark, "t")
-    script = "BEGIN CREATE TABLE made USING parquet AS SELECT 1 AS a; INSERT INTO t SELECT '6'; END"
-    with pytest.raises((AtomicityNotSupportedError, AnalysisException)):  # 4.0 takes no script there.
-        spark.sql(f'EXECUTE IMMEDIATE "{script}"')
-    assert rows(spark, "SELECT * FROM t") == [(1,), (5,)]
-    assert not spark.catalog.tableExists("made")
 
 
+@pytest.mark.promise("routing", "a target may be a parameter of `EXECUTE IMMEDIATE`")
 @pytest.mark.parametrize("using", ["(:name) VALUES (:x)' USING 't' AS name, 2 AS x", "(?) VALUES (?)' USING 't', 2"])
-def test_a_target_that_is_a_parameter_of_execute_immediate_is_refused(spark: SparkSession, using: str) -> None:
+def test_a_target_may_be_a_parameter_of_execute_immediate(spark: SparkSession, using: str) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
-    with pytest.raises(AtomicityNotSupportedError, match="bound only when it runs"):
-        spark.sql(f"EXECUTE IMMEDIATE 'INSERT INTO IDENTIFIER{using}")
-    spark.sql("EXECUTE IMMEDIATE 'INSERT INTO t VALUES (?)' USING 3")
-    assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
+    spark.sql(f"EXECUTE IMMEDIATE 'INSERT INTO IDENTIFIER{using}")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+    assert is_ours(spark, "t")
 
 
-def test_an_insert_that_does_not_fit_is_told_with_the_tables_own_name(spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a, 2 AS b")
-    for frame in (spark.range(1), spark.sql("SELECT 1 AS x, array(2) AS y")):
-        with pytest.raises(AnalysisException, match=r"`spark_catalog`\.`default`\.`t`"):
-            frame.write.insertInto("t")
-    assert [row.tableName for row in spark.sql("SHOW TABLES").collect() if row.isTemporary] == []
+#: In scripts a name means what it means when its statement is reached.
+SCRIPTS = {
+    "DECLARE v STRING DEFAULT 't'; INSERT INTO IDENTIFIER(v) SELECT 2": [(1,), (2,)],
+    "DROP TABLE t; ALTER TABLE u RENAME TO t; INSERT INTO t SELECT 2": [(2,), (7,)],
+    "USE hive.default; INSERT INTO t SELECT 2; USE spark_catalog.default": [(1,), (2,)],
+    "DECLARE n INT DEFAULT 0; WHILE n < 2 DO SET n = n + 1; INSERT INTO t SELECT n; END WHILE": [(1,), (1,), (2,)],
+    "DECLARE EXIT HANDLER FOR SQLEXCEPTION INSERT INTO t SELECT 9; INSERT INTO t SELECT raise_error('no')": [
+        (1,),
+        (9,),
+    ],
+}
+
+
+@pytest.mark.promise("routing", "each statement of a script is a transaction")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_statement_of_a_script_is_a_transaction(spark: SparkSession, handle: Handle, script: str) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    spark.sql("CREATE TABLE u AS SELECT 7 AS a")
+    before = len(handle.timeline.transactions())
+    spark.sql(f"BEGIN {script}; END")
+    assert rows(spark, "SELECT * FROM t") == SCRIPTS[script]
+    assert len(handle.timeline.transactions()) - before == script.count("INSERT") + script.count("WHILE n")
 
 
 @pytest.mark.usefixtures("legacy")
@@ -555,14 +574,20 @@ def test_the_legacy_policy_casts_beside_columns_of_a_length_and_these_are_checke
 
 
 @pytest.mark.usefixtures("legacy")
-@pytest.mark.parametrize("text", ["BEGIN INSERT INTO t VALUES ('3'); END", "INSERT INTO lake.default.t VALUES ('3')"])
-def test_where_the_legacy_policy_cannot_be_had_the_statement_is_refused(spark: SparkSession, text: str) -> None:
+def test_the_legacy_policy_casts_in_a_script(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    spark.sql("BEGIN CREATE TABLE u USING parquet AS SELECT 1 AS a; INSERT INTO t VALUES ('3'); END")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (3,)]
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.usefixtures("legacy")
+def test_in_other_catalogs_than_sparks_own_the_legacy_policy_is_refused(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE lake.default.t AS SELECT 1 AS a")
     try:
-        with pytest.raises((AtomicityNotSupportedError, AnalysisException), match=r"(?i)legacy"):
-            spark.sql(text)
-        assert (spark.table("t").count(), spark.table("lake.default.t").count()) == (1, 1)
+        with pytest.raises(AnalysisException, match=r"(?i)legacy"):
+            spark.sql("INSERT INTO lake.default.t VALUES ('3')")
+        assert spark.table("lake.default.t").count() == 1
     finally:
         spark.sql("DROP TABLE lake.default.t")
 
@@ -584,9 +609,12 @@ def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
         spark.sql(text)
     assert caught.value.getCondition() == condition
     for inside in (f"BEGIN {text}; END", f'EXECUTE IMMEDIATE "{text}"'):
-        with pytest.raises((AtomicityNotSupportedError, AnalysisException)):
+        with pytest.raises((AnalysisException, Py4JJavaError)):  # in a script Spark fails over its own error
             spark.sql(inside)
+    with pytest.raises(AnalysisException), twophase.transaction(spark):
+        spark.sql(text)
     with pytest.raises(AtomicityNotSupportedError, match="Name them all"), twophase.transaction(spark):
+        spark.sql("INSERT INTO p VALUES (3, DATE'2020-01-01', 'x')")
         spark.sql(text)
     assert rows(spark, "SELECT a FROM p") == [(1,), (2,)]
     spark.sql("INSERT INTO p PARTITION (s, D = '2020-01-03') SELECT 3, 'x'")
@@ -597,7 +625,7 @@ def test_a_partition_clause_that_stock_spark_refuses_is_refused_and_no_row_goes(
 
 
 def test_a_session_that_is_not_attached_goes_straight_through(spark: SparkSession) -> None:
-    other = spark.newSession()
+    other = stock_session(spark)
     other.sql("CREATE TABLE t AS SELECT 1 AS a")
     assert not has_stamp(spark, "t")
     other.range(1).selectExpr("2 AS a").write.mode("append").saveAsTable("t")

@@ -18,8 +18,8 @@ from tests.spark.conftest import Start
 from tests.spark.routed import MODE, drop_all, is_ours, partitioned, rows
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError
-from twophase.spark.routing.doors import router_of
-from twophase.spark.session import Handle, handle_of
+from twophase.spark.attach import Handle, handle_of
+from twophase.spark.routing.patches import router_of
 
 pytestmark = pytest.mark.spark40
 
@@ -41,6 +41,11 @@ def clean(spark: SparkSession) -> Iterator[None]:
     """Each test has the default database for itself."""
     yield
     drop_all(spark)
+
+
+def completed(spark: SparkSession) -> int:
+    """How many transactions the session has completed."""
+    return sum(record.state.name == "COMPLETED" for record in handle_of(spark).timeline.transactions())
 
 
 # -- saveAsTable -------------------------------------------------------------------------------------------------------
@@ -144,8 +149,10 @@ def test_save_as_table_creates_in_every_mode(spark: SparkSession, mode: str) -> 
     assert "'compression' = 'gzip'" in created[0]
 
 
+@pytest.mark.promise("routing", "`saveAsTable` on an existing table: a transaction in each mode that writes")
 def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
     frame = spark.range(2).select(F.col("id").alias("a"), F.lit("x").alias("b"))
+    before = completed(spark)
     frame.write.saveAsTable("t")
     frame.write.mode("ignore").saveAsTable("t")
     with pytest.raises(AnalysisException) as caught:
@@ -157,6 +164,7 @@ def test_save_as_table_on_an_existing_table(spark: SparkSession) -> None:
     spark.range(1).write.mode("overwrite").format("orc").saveAsTable("t")
     assert rows(spark, "SELECT * FROM t") == [(0,)]
     assert is_ours(spark, "t")
+    assert completed(spark) == before + 3
 
 
 @pytest.mark.parametrize(
@@ -225,6 +233,7 @@ def clustering(spark: SparkSession, table: str = "t") -> str:
     return str(row.value)
 
 
+@pytest.mark.promise("preserved", "`CLUSTER BY` is kept as Spark keeps it")
 def test_a_table_that_is_clustered_by_columns_stays_so(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS id, named_struct('x', 2) AS n, 3 AS `a.b`")
     for _ in range(2):
@@ -286,10 +295,13 @@ def test_a_path_makes_an_external_table_there(spark: SparkSession, tmp_path: Pat
 # -- insertInto and writeTo --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("routing", "`insertInto` is a transaction, and goes by position")
 def test_insert_into_goes_by_position(spark: SparkSession) -> None:
     partitioned(spark).write.partitionBy("p").saveAsTable("t")
+    before = completed(spark)
     spark.range(1).selectExpr("7 AS p", "1 AS id").write.insertInto("t")
     assert (7, 1) in rows(spark, "SELECT * FROM t")
+    assert completed(spark) == before + 1
     with pytest.raises(AnalysisException):
         spark.range(1).selectExpr("7", "1").write.partitionBy("7").insertInto("t")
 
@@ -313,8 +325,9 @@ def test_insert_into_a_temporary_view_is_sparks(spark: SparkSession) -> None:
     spark.catalog.dropTempView("v")
 
 
+@pytest.mark.promise("routing", "each method of `writeTo` is a transaction")
 def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
-    frame = partitioned(spark)
+    frame, before = partitioned(spark), completed(spark)
     frame.writeTo("t").using("orc").option("compression", "zlib").tableProperty("k", "v").partitionedBy(
         F.col("p")
     ).create()
@@ -338,6 +351,7 @@ def test_write_to_does_all_that_it_says(spark: SparkSession) -> None:
     spark.range(3).writeTo("t").replace()
     assert spark.table("t").count() == 3
     assert is_ours(spark, "t")
+    assert completed(spark) == before + 7
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "in a transaction"])

@@ -17,8 +17,6 @@ from twophase import TransactionState, failpoints
 from twophase.errors import TransactionInDoubt, WriteConflictError
 from twophase.model import Level, ObjectPath
 
-pytestmark = pytest.mark.slow
-
 OLD, NEW = [0, 1, 2], [0, 1, 2, 100]
 HIVE, LAKE, OTHER = "hive_t", "ice.db.t", "ice.db.u"
 #: A database before the other catalogs by its name, and one behind them.
@@ -83,12 +81,14 @@ def tables(stores: Stores) -> Iterator[None]:
 ALL = (HIVE, LAKE, OTHER, LAST)
 
 
+@pytest.mark.promise("several-catalogs", "with at most one that cannot be rolled back: reversible")
 def test_tables_of_several_catalogs_change_together(stores: Stores) -> None:
     tx = stores.insert(*ALL)
-    assert (tx.state, tx.level) == (TransactionState.COMPLETED, Level.UNDONE)
+    assert (tx.state, tx.level) == (TransactionState.COMPLETED, Level.REVERSIBLE)
     assert [stores.rows(table) for table in ALL] == [NEW] * 4
 
 
+@pytest.mark.promise("several-catalogs", "a late refusal by a database rolls back all, whatever its name")
 @pytest.mark.parametrize("database", [FIRST, LAST])
 def test_a_late_refusal_of_the_database_undoes_all_whatever_its_name(stores: Stores, database: str) -> None:
     with pytest.raises(WriteConflictError):
@@ -98,6 +98,7 @@ def test_a_late_refusal_of_the_database_undoes_all_whatever_its_name(stores: Sto
     assert [stores.rows(table) for table in (HIVE, LAKE, OTHER, database)] == [OLD] * 4
 
 
+@pytest.mark.promise("several-catalogs", "a late refusal by a lakehouse rolls back all")
 @pytest.mark.parametrize("database", [FIRST, LAST])
 def test_a_late_refusal_of_the_lake_undoes_all(stores: Stores, database: str) -> None:
     with pytest.raises(WriteConflictError):
@@ -106,6 +107,7 @@ def test_a_late_refusal_of_the_lake_undoes_all(stores: Stores, database: str) ->
     assert [stores.rows(table) for table in (HIVE, LAKE, database)] == [OLD] * 3
 
 
+@pytest.mark.promise("several-catalogs", "a late refusal by Hive rolls back all")
 @pytest.mark.parametrize("database", [FIRST, LAST])
 def test_a_late_refusal_of_hive_undoes_all(stores: Stores, database: str) -> None:
     with pytest.raises(WriteConflictError):
@@ -134,19 +136,23 @@ def in_part(stores: Stores) -> twophase.Transaction:
     with pytest.raises(TransactionInDoubt) as caught:
         stores.insert(*ALL, FIRST, but=lambda: stores.lite(LAST, "ALTER TABLE t RENAME TO away"))
     tx = stores.tx
-    assert (tx.state, tx.level) == (TransactionState.IN_DOUBT, Level.NONE)
+    assert (tx.state, tx.level) == (TransactionState.IN_DOUBT, Level.BEST_EFFORT)
     assert f"not published: {LAST}" in str(caught.value)
     assert f"twophase recover {tx.id}" in str(caught.value)
     return tx
 
 
+@pytest.mark.promise(
+    "several-catalogs",
+    "two publishes that cannot be undone: best effort, completed by recovery once nothing is in the way",
+)
 def test_two_databases_are_level_one_and_completed_by_the_recovery_once_nothing_is_in_the_way(
     stores: Stores,
 ) -> None:
     tx = in_part(stores)
     handle = twophase.attach(stores.spark)
     (still,) = handle.recover()
-    assert (still.state, still.account.missing) == (TransactionState.IN_DOUBT, (LAST,))
+    assert (still.state, still.account.not_published) == (TransactionState.IN_DOUBT, (LAST,))
     stores.lite(LAST, "ALTER TABLE away RENAME TO t")
     (ended,) = handle.recover()
     assert (ended.transaction_id, ended.state) == (tx.id, TransactionState.COMPLETED)

@@ -18,8 +18,8 @@ from tests.recorder import Recorder
 from tests.spark.conftest import Start
 from twophase import TransactionState, failpoints
 from twophase.model import Purpose
-from twophase.spark import cancellation
-from twophase.spark.cancellation import Terminator
+from twophase.spark.execution import cancellation
+from twophase.spark.execution.cancellation import Terminator
 
 SLOW_QUERY = "SELECT id + CAST(java_method('java.lang.Thread', 'sleep', 50L) IS NULL AS BIGINT) AS id FROM range(400)"
 
@@ -247,6 +247,7 @@ def interrupted_in_java(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     pythons.close()
 
 
+@pytest.mark.promise("cancellation", "a Ctrl-C during a publish waits for it, and reports that it is done")
 def test_ctrl_c_at_the_end_of_a_block_waits_for_the_publish_and_says_that_it_is_done(
     spark: SparkSession, recorder: Recorder, interrupted_in_java: Callable[[str], None]
 ) -> None:

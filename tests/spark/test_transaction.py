@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.spark.conftest import Start
+from tests.spark.routed import stock_session
 from twophase import TransactionState, failpoints
 from twophase.errors import (
     AtomicityNotSupportedError,
@@ -28,7 +29,7 @@ from twophase.errors import (
 )
 from twophase.hooks import JobStatus, JobStatusHook
 from twophase.model import Level, ObjectPath
-from twophase.spark import live
+from twophase.spark import active
 from twophase.testing import ChaosCatalog
 
 pytestmark = pytest.mark.spark40
@@ -48,8 +49,8 @@ def lake(spark: SparkSession) -> Iterator[ChaosCatalog]:
     assert isinstance(catalog, ChaosCatalog)
     for name in catalog.list_tables("db"):
         catalog.drop_table(ObjectPath.of("db", name))
-    for residue in catalog.residues():
-        catalog.remove_residue(residue)
+    for leftover in catalog.leftovers():
+        catalog.remove_leftover(leftover)
     yield catalog
     catalog.faults.clear()
     failpoints.disarm()
@@ -62,10 +63,11 @@ def test_all_statements_are_published_at_the_end_of_the_block(spark: SparkSessio
         assert lake.list_tables("db") == []
 
     assert tx.state is TransactionState.COMPLETED
-    assert tx.level in (Level.UNDONE, Level.ATOMIC)
+    assert tx.level in (Level.REVERSIBLE, Level.ATOMIC)
     assert lake.list_tables("db") == ["a", "b"]
 
 
+@pytest.mark.promise("blocks", "a statement reads what earlier ones of the block staged, and no other session does")
 def test_a_statement_reads_what_earlier_ones_staged_and_others_do_not(spark: SparkSession, lake: ChaosCatalog) -> None:
     spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
     other: list[int] = []
@@ -84,6 +86,7 @@ def test_a_statement_reads_what_earlier_ones_staged_and_others_do_not(spark: Spa
     assert spark.table("lake.db.copy").count() == 3
 
 
+@pytest.mark.promise("contexts", "a cache shows staged rows to no other thread, and none after a rollback")
 @pytest.mark.parametrize("is_cached_in_the_block", [False, True])
 def test_a_cache_shows_the_rows_of_a_block_to_nobody_else_and_not_after_a_rollback(
     spark: SparkSession, lake: ChaosCatalog, is_cached_in_the_block: bool
@@ -110,6 +113,7 @@ def test_a_cache_shows_the_rows_of_a_block_to_nobody_else_and_not_after_a_rollba
     spark.catalog.clearCache()
 
 
+@pytest.mark.promise("blocks", "an exception in the block rolls back all, and is the one that is raised")
 def test_an_exception_in_the_block_undoes_all_and_is_the_one_that_is_raised(
     spark: SparkSession, lake: ChaosCatalog
 ) -> None:
@@ -119,9 +123,10 @@ def test_an_exception_in_the_block_undoes_all_and_is_the_one_that_is_raised(
 
     assert tx.state is TransactionState.ROLLED_BACK
     assert lake.list_tables("db") == []
-    assert lake.residues() == []
+    assert lake.leftovers() == []
 
 
+@pytest.mark.promise("contexts", "a forked child that leaves the block has no effect on it")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("way", "told"), [("exit", "SystemExit: 7"), ("end", "TwoPhaseError"), ("raise", "ValueError")]
@@ -153,7 +158,7 @@ def test_a_forked_child_that_leaves_the_block_does_nothing_to_it(
     assert file.read_text().startswith(told)
     assert tx.state is TransactionState.COMPLETED
     assert lake.list_tables("db") == ["a", "b"]
-    assert live.current(twophase.attach(spark)) is None
+    assert twophase.attach(spark).current_transaction() is None
 
 
 def test_a_failed_statement_that_is_caught_leaves_the_rest(spark: SparkSession, lake: ChaosCatalog) -> None:
@@ -192,8 +197,6 @@ def test_a_clean_up_error_of_a_statement_is_in_the_log_with_what_to_do(
 @pytest.mark.parametrize(
     "statement",
     [
-        "CREATE TABLE lake.db.plain (id INT)",
-        "DROP TABLE lake.db.t",
         "ALTER TABLE lake.db.t ADD COLUMN x INT",
         "ALTER TABLE lake.db.t RENAME TO db.u",
         "CREATE DATABASE lake.more",
@@ -205,7 +208,7 @@ def test_what_takes_effect_at_once_is_refused_in_a_block(
 ) -> None:
     spark.sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
 
-    with twophase.transaction(spark), pytest.raises(AtomicityNotSupportedError, match="takes effect at once"):
+    with twophase.transaction(spark), pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
         spark.sql(statement)
 
     assert lake.list_tables("db") == ["t"]
@@ -267,6 +270,7 @@ def ids(spark: SparkSession, table: str) -> list[int]:
     return sorted(row.id for row in spark.table(f"lake.db.{table}").collect())
 
 
+@pytest.mark.promise("contexts", "an asyncio task that is not in the block is not in its transaction")
 @pytest.mark.parametrize("ends_well", [True, False])
 def test_a_task_that_is_not_in_the_block_is_not_in_the_transaction(
     spark: SparkSession, lake: ChaosCatalog, ends_well: bool
@@ -304,6 +308,7 @@ def test_a_task_that_is_not_in_the_block_is_not_in_the_transaction(
     assert ids(spark, "y") == [3, 4]
 
 
+@pytest.mark.promise("contexts", "blocks of two tasks on one thread are two transactions")
 def test_blocks_of_two_tasks_on_one_thread_are_two_transactions(spark: SparkSession, lake: ChaosCatalog) -> None:
     async def write(name: str, mine: asyncio.Event, other: asyncio.Event) -> None:
         with twophase.transaction(spark):
@@ -322,6 +327,10 @@ def test_blocks_of_two_tasks_on_one_thread_are_two_transactions(spark: SparkSess
     assert ids(spark, "kept") == [1, 2]
 
 
+@pytest.mark.promise(
+    "contexts",
+    "what a block starts belongs to it where it inherits the context, and is refused where that is unknown",
+)
 def test_what_a_block_starts_belongs_to_it_where_it_takes_the_context_along(
     spark: SparkSession, lake: ChaosCatalog
 ) -> None:
@@ -463,6 +472,7 @@ class Aside:
             self.problems.append(error)
 
 
+@pytest.mark.promise("blocks", "a block that ends while a statement of it still writes publishes nothing")
 @pytest.mark.parametrize(
     "statement", ["CREATE OR REPLACE TABLE lake.db.t AS", "INSERT INTO lake.db.t", "CREATE TABLE lake.db.u AS"]
 )
@@ -481,7 +491,7 @@ def test_a_block_that_ends_while_a_statement_of_it_still_writes_publishes_nothin
     assert [type(problem) for problem in aside.problems] == [TransactionAborted]
     assert "was rolled back while this statement was writing" in str(aside.problems[0])
     assert lake.list_tables("db") == ["t"]
-    assert lake.residues() == []
+    assert lake.leftovers() == []
 
 
 def test_statements_of_several_threads_on_one_table_are_refused_while_one_writes(
@@ -532,25 +542,25 @@ def test_a_statement_after_a_commit_in_the_block_is_told_what_is_published(
     assert lake.list_tables("db") == ["a"]
 
 
-@pytest.mark.parametrize("moment", ["register", "unregister", "_commit"])
+@pytest.mark.parametrize("moment", ["register", "unregister", "commit"])
 def test_ctrl_c_between_two_lines_at_the_ends_of_a_block_leaves_nothing_open(
     spark: SparkSession, lake: ChaosCatalog, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    function = getattr(live, moment)
+    function = getattr(active, moment)
 
     def interrupted(*arguments: object) -> None:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         function(*arguments)
 
-    monkeypatch.setattr(live, moment, interrupted)
+    monkeypatch.setattr(active, moment, interrupted)
     with pytest.raises(KeyboardInterrupt), twophase.transaction(spark):
         spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
 
-    assert not live.any_open()
+    assert not active.any_open()
     assert twophase.attach(spark).timeline.transactions(open_only=True) == []
     assert lake.list_tables("db") == []
-    assert lake.residues() == []
+    assert lake.leftovers() == []
     spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")  # The thread stands in no transaction any more.
 
 
@@ -565,10 +575,11 @@ def test_an_empty_block_leaves_no_record(spark: SparkSession) -> None:
 
 
 def test_a_session_that_is_not_attached_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match=r"twophase\.attach"), twophase.transaction(spark.newSession()):
+    with pytest.raises(ConfigurationError, match=r"twophase\.attach"), twophase.transaction(stock_session(spark)):
         pytest.fail("the block was entered")
 
 
+@pytest.mark.promise("blocks", "a refused publish rolls back the whole block")
 def test_a_refused_publish_undoes_the_whole_block(spark: SparkSession, lake: ChaosCatalog) -> None:
     lake.faults.add("publish", "error")
     lake.faults.add("publish_group", "error")

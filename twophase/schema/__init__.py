@@ -1,6 +1,6 @@
 """The shared rules of schema evolution: field ids, changes, promotion, merge, reconcile, history, conflict, partitions.
 
-Every catalog obeys the same ones, so that a change of a table's schema means the same everywhere. The package knows no
+All catalogs follow them, so that a change of a table's schema means the same everywhere. The package depends on no
 catalog and no Spark session. Sources: Flink FLIP-226, Hudi's InternalSchema and RFC-82, Iceberg's specification.
 """
 
@@ -48,7 +48,7 @@ from twophase.schema.filters import FileFilter, file_filter, row_filter, row_fil
 from twophase.schema.history import SchemaHistory
 from twophase.schema.history_directory import DirectoryHistoryStore
 from twophase.schema.history_store import Fate, HistoryStore, Record
-from twophase.schema.merge import Origin, ReadField, ReadPlan, describe, merge_schemas, plan_read
+from twophase.schema.merge import describe, merge_schemas, plan_read
 from twophase.schema.partitions import may_skip, partition_values, plan_partitioned_read
 from twophase.schema.promotion import (
     POLICY_NAMES,
@@ -58,6 +58,8 @@ from twophase.schema.promotion import (
     matrix,
     promotion_policy,
 )
+from twophase.schema.read_field import Origin, ReadField
+from twophase.schema.read_plan import ReadPlan
 from twophase.schema.reconcile import EVOLVE, KEEP, STRICT, ReconcilePolicy, Reconciliation, reconcile
 from twophase.schema.schema import Field, Kind, Schema
 
@@ -144,7 +146,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # SQLAlchemy is imported only by those who keep their history in a database.
+    # SQLAlchemy is imported only if a history is stored in a database.
     if name == "SqlHistoryStore":
         from twophase.schema.history_sql import SqlHistoryStore
 

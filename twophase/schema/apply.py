@@ -1,4 +1,4 @@
-"""Applying a list of changes: all of it or nothing (Flink FLIP-226, Iceberg's schema evolution)."""
+"""Atomic application of a list of changes (Flink FLIP-226, Iceberg's schema evolution)."""
 
 from __future__ import annotations
 
@@ -48,41 +48,41 @@ def apply_changes(
     highest_field_id: int | None = None,
     schema_id: int | None = None,
 ) -> Schema:
-    """The schema after a list of changes, applied in order; all of them or none.
+    """Apply a list of changes in order, atomically, and return the new schema.
 
-    Names are those at that point of the list (after ``RenameField("a", "b")`` the field is ``b``); clashes of names
-    are looked for at the end.
+    Each change uses the names at its point of the list (after ``RenameField("a", "b")`` the field is ``b``); name
+    clashes are checked at the end.
 
     Parameters
     ----------
     schema : Schema
     changes : Change or iterable of Change
     promotion : str or PromotionPolicy
-        Which changes of type are allowed; default ``exact``.
+        The allowed changes of type; default ``exact``.
     highest_field_id : int, optional
-        The highest id ever used, where the history knows of a higher one than the schema (a failed commit).
+        The highest id ever used, if the history has a higher one than the schema (from a failed commit).
     schema_id : int, optional
-        Number of the new version; default: one more.
+        Number of the new version; default: the next one.
 
     Returns
     -------
     Schema
-        The very object that was given, where nothing changes.
+        The given object itself, if nothing changes.
 
     Raises
     ------
     UnknownFieldError, AmbiguousPathError
-        A path leads nowhere, or to several fields.
+        A path matches no field, or several.
     ContradictingChangesError
-        Two changes exclude each other, such as a drop and a later change of the same field.
+        Two changes contradict each other, such as a drop and a later change of the same field.
     TypeChangeError
-        The promotion policy refuses a change of type, or it would replace one kind of nesting by another.
+        The promotion policy refuses a change of type, or it would replace one nested type with another.
     NullabilityError
-        Nullable to NOT NULL unchecked; a new NOT NULL field without a default.
+        A nullable field becomes NOT NULL without a check, or a new NOT NULL field has no default.
     KeyFieldError, NestedFieldError, LastFieldError, MoveError, DuplicateFieldError, DefaultValueError
-        What their names say.
+        As their names say.
     UnsupportedTypeError
-        A new field's type is none that a schema holds.
+        The type of a new field is not supported.
     """
     application = Application(schema, promotion_policy(promotion), highest_field_id)
     for change in [changes] if isinstance(changes, Change) else changes:
@@ -91,7 +91,7 @@ def apply_changes(
 
 
 class Application:
-    """One list of changes on its way."""
+    """The application of one list of changes."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Application:
         trusted: bool = False,
     ) -> None:
         self.schema = schema
-        # A list that is replayed was let through by its own transaction: no policy refuses it a second time, and a
-        # default that did not fit was dropped then and is dropped now.
+        # A replayed list was already accepted in its own transaction: no policy refuses it again, and a default that
+        # did not fit the new type was dropped then and is dropped now.
         self.trusted = trusted
         self.policy = promotion_policy("explicit", on_cast_failure="null") if trusted else policy
         self.tree = Tree(schema, max(schema.highest_field_id, -1 if floor is None else floor))
@@ -161,7 +161,7 @@ class Application:
         return format_path(self.tree.path(node))
 
     def settle(self, node: Node, what: str, value: Any) -> None:
-        """Note what a change says; a later one of the same list must not say otherwise."""
+        """Record the effect of a change, and refuse a later change of the same list that contradicts it."""
         key = (node.id, what)
         if key in self.settled and self.settled[key] != value:
             raise ContradictingChangesError(
@@ -202,7 +202,7 @@ class Application:
         return next(self.tree.next_ids())
 
     def new_place(self, change: AddField) -> tuple[Node | None, str]:
-        """The struct that a new field goes to (None: the table), and its name."""
+        """The parent of a new field (None: the table), and its name."""
         if isinstance(change.path, int):
             raise SchemaError(
                 "A new field is named by a path, not by an id.",
@@ -255,7 +255,7 @@ class Application:
         rules.check_nested(node, path, "renamed")
         rules.check_keys([node.id], self.primary, self.partition, path, "renamed", type_name_of(node))
         if isinstance(change.path, int):
-            # A path by names says which of two renames is meant; an id does not.
+            # Renames by name may follow each other, as each uses the current name; two renames by id contradict.
             self.settle(node, "name", change.name)
         self.settled[node.id, "name"] = change.name
         self.touched.add(node.id)
@@ -331,12 +331,12 @@ class Application:
         return rules.place(self.tree.siblings(parent), position.where, anchor, self.text(node))
 
     def _anchor(self, node: Node, position: Position, parent: Node | None) -> Node | None:
-        """The sibling that a position names.
+        """The sibling to which a position refers.
 
         Raises
         ------
         MoveError
-            It is the field itself, or lies in another struct.
+            It is the field itself, or is in another struct.
         """
         if position.anchor is None:
             return None
@@ -369,7 +369,7 @@ class Application:
 
 
 def _chain(own: int, tree: Tree) -> Iterable[int]:
-    """The id of the new field itself, then those of what lies below it."""
+    """The id of the new field itself, then ids for its descendants."""
     yield own
     yield from tree.next_ids()
 

@@ -1,8 +1,7 @@
-"""Casts of PyArrow values, with the very results that Spark's ``try_cast`` gives.
+"""Casts of PyArrow values with exactly the results of Spark's ``try_cast``.
 
 Exact casts are PyArrow's own. Where the two engines differ (text of a double, rounding of a decimal, spaces around a
-number), the value is computed here as Spark does it; only such lossy casts cost a pass in Python, over the distinct
-values.
+number), values are computed here as in Spark; only such lossy casts need a pass in Python, over the distinct values.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from twophase.schema.errors import CastError, TypeChangeError
 from twophase.schema.leaf import family, type_name
 from twophase.schema.promotion import Loss, classify
 
-#: Room for every intermediate value of a decimal cast.
+#: Digits that fit every intermediate value of a decimal cast.
 _WIDEST = 76
 
 
 def cast_array(values: Any, new: pa.DataType, on_cast_failure: str, path: str) -> Any:
-    """Values as another type.
+    """Cast values to another type.
 
     Parameters
     ----------
@@ -33,12 +32,12 @@ def cast_array(values: Any, new: pa.DataType, on_cast_failure: str, path: str) -
     on_cast_failure : str
         ``error`` or ``null``.
     path : str
-        For the error's text.
+        Path of the field, for the error.
 
     Raises
     ------
     CastError
-        A value has no counterpart in the new type, and ``on_cast_failure`` is ``error``.
+        A value does not fit the new type, and ``on_cast_failure`` is ``error``.
     TypeChangeError
         There is no such cast.
     """
@@ -63,7 +62,7 @@ def cast_array(values: Any, new: pa.DataType, on_cast_failure: str, path: str) -
 
 
 def cast_scalar(scalar: pa.Scalar | None, new: pa.DataType, on_cast_failure: str, path: str) -> pa.Scalar | None:
-    """A default as another type; None where there is none, or none that can be kept."""
+    """Cast a default to another type; None if there is none, or if it does not fit."""
     if scalar is None:
         return None
     values = pa.array([scalar.as_py()], type=scalar.type)
@@ -92,7 +91,7 @@ def _try_cast(values: Any, old: pa.DataType, new: pa.DataType) -> Any:
     if target == "decimal":
         return _to_decimal(values, source, new)
     if source == "decimal" and target in ("float", "double"):
-        # By way of the text, because PyArrow's own cast is not always rounded to the nearest.
+        # Through text, as PyArrow's own cast does not always round to the nearest.
         return values.cast(pa.string()).cast(new)
     if target in ("float", "double"):
         return values.cast(new, safe=False)
@@ -102,12 +101,12 @@ def _try_cast(values: Any, old: pa.DataType, new: pa.DataType) -> Any:
 
 
 def _to_integer(values: Any, source: str, new: pa.DataType) -> Any:
-    """Toward zero; NULL out of range."""
+    """Round toward zero; NULL if out of range."""
     bits = new.bit_width
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     if source in ("float", "double"):
         whole = pc.trunc(values)
-        # 2**63 - 1 is no double: the bound above it is, and is excluded.
+        # 2**63 - 1 is not a double, but 2**63 is: it is the exclusive bound.
         fits = pc.and_(pc.greater_equal(whole, float(low)), pc.less(whole, float(high + 1)))
     elif source == "decimal":
         whole = pc.round(_widest(values), 0, round_mode="towards_zero")
@@ -128,7 +127,7 @@ def _to_decimal(values: Any, source: str, new: pa.DataType) -> Any:
     else:
         exact = values.cast(pa.int64()).cast(pa.decimal256(_WIDEST, 0))
     limit = 10 ** (new.precision - new.scale)
-    # Strictly inside the limit, told on the digits before the point: 9.99 has 9.
+    # Strictly within the limit, compared by the digits before the decimal point: 9 for 9.99.
     fits = _within(pc.round(exact, 0, round_mode="towards_zero"), -limit + 1, limit - 1)
     return _where(fits, exact).cast(pa.decimal256(_WIDEST, new.scale)).cast(new)
 
@@ -168,7 +167,7 @@ def _java_text(values: Any) -> Callable[[Any], str | None]:
 
 
 def _trim(text: Any) -> Any:
-    """Spark writes no trailing zeros of a second's fraction."""
+    """Remove trailing zeros of fractional seconds, as Spark does."""
     return pc.replace_substring_regex(pc.replace_substring_regex(text, r"(\.\d*?)0+$", r"\1"), r"\.$", "")
 
 

@@ -1,4 +1,4 @@
-"""Values to and from text as Spark's casts do it, one value at a time; None where the cast fails."""
+"""Conversion of single values to and from text, as in Spark's casts; None if the cast fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 _CONTEXT = Context(prec=100, rounding=ROUND_HALF_UP)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-# Java's BigDecimal takes any script's digits.
+# Java's BigDecimal accepts digits of any script.
 _ANY_DIGITS = re.compile(_NUMBER.pattern)
 _FLOAT = re.compile(_NUMBER.pattern + r"[dDfF]?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def parser(target: str, new: pa.DataType) -> Callable[[str], Any]:
-    """How to read a value of a family from text."""
+    """Return a function that parses a value of a family from text."""
     if target == "decimal":
         return lambda text: _parse_decimal(text, new)
     if target in ("float", "double"):
@@ -74,7 +74,7 @@ def _parse_boolean(text: str) -> bool | None:
 
 
 def _parse_date(text: str) -> date | None:
-    """``yyyy``, ``yyyy-m``, ``yyyy-m-d`` and whatever follows a ``T`` or a space; years 1 to 9999."""
+    """Parse ``yyyy``, ``yyyy-m`` or ``yyyy-m-d``, ignoring text after a ``T`` or a space; years 1 to 9999."""
     match = _DATE.fullmatch(text.strip(_SPACE))
     if not match:
         return None
@@ -90,7 +90,7 @@ def _parse_decimal(text: str, new: pa.DataType) -> Decimal | None:
 
 
 def float_to_decimal(value: float, new: pa.DataType) -> Decimal | None:
-    """Of the shortest text of the double, rounded half up."""
+    """Convert a double through its shortest text, rounding half up."""
     return _fit(Decimal(repr(value)), new) if math.isfinite(value) else None
 
 
@@ -103,7 +103,7 @@ def _fit(number: Decimal, new: pa.DataType) -> Decimal | None:
 
 
 def utf8(value: bytes) -> str | None:
-    """Bytes as text; None where they are none."""
+    """Decode bytes as UTF-8; None if they are not valid."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -111,12 +111,12 @@ def utf8(value: bytes) -> str | None:
 
 
 def double_text(value: float) -> str:
-    """A double as Java writes it."""
+    """Format a double as Java does."""
     return _java(value, repr(value))
 
 
 def float_text(value: float) -> str:
-    """A 32-bit float as Java writes it."""
+    """Format a 32-bit float as Java does."""
     return _java(value, str(pa.scalar(value, pa.float32()).cast(pa.string()).as_py()))
 
 
@@ -137,7 +137,7 @@ def _java(value: float, shortest: str) -> str:
 
 
 def _plain(text: str, point: int) -> str:
-    """Digits with the point at a place, at least one digit on either side."""
+    """Insert the decimal point into digits, with at least one digit on either side."""
     if point <= 0:
         return "0." + "0" * -point + text
     padded = text.ljust(point, "0")

@@ -1,7 +1,7 @@
-"""Changes of a schema, as values. :func:`twophase.schema.apply_changes` applies them.
+"""Schema changes as values. :func:`twophase.schema.apply_changes` applies them.
 
-A field is named by a dotted path (``"address.zip"``; backticks quote a name with dots), by a tuple with one name a
-level, or by its id. Below a list the name is ``element``, below a map ``key`` and ``value``.
+A field is given as a dotted path (``"address.zip"``; backticks quote a name with dots), as a tuple with one name per
+level, or by its id. The child of a list is named ``element``, those of a map ``key`` and ``value``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twophase.schema.names import FieldPath
 
 @dataclass(frozen=True)
 class Position:
-    """A place among the fields of one struct; made by :func:`first`, :func:`last`, :func:`before` and :func:`after`."""
+    """A position among the fields of a struct, from :func:`first`, :func:`last`, :func:`before` or :func:`after`."""
 
     where: str
     anchor: str | int | None = None
@@ -26,17 +26,17 @@ class Position:
 
 
 def first() -> Position:
-    """Ahead of all siblings."""
+    """Before all siblings."""
     return Position("first")
 
 
 def last() -> Position:
-    """Behind all siblings."""
+    """After all siblings."""
     return Position("last")
 
 
 def before(sibling: str | int) -> Position:
-    """Right before a sibling, given by its name or id.
+    """Immediately before a sibling, given by its name or id.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def before(sibling: str | int) -> Position:
 
 
 def after(sibling: str | int) -> Position:
-    """Right after a sibling, given by its name or id.
+    """Immediately after a sibling, given by its name or id.
 
     Parameters
     ----------
@@ -66,28 +66,27 @@ class Change:
 class AddField(Change):
     """Add a field, at any level.
 
-    Rows that were written before read NULL, or the default. A name that was dropped earlier comes back as another
-    field.
+    Existing rows have NULL, or the default. A name that was dropped earlier becomes a new field with a new id.
 
     Parameters
     ----------
     path : str or sequence of str
-        Where: the parent's path and the new name.
+        The parent's path and the new name.
     type : pyarrow.DataType
-        Fields of a nested type get ids of their own.
+        Fields of a nested type get their own ids.
     nullable : bool
-        A field that is NOT NULL needs a default.
+        A NOT NULL field needs a default.
     comment : str, optional
     default : object, optional
-        A value of the type, for old rows and for writers that name none.
+        A value of the type, for existing rows and for writers that provide none.
     position : Position, optional
         Default: last.
     parent : int, optional
-        Id of the struct; ``path`` then holds only what follows it.
+        Id of the struct; then ``path`` is relative to it.
     write_default : object, optional
-        What new rows get, where it is to differ from ``default``.
+        Default for new rows, if different from ``default``.
     metadata : tuple of (str, str)
-        Carried with the field.
+        Stored with the field.
     """
 
     path: FieldPath
@@ -103,14 +102,14 @@ class AddField(Change):
 
 @dataclass(frozen=True)
 class DropField(Change):
-    """Drop a field; its id is never used again and data written under it is ignored."""
+    """Drop a field; its id is never reused, and data written under it is ignored."""
 
     path: FieldPath
 
 
 @dataclass(frozen=True)
 class RenameField(Change):
-    """Give a field another name; old files are read under the new one."""
+    """Rename a field; old files are read under the new name."""
 
     path: FieldPath
     name: str
@@ -118,7 +117,7 @@ class RenameField(Change):
 
 @dataclass(frozen=True)
 class ChangeType(Change):
-    """Change the type of a leaf, where the promotion policy allows it; old files are cast on read."""
+    """Change the type of a leaf, if the promotion policy allows it; old files are cast on read."""
 
     path: FieldPath
     type: pa.DataType
@@ -126,14 +125,14 @@ class ChangeType(Change):
 
 @dataclass(frozen=True)
 class ChangeNullability(Change):
-    """Let a field hold NULL, or forbid it.
+    """Make a field nullable or NOT NULL.
 
     Parameters
     ----------
     path : str, sequence of str or int
     nullable : bool
     checked : bool
-        The caller looked: no row holds NULL there. Without it, ``nullable=False`` is refused.
+        The caller has verified that no row has NULL there. Without it, ``nullable=False`` is refused.
     """
 
     path: FieldPath
@@ -143,7 +142,7 @@ class ChangeNullability(Change):
 
 @dataclass(frozen=True)
 class ChangeDefault(Change):
-    """Change what new rows get where the writer names no value; None takes the default away. Old rows keep theirs."""
+    """Change the default for new rows; None removes it. Existing rows keep theirs."""
 
     path: FieldPath
     default: Any
@@ -159,7 +158,7 @@ class ChangeComment(Change):
 
 @dataclass(frozen=True)
 class MoveField(Change):
-    """Move a field among its siblings; the order is no part of the data."""
+    """Move a field among its siblings; the order does not affect stored data."""
 
     path: FieldPath
     position: Position
@@ -167,20 +166,20 @@ class MoveField(Change):
 
 @dataclass(frozen=True)
 class AddPartitionKey(Change):
-    """Partition by one more field from now on; files written before stay as they are."""
+    """Partition new files by an additional field; existing files are not changed."""
 
     path: FieldPath
 
 
 @dataclass(frozen=True)
 class DropPartitionKey(Change):
-    """Partition no longer by a field; the field and its values stay."""
+    """Stop partitioning by a field; the field and its values are kept."""
 
     path: FieldPath
 
 
 @dataclass(frozen=True)
 class SetPrimaryKey(Change):
-    """Declare the primary key anew; none for no key. All its fields must be NOT NULL."""
+    """Replace the primary key; an empty tuple removes it. All of its fields must be NOT NULL."""
 
     paths: tuple[FieldPath, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""When two schemas, or two changes, are the same although their texts and ids are not."""
+"""Equivalence of schemas and of changes that differ only in text or ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def keys_of(schema: Schema) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def equivalent(left: Schema, right: Schema, known: frozenset[int]) -> bool:
-    """Whether two schemas describe the same table; ids count only for fields that both writers had before them."""
+    """Return True if two schemas describe the same table; ids are compared only for fields in ``known``."""
     if left is right or left.same_as(right):
         return True
     if len(left) != len(right) or len(left.field_ids) != len(right.field_ids):
@@ -36,13 +36,13 @@ def _field_shape(node: Field, known: frozenset[int]) -> tuple[Any, ...]:
 
 
 def facts(node: Field) -> tuple[Any, ...]:
-    """All that a field is but its id and what lies below it."""
+    """All facts of a field except its id and its children."""
     defaults = (default_key(node.initial_default), default_key(node.write_default))
     return (node.name, node.kind, node.leaf, node.nullable, node.comment, *defaults, node.metadata)
 
 
 def canonical(schema: Schema, known: frozenset[int]) -> Any:
-    """A schema without the ids of new fields and without their order among themselves."""
+    """A form of a schema without the ids of new fields and their relative order."""
     keys = [[key if key in known else schema.path_of(key) for key in ids] for ids in keys_of(schema)]
     return _canonical(schema.fields, known), keys
 
@@ -54,7 +54,7 @@ def _canonical(fields: Sequence[Field], known: frozenset[int]) -> Any:
 
 
 def change_key(change: Change) -> Hashable:
-    """Equal for changes that say the same; where a new column stands is no part of it."""
+    """A key that is equal for equivalent changes; it ignores the position of a new column."""
     if isinstance(change, AddField):
         plain = replace(change, position=None, default=None, write_default=None)
         return plain, default_key(change.default), default_key(change.write_default)

@@ -1,7 +1,7 @@
-"""Two writers who change one table's schema at once (Hudi RFC-82).
+"""Conflict resolution for concurrent schema changes of one table (Hudi RFC-82).
 
-A strategy gets the table's schema when the writer's transaction started, the one at validation (under the lock of the
-commit), and the writer's. It answers with the schema to commit, or raises.
+A strategy gets the table's schema at the start of the writer's transaction, the one at validation (under the commit
+lock), and the writer's. It returns the schema to commit, or raises.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from twophase.schema.schema import Field, Schema
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a strategy decided.
+    """The decision of a strategy.
 
     Attributes
     ----------
     schema : Schema
-        To be committed; the very object of the table or the writer where one of them won as it is.
+        The schema to commit; the table's or the writer's own object if one of them is used unchanged.
     writer_ids : mapping of int to int
-        The writer's id of a new field -> the table's, where they differ. Files that carry the writer's ids must be read
-        through :meth:`renumbered`, never by their own ids.
+        The writer's id of a new field -> the table's, if they differ. Files with the writer's ids must be read with
+        :meth:`renumbered`, never by their own ids.
     recheck : tuple of str
-        Fields that one writer made NOT NULL after looking at rows that were not all there yet: look again.
+        Fields that one writer made NOT NULL after checking rows, before others were committed: check again.
     """
 
     schema: Schema
@@ -42,12 +42,12 @@ class Resolution:
     recheck: tuple[str, ...] = ()
 
     def renumbered(self, writer: Schema) -> Schema:
-        """The writer's schema under the table's ids: what the writer's files are to be read with.
+        """The writer's schema with the table's ids, for reading the writer's files.
 
         Parameters
         ----------
         writer : Schema
-            The schema that the writer worked with.
+            The schema that the writer used.
         """
         if not self.writer_ids:
             return writer
@@ -66,7 +66,7 @@ def _renumbered(fields: Sequence[Field], ids: Mapping[int, int]) -> tuple[Field,
 
 
 class SchemaConflictResolutionStrategy(ABC):
-    """Decides which schema is committed when the table's changed under a writer (Hudi RFC-82)."""
+    """A strategy to choose the committed schema if the table's has changed during a write (Hudi RFC-82)."""
 
     @abstractmethod
     def resolve(
@@ -79,32 +79,32 @@ class SchemaConflictResolutionStrategy(ABC):
         table_changes: Sequence[Change] | None = None,
         writer_changes: Sequence[Change] | None = None,
     ) -> Resolution:
-        """The schema to commit.
+        """Decide on the schema to commit.
 
         Parameters
         ----------
         at_start : Schema or None
-            The table's schema when the transaction started; None: there was no table.
+            The table's schema at the start of the transaction; None: the table did not exist.
         at_validation : Schema or None
-            The table's schema now; None: there is no table.
+            The current schema of the table; None: the table does not exist.
         writer : Schema
-            What the writer wrote with.
+            The schema with which the writer wrote.
         table : str, optional
-            Its name, for the error.
+            Name of the table, for the error.
         table_changes, writer_changes : sequence of Change, optional
-            The lists that led from ``at_start`` to the two others, where they are known.
+            The lists that led from ``at_start`` to the two others, if known.
 
         Raises
         ------
         SchemaConflictError
-            The two do not combine; a :class:`twophase.errors.ConcurrentSchemaEvolutionError`.
+            The changes conflict; a :class:`twophase.errors.ConcurrentSchemaEvolutionError`.
         """
 
 
 class SimpleSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
-    """The eight rows of RFC-82's table.
+    """The eight cases in RFC-82's table.
 
-    A change on one side wins, the same change on both sides is one, and others are a conflict.
+    A change on one side wins, the same change on both sides counts once, and all others conflict.
     """
 
     def resolve(
@@ -124,13 +124,13 @@ class SimpleSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
 
 
 def _decide(at_start: Schema | None, at_validation: Schema | None, writer: Schema) -> Resolution | None:
-    """The rows of the table that are no conflict."""
+    """The resolution for the cases without a conflict; None for a conflict."""
     if at_validation is None:
-        # Rows 1; a table that is gone meanwhile is none of RFC-82's rows, and surely a conflict.
+        # Case 1; a table that was dropped meanwhile is not in RFC-82's table, and certainly a conflict.
         return Resolution(writer) if at_start is None else None
     known = frozenset() if at_start is None else at_start.field_ids
     if equivalent(at_validation, writer, known):
-        # Rows 2, 4 and 7. The table's ids hold, because its files carry them.
+        # Cases 2, 4 and 7. The table's ids are used, as its files have them.
         return Resolution(at_validation, _writer_ids(at_start, at_validation, writer))
     if at_start is None:
         return None
@@ -142,9 +142,9 @@ def _decide(at_start: Schema | None, at_validation: Schema | None, writer: Schem
 
 
 def _above(at_validation: Schema, writer: Schema, known: frozenset[int]) -> Resolution:
-    """The writer's schema over a table that is what it was, or is so again (row 5).
+    """The writer's schema on a table whose schema is unchanged, or has been changed back (case 5).
 
-    Meanwhile the table may have had fields whose data lies in its files: the ids of those name no other field.
+    In between the table may have had fields with data in its files, so their ids must not be reused.
     """
     highest = max(at_validation.highest_field_id, writer.highest_field_id)
     taken = [node.id for node in writer.walk() if node.id not in known and node.id <= at_validation.highest_field_id]
@@ -156,13 +156,13 @@ def _above(at_validation: Schema, writer: Schema, known: frozenset[int]) -> Reso
 
 
 def _writer_ids(base: Schema | None, merged: Schema, writer: Schema) -> dict[int, int]:
-    """The writer's ids of its new fields -> those of the merged schema, where they differ."""
+    """The writer's ids of its new fields -> those of the merged schema, if they differ."""
     known = frozenset() if base is None else base.field_ids
     return {own.id: final.id for own, final in _new_in_both(writer, merged, known) if own.id != final.id}
 
 
 def _new_in_both(writer: Schema, other: Schema, known: frozenset[int]) -> Iterator[tuple[Field, Field]]:
-    """Fields that were not known before and that both schemas have, by name."""
+    """Pairs of new fields with the same name in both schemas."""
     if any(node.id not in known for node in writer.walk()):
         yield from _paired(writer.fields, other, other.fields, known)
 
@@ -181,17 +181,18 @@ def _paired(
 
 
 class RebaseSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
-    """Beyond RFC-82: change lists that do not touch each other are combined.
+    """An extension of RFC-82: independent change lists are combined.
 
-    The writer's changes are replayed on the table's schema, fields named by ids. They are combined where both orders
-    of the two transactions lead to the same schema (new columns aside: the table's come first); so the result is what
-    the table's transaction followed by the writer's gives. The same change twice is one, with the first writer's id;
-    what a list does to a column that it adds is a part of that addition. All else is a conflict.
+    The writer's changes are replayed on the table's schema, with fields referenced by id. They are combined if both
+    orders of the two transactions lead to the same schema (except for the order of new columns: the table's come
+    first), so the result is that of the table's transaction followed by the writer's. The same change on both sides
+    counts once, with the id of the first writer; changes to a column that the same list adds are part of that addition.
+    Everything else is a conflict.
 
     Notes
     -----
-    Without the change lists they are derived from the schemas; a reorder by both writers may then be a conflict where
-    the lists would have shown that it is none.
+    If the change lists are not given, they are derived from the schemas; then reorders by both writers may conflict
+    although the actual lists would not.
     """
 
     def resolve(
@@ -225,11 +226,11 @@ class RebaseSchemaConflictResolutionStrategy(SchemaConflictResolutionStrategy):
 def _combine(
     base: Schema, table: Schema, writer: Schema, theirs: Sequence[Change], ours: Sequence[Change]
 ) -> Schema | None:
-    """The schema after both lists, table first; None where the other order gives something else."""
-    # A column that is NOT NULL for one of the two only was not added by both: rows of the other may hold NULL there.
+    """The schema after both lists, the table's first; None if the other order has another result."""
+    # A new column that is NOT NULL on one side only is not the same addition: the other's rows may have NULL there.
     if any(facts(own) != facts(other) for own, other in _new_in_both(writer, table, base.field_ids)):
         return None
-    # Ids that the writer's files carry must not come to name other fields.
+    # Ids in the writer's files must not be assigned to other fields.
     floor = max(table.highest_field_id, writer.highest_field_id)
     merged = _replay(table, ours, theirs, floor)
     other = _replay(writer, theirs, ours, floor)
@@ -237,7 +238,7 @@ def _combine(
 
 
 def _replay(schema: Schema, changes: Sequence[Change], others: Sequence[Change], floor: int) -> Schema:
-    """The schema, which others made, after a list; what they made of it already is not made twice."""
+    """Apply a list to a schema that others have changed, without repeating changes that they have already made."""
     made = {change_key(change) for change in others}
     if all(change_key(change) in made for change in changes):
         return schema
@@ -249,7 +250,7 @@ def _replay(schema: Schema, changes: Sequence[Change], others: Sequence[Change],
 
 
 def _is_done(application: Application, change: Change) -> bool:
-    """Whether a change that both made would be refused the second time; all others have no effect then."""
+    """Return True if a change by both sides would be refused when repeated; other changes can be repeated."""
     if isinstance(change, DropField) and isinstance(change.path, int):
         return application.tree.get(change.path) is None
     if isinstance(change, DropPartitionKey):
@@ -272,7 +273,7 @@ def _conflict(
     where = f"the field {path}" if path else "the schema"
     reason = f" {cause.message}" if cause is not None else ""
     return SchemaConflictError(
-        f"Two writers changed {where} at once: the table went from version {then} to "
+        f"Two writers changed {where} concurrently: the table went from version {then} to "
         f"{'none' if now is None else now}, the writer wants version {writer.schema_id}.{reason}",
         field_path=path,
         table_version=now,
@@ -283,7 +284,7 @@ def _conflict(
 
 
 def _clash(at_start: Schema | None, at_validation: Schema | None, writer: Schema) -> str | None:
-    """The first field that both sides touched; else the first that the writer touched."""
+    """The first field that both sides changed, or else the first that the writer changed."""
     base = at_start if at_start is not None else Schema(())
     if at_validation is None:
         return None
@@ -306,5 +307,5 @@ def _place(base: Schema, schema: Schema, field_id: int) -> Any:
     return tuple(fold(name) for name in schema.path_of(field_id))
 
 
-#: The default: exactly RFC-82.
+#: The default strategy: exactly RFC-82.
 DEFAULT_STRATEGY = SimpleSchemaConflictResolutionStrategy()

@@ -1,4 +1,4 @@
-"""Schemas to PyArrow and back. Ids stand in ``PARQUET:field_id``, where Parquet files keep them."""
+"""Conversion of schemas to and from PyArrow. Ids are in ``PARQUET:field_id``, as for Parquet files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FIELD_ID = "PARQUET:field_id"
 COMMENT = "comment"
 INITIAL_DEFAULT = "twophase.initial_default"
 WRITE_DEFAULT = "twophase.write_default"
-#: Key of the schema's own facts (version, keys) in a PyArrow schema's metadata.
+#: Metadata key of a PyArrow schema for facts of the schema (version, keys).
 SCHEMA_FACTS = "twophase.schema"
 _OURS = frozenset((FIELD_ID, COMMENT, INITIAL_DEFAULT, WRITE_DEFAULT))
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """The schema as a PyArrow schema that :func:`from_arrow` reads back exactly.
+    """Convert a schema to a PyArrow schema from which :func:`from_arrow` restores it exactly.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 
 def arrow_field(node: Field) -> pa.Field:
-    """One field as PyArrow's, with its id, comment and defaults as metadata."""
+    """A field as a PyArrow field, with its id, comment and defaults as metadata."""
     metadata: dict[str, str] = dict(node.metadata)
     metadata[FIELD_ID] = str(node.id)
     if node.comment is not None:
@@ -64,7 +64,7 @@ def arrow_type(node: Field) -> pa.DataType:
 
 
 def plain_type(node: Field) -> pa.DataType:
-    """The PyArrow type without any metadata, as data in memory has it."""
+    """The PyArrow type of a field without metadata, as for data in memory."""
     if node.kind is Kind.LEAF:
         return node.leaf
     below = [pa.field(child.name, plain_type(child), child.nullable) for child in node.children]
@@ -74,7 +74,7 @@ def plain_type(node: Field) -> pa.DataType:
 
 
 def from_arrow(source: pa.Schema) -> Schema:
-    """A schema from PyArrow's, whose every field must carry its id.
+    """Convert a PyArrow schema in which every field has an id.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def from_arrow(source: pa.Schema) -> Schema:
     Raises
     ------
     FieldIdError
-        A field at any level has no id. For a table that never had ids: :func:`assign_ids`.
+        A field at any level has no id. For a table without ids, use :func:`assign_ids`.
     UnsupportedTypeError
         A type that a field cannot have.
     """
@@ -119,9 +119,9 @@ def assign_ids(
     primary_keys: Iterable[str] = (),
     partition_keys: Iterable[str] = (),
 ) -> Schema:
-    """A schema for a table that had no ids; ids that the source carries are ignored.
+    """Create a schema with new ids for a table without ids; ids in the source are ignored.
 
-    All fields of a struct get theirs before what lies below them, as Iceberg numbers a new table.
+    All fields of a struct are numbered before their children, as in a new Iceberg table.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def assign_ids(
 
 
 def fresh_fields(sources: list[pa.Field], numbers: Iterable[int], above: tuple[str, ...]) -> tuple[Field, ...]:
-    """Fields with new ids, siblings numbered before what lies below them."""
+    """Create fields with new ids; siblings are numbered before their children."""
     counter = iter(numbers)
     own = [next(counter) for _ in sources]
     return tuple(_fresh(source, number, counter, above) for source, number in zip(sources, own, strict=True))
@@ -162,7 +162,7 @@ def _read_field(source: pa.Field, number_of: Any, above: tuple[str, ...]) -> Fie
 
 
 def _below(data_type: pa.DataType, path: tuple[str, ...]) -> tuple[Kind, list[pa.Field]]:
-    """The kind of a type and its fields, under the names that we use."""
+    """The kind of a type and its child fields, with canonical names."""
     if pa.types.is_struct(data_type):
         return Kind.STRUCT, list(data_type)
     if pa.types.is_map(data_type):
@@ -225,19 +225,19 @@ def _id_from_metadata(source: pa.Field, path: tuple[str, ...]) -> int:
 
 
 def bind_by_name(source: pa.Schema, written_with: Schema) -> Schema:
-    """A schema for a file without ids: each field gets the id that its name had in the schema it was written with.
+    """Create a schema for a file without ids: fields get their ids by name from the schema with which it was written.
 
     Parameters
     ----------
     source : pyarrow.Schema
-        Of the file. Ids in it are ignored.
+        Schema of the file. Its ids are ignored.
     written_with : Schema
-        The version of the table's schema that the writer used. Taking a later one would bring dropped values back.
+        The version of the table's schema that the writer used. With a later one, dropped values would reappear.
 
     Raises
     ------
     UnknownFieldError
-        The file has a field that the version does not know.
+        The file has a field that the version does not have.
     """
 
     def number_of(source_field: pa.Field, path: tuple[str, ...]) -> int:
@@ -251,12 +251,12 @@ def bind_by_name(source: pa.Schema, written_with: Schema) -> Schema:
 
 
 def verify_file_schema(source: pa.Schema, written_with: Schema) -> None:
-    """Check that a file's ids are those of the schema that it claims to be written with, at every level.
+    """Check at every level that a file's ids are those of the schema with which it claims to be written.
 
     Parameters
     ----------
     source : pyarrow.Schema
-        The file's own.
+        The file's own schema.
     written_with : Schema
         The version that the file names.
 

@@ -1,4 +1,4 @@
-"""Schemas to Iceberg and back, by way of the JSON form of Iceberg's specification."""
+"""Conversion of schemas to and from Iceberg, through the JSON form of Iceberg's specification."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _NEAR = {
 
 
 def to_iceberg_document(schema: Schema) -> dict[str, Any]:
-    """The schema as a ``schema`` object of Iceberg's table metadata.
+    """Convert a schema to a ``schema`` object of Iceberg's table metadata.
 
-    Primary keys become ``identifier-field-ids``. The partition keys are no part of an Iceberg schema: they are
+    Primary keys become ``identifier-field-ids``. Partition keys are not part of an Iceberg schema; see
     :func:`to_iceberg_partition_spec`.
 
     Parameters
@@ -75,12 +75,12 @@ def to_iceberg_document(schema: Schema) -> dict[str, Any]:
 
 
 def to_iceberg_partition_spec(schema: Schema, *, spec_id: int = 0) -> dict[str, Any]:
-    """The partition keys as a ``partition-spec`` object of Iceberg's table metadata: identity transforms.
+    """Convert partition keys to a ``partition-spec`` object of Iceberg's table metadata, with identity transforms.
 
     Parameters
     ----------
     schema : Schema
-        Whose ``partition_keys`` are taken.
+        The schema with the ``partition_keys``.
     spec_id : int
         Number of the spec.
     """
@@ -148,10 +148,10 @@ def _no_counterpart(path: str, what: str, allowed: Iterable[str]) -> Unsupported
 
 
 def _value(scalar: pa.Scalar, path: tuple[str, ...]) -> Any:
-    """A default in the form of Iceberg's appendix on single values."""
+    """A default in Iceberg's JSON form for single values (appendix of the specification)."""
     data_type = scalar.type
     if pa.types.is_floating(data_type) and not math.isfinite(scalar.as_py()):
-        # JSON has no such number, and the specification no text for it.
+        # JSON has no such number, and the specification defines no text for it.
         raise _no_counterpart(".".join(path), f"the default {scalar.as_py()}", ("ChangeDefault(path, None)",))
     if pa.types.is_boolean(data_type) or pa.types.is_integer(data_type) or pa.types.is_floating(data_type):
         return scalar.as_py()
@@ -164,7 +164,7 @@ def _value(scalar: pa.Scalar, path: tuple[str, ...]) -> Any:
 
 
 def to_iceberg(schema: Schema) -> pyiceberg.schema.Schema:
-    """The schema as PyIceberg's.
+    """Convert a schema to a PyIceberg schema.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def from_iceberg(
     highest_field_id: int | None = None,
     partition_spec: pyiceberg.partitioning.PartitionSpec | None = None,
 ) -> Schema:
-    """A schema from PyIceberg's.
+    """Convert a PyIceberg schema.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def from_iceberg(
     highest_field_id : int, optional
         The table's ``last-column-id``; default: the highest id in the schema.
     partition_spec : pyiceberg.partitioning.PartitionSpec, optional
-        The table's; default: not partitioned.
+        The table's partition spec; default: not partitioned.
 
     Raises
     ------
@@ -215,21 +215,21 @@ def from_iceberg_document(
     highest_field_id: int | None = None,
     partition_spec: dict[str, Any] | None = None,
 ) -> Schema:
-    """A schema from a ``schema`` object of Iceberg's table metadata, and its ``partition-spec`` object.
+    """Convert a ``schema`` object, and optionally a ``partition-spec`` object, of Iceberg's table metadata.
 
     Parameters
     ----------
     document : dict
         The ``schema`` object.
     highest_field_id : int, optional
-        ``last-column-id`` of the table, so that no id of a dropped column is given out again; None: the highest in use.
+        ``last-column-id`` of the table, so that ids of dropped columns are not reused; None: the highest in use.
     partition_spec : dict, optional
         The ``partition-spec`` object; None: not partitioned.
 
     Raises
     ------
     UnsupportedTypeError
-        A type that PyArrow does not have (variant, geometry, geography); a partition transform other than identity.
+        PyArrow does not have a type (variant, geometry, geography), or a partition transform is not identity.
     """
     fields = tuple(_read_field(item, (item["name"],)) for item in document["fields"])
     highest = -1 if highest_field_id is None else highest_field_id

@@ -1,4 +1,4 @@
-"""Schemas to Spark's ``StructType`` and back. Only PySpark's type classes are used: no session, no JVM."""
+"""Conversion of schemas to and from Spark's ``StructType``, with PySpark's type classes only: no session, no JVM."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from twophase.schema.schema import Field, Kind, Schema
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
-#: The key under which Spark's Parquet reader and writer look for a field's id.
+#: Metadata key of a field's id for Spark's Parquet reader and writer.
 SPARK_FIELD_ID = "parquet.field.id"
 COMMENT = "comment"
-#: Spark's own keys: what old rows read (its Parquet reader fills it in), and what new rows get.
+#: Spark's own keys: the default of existing rows (filled in by its Parquet reader), and that of new rows.
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
-#: Facts that Spark has no place for: ids below lists and maps, exact PyArrow types, defaults as values.
+#: Facts that Spark cannot represent: ids below lists and maps, exact PyArrow types, defaults as values.
 TWOPHASE = "twophase"
 _METADATA = "SPARK:metadata"
 _READ_BY_US = frozenset((SPARK_FIELD_ID, COMMENT, EXISTS_DEFAULT, CURRENT_DEFAULT, TWOPHASE))
 
 
 def to_spark(schema: Schema) -> StructType:
-    """The schema as a ``StructType`` whose metadata :func:`from_spark` reads back exactly.
+    """Convert a schema to a ``StructType`` from which :func:`from_spark` restores it exactly.
 
-    ``parquet.field.id`` makes Spark write the ids to Parquet, and read by them. The version and the keys stand in the
-    first column's metadata.
+    ``parquet.field.id`` makes Spark write the ids to Parquet, and read by them. The version and the keys are in the
+    metadata of the first column.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def to_spark(schema: Schema) -> StructType:
 
 
 def _table_facts(schema: Schema) -> dict[str, Any]:
-    """What a ``StructType`` has no place for, and its first column carries; nothing where there is nothing to say."""
+    """Facts that a ``StructType`` cannot represent, for the metadata of its first column; empty if there are none."""
     plain = Schema(schema.fields)
     if (schema.schema_id, schema.highest_field_id, keys_of(schema)) == (0, plain.highest_field_id, keys_of(plain)):
         return {}
@@ -86,7 +86,7 @@ def _struct_field(node: Field, table_facts: dict[str, Any] | None = None) -> Str
 
 
 def _unnamed(node: Field, above: str) -> Iterator[tuple[str, Field]]:
-    """The elements, keys and values below a field, which Spark gives no metadata of their own."""
+    """The elements, keys and values below a field, which have no metadata of their own in Spark."""
     if node.kind in (Kind.LIST, Kind.MAP):
         for child in node.children:
             path = f"{above}.{child.name}".lstrip(".")
@@ -199,19 +199,19 @@ def _near(leaf: pa.DataType) -> tuple[str, ...]:
 
 
 def from_spark(source: StructType) -> Schema:
-    """A schema from a ``StructType`` whose every field carries ``parquet.field.id``.
+    """Convert a ``StructType`` in which every field has a ``parquet.field.id``.
 
     Parameters
     ----------
     source : pyspark.sql.types.StructType
-        As :func:`to_spark` gives it.
+        A result of :func:`to_spark`.
 
     Raises
     ------
     FieldIdError
-        A field has no id; :func:`from_spark_types` and :func:`twophase.schema.assign_ids` number a new table.
+        A field has no id; for a new table, use :func:`from_spark_types` and :func:`twophase.schema.assign_ids`.
     UnsupportedTypeError
-        A type without a PyArrow counterpart (variant, calendar interval, user-defined types).
+        A type has no PyArrow counterpart (variant, calendar interval, user-defined types).
     """
     fields = tuple(_read(field, _required_id, field.name) for field in source)
     facts = dict(source[0].metadata.get(TWOPHASE, {})).get("table") if fields else None
@@ -230,24 +230,24 @@ def _with_facts(fields: tuple[Field, ...], facts: Any, path: str) -> Schema:
             field_path=path,
             allowed=("what to_spark wrote there", "no such metadata"),
         ) from error
-    # A part of the columns, or rows that Spark read back (all of them nullable), are a table without these keys.
+    # Keys are dropped for a subset of the columns, or for rows that Spark has read (where all columns are nullable).
     held = {key: [plain.by_id(key), *plain.ancestors(key)] for key in (*primary, *partition) if key in plain}
     kept = primary if all(key in held and not any(n.nullable for n in held[key]) for key in primary) else ()
     return Schema(fields, number, highest, kept, partition if all(key in held for key in partition) else ())
 
 
 def from_spark_types(source: StructType) -> pa.Schema:
-    """A ``StructType`` without ids as a PyArrow schema, for :func:`assign_ids` and :func:`reconcile`.
+    """Convert a ``StructType`` without ids to a PyArrow schema, for :func:`assign_ids` and :func:`reconcile`.
 
     Parameters
     ----------
     source : pyspark.sql.types.StructType
-        Whose metadata is not looked at for ids.
+        The type; ids in its metadata are ignored.
 
     Raises
     ------
     UnsupportedTypeError
-        A type without a PyArrow counterpart.
+        A type has no PyArrow counterpart.
     """
     from twophase.schema.convert_arrow import arrow_field
 
@@ -340,7 +340,7 @@ def _default(text: str | None, leaf: pa.DataType, path: str) -> pa.Scalar | None
 
 
 def _from_leaf(data_type: DataType, path: str = "") -> tuple[pa.DataType, str | None]:
-    """The PyArrow type, and Spark's own text for the type where PyArrow's does not say all of it."""
+    """The PyArrow type, and Spark's text of the type if PyArrow's is not equivalent."""
     from pyspark.sql import types as spark
 
     if isinstance(data_type, spark.DecimalType):

@@ -1,6 +1,6 @@
-"""Default values: checked against their type, compared, written as text.
+"""Default values: type checks, comparison, and text form.
 
-A default is kept as a :class:`pyarrow.Scalar`, so that it has exactly the field's type; documents hold its text.
+A default is a :class:`pyarrow.Scalar` of exactly the field's type; documents contain its text form.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from twophase.schema.leaf import is_nested, type_name
 
 
 def as_default(value: Any, data_type: pa.DataType, path: str) -> pa.Scalar | None:
-    """The value as a scalar of the type; None stays None (no default).
+    """Convert a value to a scalar of a type; None (no default) stays None.
 
     Raises
     ------
     DefaultValueError
-        The type cannot hold the value exactly, or is nested.
+        The type cannot represent the value exactly, or is nested.
     """
     if value is None:
         return None
@@ -61,7 +61,7 @@ def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
 
 
 def default_key(value: Any) -> Any:
-    """Equal for equal defaults: NaN is NaN here, unlike in arithmetic, or a schema would differ from itself."""
+    """A key for comparing defaults: NaN equals NaN, as otherwise a schema would differ from itself."""
     plain = value.as_py() if isinstance(value, pa.Scalar) and pa.types.is_floating(value.type) else value
     if isinstance(plain, float) and plain != plain:
         return "NaN", str(value.type) if isinstance(value, pa.Scalar) else "float"
@@ -69,7 +69,7 @@ def default_key(value: Any) -> Any:
 
 
 def format_default(scalar: pa.Scalar, path: str) -> str:
-    """The text of a default, read back by :func:`parse_default`.
+    """The text form of a default, which :func:`parse_default` parses.
 
     Raises
     ------
@@ -103,12 +103,12 @@ def _format_float(scalar: pa.Scalar, path: str) -> str:
 
 
 def parse_default(text: str, data_type: pa.DataType, path: str) -> pa.Scalar:
-    """The default of a text that :func:`format_default` wrote.
+    """Parse a default from the text form of :func:`format_default`.
 
     Raises
     ------
     DefaultValueError
-        The text is no value of the type.
+        The text is not a value of the type.
     """
     try:
         return _parse(text, data_type)
@@ -133,6 +133,6 @@ def _parse(text: str, data_type: pa.DataType) -> pa.Scalar:
         naive = pa.scalar(text).cast(pa.timestamp(data_type.unit))
         return naive.cast(pa.int64()).cast(data_type)
     if pa.types.is_time(data_type):
-        # PyArrow reads no times from text, but timestamps.
+        # PyArrow parses timestamps, but not times.
         return pa.scalar(f"1970-01-01 {text}").cast(pa.timestamp(data_type.unit)).cast(data_type)
     return pa.scalar(text).cast(data_type)

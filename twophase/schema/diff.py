@@ -1,4 +1,4 @@
-"""The changes that lead from one version of a schema to another, told by field ids."""
+"""The changes between two versions of a schema, determined by field ids."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from twophase.schema.changes import (
     first,
 )
 from twophase.schema.compare import facts, keys_of
+from twophase.schema.convert_arrow import arrow_type
 from twophase.schema.defaults import default_key
 from twophase.schema.errors import SchemaError
 from twophase.schema.schema import Field, Kind, Schema
 
 
 def diff(base: Schema, target: Schema) -> list[Change]:
-    """A change list that makes the target of the base, up to the ids of new fields.
+    """A list of changes that turns the base into the target, except for the ids of new fields.
 
-    Fields are named by their ids, so that the list stays right on a schema where others renamed them.
+    Fields are referenced by id, so that the list remains valid on a schema in which others have renamed them.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def diff(base: Schema, target: Schema) -> list[Change]:
     Raises
     ------
     SchemaError
-        An id is a field of another kind, or lies in another struct: they are not versions of one table.
+        An id has another kind, or another parent struct: the schemas are not versions of one table.
     """
     if base.fields is target.fields and keys_of(base) == keys_of(target):
         return []
@@ -77,7 +78,7 @@ def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _reference(base: Schema, target: Schema, field_id: int) -> int | tuple[str | int, ...]:
-    """A field of the target by its id, a new one by the nearest older id above it and names."""
+    """A reference to a field of the target: its id, or for a new one its nearest existing ancestor's id and names."""
     names: list[str | int] = []
     for node in (target.by_id(field_id), *target.ancestors(field_id)):
         if node.id in base:
@@ -148,7 +149,7 @@ def _field(base: Schema, target: Schema, old: Field, new: Field, changes: list[C
 
 
 def _follows_type(old: Field, new: Field) -> bool:
-    """Whether the default changed only because its type did."""
+    """Return True if the default changed only because its type did."""
     if old.leaf == new.leaf or old.write_default is None or new.write_default is None:
         return False
     value = old.write_default.as_py()
@@ -156,7 +157,7 @@ def _follows_type(old: Field, new: Field) -> bool:
 
 
 def _order(old: Sequence[Field], new: Sequence[Field], parent: int | None) -> Iterator[Change]:
-    """New fields where they belong, and the fewest moves among the others."""
+    """Additions of new fields at their positions, and the fewest moves of the others."""
     rank = {node.id: i for i, node in enumerate(old)}
     settled = _longest_rising([node.id for node in new if node.id in rank], rank)
     trailing = _trailing(new, rank)
@@ -171,7 +172,7 @@ def _order(old: Sequence[Field], new: Sequence[Field], parent: int | None) -> It
 
 
 def _trailing(new: Sequence[Field], rank: dict[int, int]) -> int:
-    """From where on all fields are new."""
+    """The index from which on all fields are new."""
     end = len(new)
     while end and new[end - 1].id not in rank:
         end -= 1
@@ -179,7 +180,7 @@ def _trailing(new: Sequence[Field], rank: dict[int, int]) -> int:
 
 
 def _longest_rising(ids: Sequence[int], rank: dict[int, int]) -> set[int]:
-    """The most ids that stand in their old order already."""
+    """The largest set of ids that are still in their old order."""
     tails: list[int] = []
     holders: list[int] = []
     behind: dict[int, int | None] = {}
@@ -197,17 +198,17 @@ def _longest_rising(ids: Sequence[int], rank: dict[int, int]) -> set[int]:
 
 
 def added(base: Schema, target: Schema, node: Field, place: Position | None) -> Iterator[Change]:
-    """The changes that make a new field, of a struct that was there before."""
+    """The changes that add a new field to an existing struct."""
     yield _add(node, place, target.parent_of(node.id))
     yield from _defaults_of_new(base, target, node)
 
 
 def _add(node: Field, place: Position | None, parent: int | None) -> AddField:
-    # A NOT NULL field without a default for old rows is made nullable here and tightened later in the list.
+    # A NOT NULL field without a default for existing rows is added as nullable, and made NOT NULL later in the list.
     nullable = node.nullable or node.initial_default is None
     return AddField(
         (node.name,),
-        node.data_type,
+        arrow_type(node),
         nullable=nullable,
         comment=node.comment,
         default=node.initial_default,
@@ -227,7 +228,7 @@ def _defaults_of_new(base: Schema, target: Schema, node: Field) -> Iterable[Chan
 
 
 def touched(base: Schema, target: Schema) -> dict[int, Field]:
-    """Fields of the target that are new or not as they were, and fields of the base that are gone, by id."""
+    """New or changed fields of the target, and dropped fields of the base, by id."""
     found = {node.id: node for node in target.walk() if not _same_here(base.get(node.id), node)}
     found.update((node.id, node) for node in base.walk() if node.id not in target)
     return found

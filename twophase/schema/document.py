@@ -1,4 +1,4 @@
-"""Schemas as JSON documents: what the history keeps, readable by people and by other tools."""
+"""Schemas as JSON documents, as stored in the history, for people and other tools."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twophase.schema.errors import NewerDocumentError, SchemaDocumentError, Sche
 from twophase.schema.leaf import format_leaf, parse_leaf
 from twophase.schema.schema import MAX_DEPTH, Field, Kind, Schema
 
-#: Version of the form. A reader refuses documents of a higher one.
+#: Version of the document format. A reader refuses documents of a higher version.
 FORMAT = 1
 
 _WAYS = ("a document that to_document wrote",)
 
 
 def to_document(schema: Schema) -> dict[str, Any]:
-    """The schema as plain JSON values, read back exactly by :func:`from_document`.
+    """Convert a schema to plain JSON values, from which :func:`from_document` restores it exactly.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def to_document(schema: Schema) -> dict[str, Any]:
 
 
 def to_json(schema: Schema) -> str:
-    """The document as text.
+    """Convert a schema to the text of its document.
 
     Parameters
     ----------
@@ -66,17 +66,17 @@ def _write(node: Field) -> dict[str, Any]:
 
 
 def from_json(text: str | bytes) -> Schema:
-    """The schema of a document's text.
+    """Read a schema from the text of its document.
 
     Parameters
     ----------
     text : str or bytes
-        What :func:`to_json` gave.
+        Result of :func:`to_json`.
 
     Raises
     ------
     SchemaDocumentError
-        The text is no JSON, or no schema.
+        The text is not JSON, or not a schema.
     NewerDocumentError
         A newer version wrote it.
     """
@@ -88,17 +88,17 @@ def from_json(text: str | bytes) -> Schema:
 
 
 def from_document(document: Any) -> Schema:
-    """The schema of a document.
+    """Read a schema from a document.
 
     Parameters
     ----------
     document : Any
-        What :func:`to_document` gave, after JSON.
+        Result of :func:`to_document`, possibly after conversion to JSON and back.
 
     Raises
     ------
     SchemaDocumentError
-        The document is no schema; the error says where.
+        The document is not a schema; the error names the place.
     NewerDocumentError
         A newer version wrote it.
     """

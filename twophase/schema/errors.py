@@ -4,24 +4,24 @@
 
     TwoPhaseError
     ├── SchemaError                          facts: field_path, old_type, new_type, allowed
-    │   ├── UnknownFieldError                no field has that path or id
-    │   ├── AmbiguousPathError               a dotted or case-insensitive name fits several fields
-    │   ├── DuplicateFieldError              two siblings whose names differ at most in case
-    │   ├── ContradictingChangesError        two changes of one list exclude each other
+    │   ├── UnknownFieldError                no field has the given path or id
+    │   ├── AmbiguousPathError               a dotted or case-insensitive name matches several fields
+    │   ├── DuplicateFieldError              two siblings have names that differ at most in case
+    │   ├── ContradictingChangesError        two changes of one list contradict each other
     │   ├── TypeChangeError                  the promotion policy refuses the change of type
     │   ├── NullabilityError                 nullable to NOT NULL without a check, or NULL in a NOT NULL field
-    │   ├── KeyFieldError                    a primary-key or partition field may not change like that
+    │   ├── KeyFieldError                    a primary-key or partition field does not allow the change
     │   ├── LastFieldError                   a table or struct would be left without fields
-    │   ├── NestedFieldError                 a map's key, a list's element or a map's value may not change like that
-    │   ├── MoveError                        onto itself or across structs
-    │   ├── DefaultValueError                a default that its type cannot hold
-    │   ├── UnsupportedTypeError             a type without a counterpart in the target system
-    │   ├── FieldIdError                     ids that clash, are missing, or belong to another schema
-    │   ├── CastError                        a value that cannot be read as the new type
-    │   ├── IncompatibleWriteError           incoming columns that the reconcile policy refuses
-    │   ├── SchemaDocumentError              a document that is no schema
-    │   │   └── NewerDocumentError           ... or one that a newer version wrote
-    │   └── SchemaHistoryError               the history refuses the version, or has none
+    │   ├── NestedFieldError                 a map's key or value, or a list's element does not allow the change
+    │   ├── MoveError                        a field cannot be moved there
+    │   ├── DefaultValueError                a default does not fit its field's type
+    │   ├── UnsupportedTypeError             a type has no counterpart in the target system
+    │   ├── FieldIdError                     ids clash, are missing, or belong to another schema
+    │   ├── CastError                        a value cannot be read as the new type
+    │   ├── IncompatibleWriteError           the reconcile policy refuses the incoming columns
+    │   ├── SchemaDocumentError              a document does not describe a schema
+    │   │   └── NewerDocumentError           a document was written by a newer version
+    │   └── SchemaHistoryError               the history refuses the version, or does not have it
     └── ... ConcurrentSchemaEvolutionError
         └── SchemaConflictError              names the field and both versions (RFC-82)
 """
@@ -42,7 +42,7 @@ class SchemaError(TwoPhaseError):
     message : str
         What happened, in one sentence.
     field_path : str, optional
-        The field it happened to.
+        The affected field.
     old_type, new_type : str, optional
         The types involved, by their names in error messages.
     allowed : iterable of str, optional
@@ -73,23 +73,23 @@ class SchemaError(TwoPhaseError):
 
 
 class UnknownFieldError(SchemaError):
-    """No field has that path or id."""
+    """No field has the given path or id."""
 
 
 class AmbiguousPathError(SchemaError):
-    """A dotted name or a name in another case fits several fields."""
+    """A dotted name or a name in another case matches several fields."""
 
 
 class DuplicateFieldError(SchemaError):
-    """Two fields of one struct have names that Spark cannot tell apart."""
+    """Two fields of one struct have names that Spark cannot distinguish."""
 
 
 class ContradictingChangesError(SchemaError):
-    """Two changes of one list exclude each other."""
+    """Two changes of one list contradict each other."""
 
 
 class TypeChangeError(SchemaError):
-    """The promotion policy in force refuses the change of type."""
+    """The promotion policy refuses the change of type."""
 
 
 class NullabilityError(SchemaError):
@@ -97,7 +97,7 @@ class NullabilityError(SchemaError):
 
 
 class KeyFieldError(SchemaError):
-    """A primary-key or partition field may not change like that."""
+    """A primary-key or partition field does not allow the change."""
 
 
 class LastFieldError(SchemaError):
@@ -105,7 +105,7 @@ class LastFieldError(SchemaError):
 
 
 class NestedFieldError(SchemaError):
-    """A map's key, a list's element or a map's value may not change like that."""
+    """A map's key or value, or a list's element does not allow the change."""
 
 
 class MoveError(SchemaError):
@@ -113,15 +113,15 @@ class MoveError(SchemaError):
 
 
 class DefaultValueError(SchemaError):
-    """A default that its field's type cannot hold."""
+    """A default does not fit its field's type."""
 
 
 class UnsupportedTypeError(SchemaError):
-    """A type without a counterpart in the target system."""
+    """A type has no counterpart in the target system."""
 
 
 class FieldIdError(SchemaError):
-    """Field ids that clash, are missing, or belong to another schema."""
+    """Field ids clash, are missing, or belong to another schema."""
 
 
 class CastError(SchemaError):
@@ -133,25 +133,25 @@ class IncompatibleWriteError(SchemaError):
 
 
 class SchemaDocumentError(SchemaError):
-    """A document that does not describe a schema."""
+    """A document does not describe a schema."""
 
 
 class NewerDocumentError(SchemaDocumentError):
-    """A document that a newer version of twophase wrote."""
+    """A document was written by a newer version of twophase."""
 
 
 class SchemaHistoryError(SchemaError):
-    """The schema history refuses the version, or has none that was asked for."""
+    """The schema history refuses the version, or does not have the requested one."""
 
 
 class SchemaConflictError(ConcurrentSchemaEvolutionError):
-    """Two writers changed the schema of one table in ways that do not combine (Hudi RFC-82).
+    """Two writers made conflicting changes to the schema of one table (Hudi RFC-82).
 
     Parameters
     ----------
     message : str
     field_path : str, optional
-        The first field that both writers touched.
+        The first field that both writers changed.
     table_version, writer_version : int, optional
         Schema ids of the version that was committed meanwhile, and of the writer's.
     **facts

@@ -1,8 +1,8 @@
-"""Filters on the query's fields, as filters on a file that an older schema wrote.
+"""Conversion of filters on the query's fields to filters on a file with an older schema.
 
-A filter is what PyArrow calls one: ``(path, op, value)``, a list of them (all must hold), or a list of such lists (one
-must hold). Ops: ``= == != < <= > >= in "not in" "is null" "is not null"``. A row is kept where the filter is true; NULL
-is not.
+A filter has PyArrow's form: ``(path, op, value)``, a list of them (all must hold), or a list of such lists (one must
+hold). Ops: ``= == != < <= > >= in "not in" "is null" "is not null"``. A row is kept if the filter is true, not if it is
+NULL.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from twophase.schema.convert_arrow import plain_type
 from twophase.schema.defaults import as_default
 from twophase.schema.errors import SchemaError
 from twophase.schema.leaf import family
-from twophase.schema.merge import Origin, ReadField, ReadPlan
 from twophase.schema.names import FieldPath, quote
 from twophase.schema.plan_spark import literal, sql_type
 from twophase.schema.promotion import Loss, classify
+from twophase.schema.read_field import Origin, ReadField
+from twophase.schema.read_plan import ReadPlan
 from twophase.schema.schema import Field, Kind, Schema
 
 Predicate = tuple[FieldPath, str, Any]
@@ -42,17 +43,16 @@ _OPS = frozenset((*_COMPARE, "in", "not in", "is null", "is not null"))
 
 @dataclass(frozen=True)
 class FileFilter:
-    """What a reader may apply to the file's own rows, before they become the query's.
+    """A filter on the file's own rows, before the projection to the query.
 
     Attributes
     ----------
     expression : pyarrow.compute.Expression, optional
-        Over the file's columns; None: read all rows.
+        Expression over the file's columns; None: read all rows.
     never : bool
-        No row of the file can pass: it need not be opened.
+        No row of the file can pass, so it need not be opened.
     exact : bool
-        The rows that pass are just the right ones; otherwise :func:`row_filter` must be applied to the projected rows
-        too.
+        Exactly the right rows pass; otherwise :func:`row_filter` must also be applied to the projected rows.
     """
 
     expression: pc.Expression | None
@@ -60,20 +60,21 @@ class FileFilter:
     exact: bool
 
 
-#: The outcome for one predicate: a constant, an expression, or None where the file cannot tell.
+#: The result for one predicate: a constant, an expression, or None if it cannot be decided on the file.
 _Term = Any
 
 
 def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
-    """A filter on the query, as far as the file's own columns can decide it.
+    """Convert a filter on the query to one on the file, as far as the file's own columns can decide it.
 
-    Renamed fields are found under the file's name; a field that the file lacks decides by its default; literals of a
-    widened field are compared in the file's type where it can hold them. A lossy cast is never pushed through.
+    Renamed fields are matched under the file's name; for a field that is missing in the file, the default decides;
+    literals for a widened field are compared in the file's type if they fit. Filters are never pushed through a lossy
+    cast.
 
     Parameters
     ----------
     plan : ReadPlan
-        How the file is read for the query.
+        The read plan of the file.
     filters : Filters
         One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
 
@@ -82,7 +83,7 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
     UnknownFieldError
         The query has no such field.
     SchemaError
-        An unknown op, or a field below a list or map.
+        An op is unknown, or a field is below a list or map.
     """
     branches = [_all_of(plan, branch) for branch in _branches(filters)]
     if any(term is True for term, _ in branches):
@@ -100,12 +101,12 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
 
 
 def row_filter(query: Schema, filters: Filters) -> pc.Expression:
-    """The whole filter, over rows that are the query's already.
+    """The complete filter, for rows that have been projected to the query.
 
     Parameters
     ----------
     query : Schema
-        What the rows have.
+        Schema of the rows.
     filters : Filters
         One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
     """
@@ -121,15 +122,15 @@ def row_filter(query: Schema, filters: Filters) -> pc.Expression:
 
 
 def row_filter_sql(query: Schema, filters: Filters) -> str:
-    """The whole filter as Spark SQL, over rows that are the query's already.
+    """The complete filter as Spark SQL, for rows that have been projected to the query.
 
-    Spark itself carries it through the plan's projection to the file: ``frame.selectExpr(*plan.spark_expressions())
+    Spark itself pushes it through the plan's projection to the file: ``frame.selectExpr(*plan.spark_expressions())
     .where(row_filter_sql(plan.query, filters))``.
 
     Parameters
     ----------
     query : Schema
-        What the rows have.
+        Schema of the rows.
     filters : Filters
         One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
 
@@ -177,7 +178,7 @@ def _branches(filters: Filters) -> list[list[Predicate]]:
 
 
 def _all_of(plan: ReadPlan, branch: Iterable[Predicate]) -> tuple[_Term, bool]:
-    """The conjunction, and whether it tells all."""
+    """The conjunction, and whether it is exact."""
     whole: Any = True
     exact = True
     for predicate in branch:
@@ -208,7 +209,7 @@ def _without_source(
     constant = None if read is None else read.constant
     if read is None or read.origin is not Origin.CONSTANT:
         holders = [plan.find(parent.id) for parent in above]
-        # The struct around it may be NULL in some rows, and then so is the field, whatever its default.
+        # If the enclosing struct is NULL in a row, the field is NULL, too, whatever its default.
         if any(holder is None or holder.source is None for holder in holders):
             constant = None
         elif holders and constant is not None:
@@ -244,7 +245,7 @@ def _with_source(plan: ReadPlan, read: ReadField, op: str, literals: list[pa.Sca
 
 
 def _widened(column: pc.Expression, read: ReadField, op: str, literals: list[pa.Scalar]) -> _Term:
-    """Comparisons in the file's type, where it holds the literals; it keeps the statistics of row groups useful."""
+    """Compare in the file's type if the literals fit, so that row group statistics can be used."""
     assert read.source is not None
     if not read.casts:
         return _expression(column, op, literals)
@@ -257,9 +258,9 @@ def _widened(column: pc.Expression, read: ReadField, op: str, literals: list[pa.
 
 
 def _narrow(literal: pa.Scalar, old: pa.DataType) -> pa.Scalar | None:
-    """The literal in the file's type; None where that type has no equal value."""
+    """The literal in the file's type; None if that type has no equal value."""
     if classify(literal.type, old) is Loss.IMPOSSIBLE:
-        # A timestamp has no cast to the date that it came from unless it is one.
+        # There is no cast back, as from a timestamp to the date from which it was widened.
         return None
     narrow = cast_scalar(literal, old, "null", "literal")
     back = cast_scalar(narrow, literal.type, "null", "literal")

@@ -1,9 +1,9 @@
-"""The history of one table's schema: every version with its id, and which one held at any commit.
+"""The history of one table's schema: all versions by id, and the one that was current at any instant.
 
 Sources: Hudi's schema history, FLIP-226.
 
-A version is written before its transaction is decided, so the history asks for each transaction's outcome: what failed
-is invisible at once and removed later; its field ids are never given out again.
+A version is written before its transaction is decided, so the history queries each transaction's outcome: a version of
+a failed one is invisible immediately and removed later, and its field ids are never reused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from twophase.schema.apply import apply_changes
 from twophase.schema.changes import Change
 from twophase.schema.errors import SchemaConflictError, SchemaHistoryError
 from twophase.schema.history_store import Fate, HistoryStore, Record, always_committed
-from twophase.schema.merge import ReadPlan, plan_read
+from twophase.schema.merge import plan_read
 from twophase.schema.promotion import EXACT, PromotionPolicy, promotion_policy
+from twophase.schema.read_plan import ReadPlan
 from twophase.schema.schema import Schema
 
-#: Seconds after which the traces of a writer whose fate nobody knows count as those of a dead one.
+#: Seconds after which files of a writer with an unknown outcome are treated as those of a crashed one.
 _SURELY_DEAD = 86400.0
 
 
@@ -47,7 +48,7 @@ class SchemaHistory:
         Parameters
         ----------
         transaction_id : str, optional
-            A transaction that is not decided yet: it sees what it recorded itself.
+            An undecided transaction, which sees its own versions.
         """
         return self._seen(self._store.read(), transaction_id)
 
@@ -64,18 +65,18 @@ class SchemaHistory:
         return Fate.COMMITTED if not record.transaction_id else self._fate(record.transaction_id)
 
     def latest(self, transaction_id: str | None = None) -> Schema | None:
-        """The current schema, as a transaction sees it (see :meth:`versions`); None for a table without history.
+        """The current schema, as visible to a transaction (see :meth:`versions`); None for a table without history.
 
         Parameters
         ----------
         transaction_id : str, optional
-            Also what this one has entered and not yet published.
+            An undecided transaction, which sees its own versions.
         """
         versions = self.versions(transaction_id)
         return versions[-1].schema if versions else None
 
     def version(self, schema_id: int) -> Schema:
-        """The schema of a version, as a data file names it.
+        """The schema of the version that a data file names.
 
         Parameters
         ----------
@@ -90,12 +91,12 @@ class SchemaHistory:
         return _version(self.versions(), schema_id)
 
     def at(self, instant: int) -> Schema:
-        """The schema that held at an instant: that of the version, or of the nearest earlier one.
+        """The schema that was current at an instant: that of the latest version up to it.
 
         Parameters
         ----------
         instant : int
-            On the clock by which the versions were entered.
+            An instant on the clock with which the versions were recorded.
 
         Raises
         ------
@@ -114,9 +115,9 @@ class SchemaHistory:
     def read_plan(
         self, file_schema_id: int, query: Schema | None = None, *, transaction_id: str | None = None, **options: Any
     ) -> ReadPlan:
-        """How a file is read that names the version it was written with.
+        """Plan the read of a file that names the version with which it was written.
 
-        A value that one of the later types cannot hold becomes what the version with that type says
+        A value that does not fit a later type is handled as recorded with the version of that type
         (:attr:`Record.on_cast_failure`).
 
         Parameters
@@ -127,7 +128,7 @@ class SchemaHistory:
         transaction_id : str, optional
             As in :meth:`versions`.
         **options
-            As in :func:`twophase.schema.plan_read`; ``on_cast_failure`` there overrules the versions.
+            As in :func:`twophase.schema.plan_read`; ``on_cast_failure`` overrides that of the versions.
 
         Raises
         ------
@@ -156,31 +157,31 @@ class SchemaHistory:
     ) -> Schema:
         """Apply changes to the current schema and record the new version.
 
-        A table without history gets one first, from its current schema. A transaction may evolve its table several
-        times, each time from what it got the last time, and may repeat a call whose reply was lost.
+        If the table has no history, its current schema is recorded first. A transaction may evolve its table several
+        times, each time from the previous result, and may repeat a call whose reply was lost.
 
         Parameters
         ----------
         current : Schema
-            What the transaction believes the table's schema to be.
+            The current schema of the table, as seen by the transaction.
         changes : Change or iterable of Change
         transaction_id : str
         instant : int
-            Not before the latest version's.
+            Not earlier than that of the latest version.
         promotion : str or PromotionPolicy
-            Its ``on_cast_failure`` is kept with the version.
+            The policy; its ``on_cast_failure`` is recorded with the version.
 
         Returns
         -------
         Schema
-            The new version; ``current`` itself where the changes have no effect, and then nothing is recorded.
+            The new version; ``current`` itself if the changes have no effect, and then nothing is recorded.
 
         Raises
         ------
         SchemaConflictError
-            The current schema is not the one given, or another transaction records a version at this moment.
+            The current schema is not the given one, or another transaction is recording a version.
         SchemaError
-            The changes do not apply; nothing is recorded.
+            The changes cannot be applied; nothing is recorded.
         """
         policy = promotion_policy(promotion)
         listed = [changes] if isinstance(changes, Change) else list(changes)
@@ -201,12 +202,12 @@ class SchemaHistory:
         based_on: Schema | None,
         on_cast_failure: str = "error",
     ) -> Schema:
-        """Record a version that was made elsewhere (a merged one, the first of a new table).
+        """Record a version that was created elsewhere (a merged one, or the first of a new table).
 
         Parameters
         ----------
         schema : Schema
-            Its number is given by the history.
+            The schema; the history assigns its number.
         transaction_id : str
         instant : int
         based_on : Schema or None
@@ -217,12 +218,12 @@ class SchemaHistory:
         Returns
         -------
         Schema
-            The new version; the latest one where it is the same.
+            The new version; the latest one if it is the same.
 
         Raises
         ------
         SchemaConflictError
-            The current schema is another one.
+            The current schema is not ``based_on``.
         SchemaHistoryError
             A new field has an id that a failed transaction used.
         """
@@ -244,10 +245,10 @@ class SchemaHistory:
         on_cast_failure: str,
         make: Callable[[Schema | None, int], Schema],
     ) -> Schema:
-        """Make a version on one reading of the history.
+        """Add a version, based on one read of the history.
 
-        The base, the highest id and the number of the new version must come from that reading: the insert under that
-        number then fails for whoever was overtaken in between.
+        The base, the highest id and the number of the new version must come from the same read, so that the insert
+        under that number fails if another writer was faster.
         """
         records = self._store.read()
         self._refuse_pending(records, transaction_id)
@@ -277,12 +278,12 @@ class SchemaHistory:
         transaction_id: str,
         make: Callable[[Schema | None, int], Schema],
     ) -> Schema:
-        """The version that this very call recorded before, when its reply was lost.
+        """The version that an earlier try of the same call recorded, when its reply was lost.
 
         Raises
         ------
         SchemaConflictError
-            It did not: the table's schema is not the one that the caller saw.
+            There was none: the table's schema is not the one that the caller saw.
         """
         last = seen[-1]
         before = seen[-2].schema if len(seen) > 1 else None
@@ -293,15 +294,15 @@ class SchemaHistory:
         raise _moved(last.schema, current, transaction_id)
 
     def _baseline(self, current: Schema, records: Sequence[Record]) -> Record:
-        """The first version of a table that had no history."""
+        """Record the first version of a table without history."""
         for record in records:
             if record.number == current.schema_id:
-                # Nothing is visible and nobody is at work, so this is the residue of a failed transaction.
+                # No version is visible and no transaction is pending, so this is a leftover of a failed transaction.
                 self._store.delete(record)
         baseline = Record(current.schema_id, "", 0, current, _floor(records, current))
         if self._store.insert(baseline):
             return baseline
-        # Another writer was first. That is harmless where it saw the same schema.
+        # Another writer was first. That is harmless if it saw the same schema.
         present = next((record for record in self._store.read() if record.number == baseline.number), None)
         if present is None or not _same(present.schema, current):
             raise _moved(None if present is None else present.schema, current, "")
@@ -326,24 +327,24 @@ class SchemaHistory:
 
     # -- cleaning ----------------------------------------------------------------------------------------------------
 
-    def residue(self) -> list[Record]:
-        """What failed transactions left: entries with a schema that nobody sees."""
+    def leftovers(self) -> list[Record]:
+        """Leftovers of failed transactions: entries with a schema that is not visible."""
         return [r for r in self._store.read() if r.schema is not None and self._fate_of(r) is Fate.FAILED]
 
     def clean(self) -> int:
-        """Remove the residue of failed transactions. Safe beside writers and other cleaners.
+        """Remove the leftovers of failed transactions. Safe while writers and other cleaners are running.
 
         Returns
         -------
         int
-            How many versions were removed.
+            Number of removed versions.
 
         Notes
         -----
-        The number of a removed version stays taken until a later version is visible: were it free at once, a slow
-        second cleaner could remove a new version of the same number.
+        The number of a removed version stays taken until a later version is visible: if it was free immediately, a
+        slow second cleaner could remove a new version with the same number.
         """
-        left = self.residue()
+        left = self.leftovers()
         for record in left:
             self._store.replace(replace(record, schema=None))
         records = self._store.read()
@@ -372,7 +373,7 @@ def _same(one: Schema | None, other: Schema | None) -> bool:
 
 
 def _floor(records: Iterable[Record], base: Schema | None) -> int:
-    """The highest field id that was ever used, by failed transactions too."""
+    """The highest field id that was ever used, including by failed transactions."""
     own = -1 if base is None else base.highest_field_id
     return max([own, *(record.highest_field_id for record in records)])
 
@@ -412,7 +413,7 @@ def _taken(record: Record) -> SchemaConflictError:
 
 
 def _superseded(record: Record, newest: Record) -> bool:
-    """Whether a later version keeps both the number and the ids of a removed one from coming back."""
+    """Return True if a later version prevents the reuse of both the number and the ids of a removed one."""
     return record.number < newest.number and record.highest_field_id <= newest.highest_field_id
 
 

@@ -1,4 +1,4 @@
-"""A schema history in a directory: one file ``schema-N`` a version, as Flink Table Store (Paimon) lays it out."""
+"""A schema history in a directory: one file ``schema-N`` per version, as in Flink Table Store (Paimon)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from twophase.failpoints import declare, step
+from twophase.failpoints import Failpoint, step
 from twophase.schema.history_store import HistoryStore, Record
 
-declare("schema.history.write", "schema.history.link")
+WRITE = Failpoint("schema.history.write")
+LINK = Failpoint("schema.history.link")
 
 _FILE = re.compile(r"schema-(\d+)")
 
 
 class DirectoryHistoryStore(HistoryStore):
-    """Entries as files of a local or mounted POSIX file system.
+    """A store of entries as files in a local or mounted POSIX file system.
 
-    An entry is written beside its place and linked into it, which fails where the number is taken: of two writers one
-    wins, and nobody sees half a file. What is not linked yet bears its transaction in its name, so that a cleaner can
-    tell a dead writer's file from one at work.
+    An entry is written to a temporary file and then hard-linked to its final name, which fails if the number is taken:
+    one of two concurrent writers wins, and no reader sees a partial file. The name of a temporary file contains its
+    transaction, so that a cleaner can distinguish a dead writer's file from one in use.
 
     Parameters
     ----------
     table_directory : str or Path
-        The table's directory; the files lie in ``schema`` below it.
+        The table's directory; the files are in its subdirectory ``schema``.
     """
 
     def __init__(self, table_directory: str | Path) -> None:
@@ -43,7 +44,7 @@ class DirectoryHistoryStore(HistoryStore):
             try:
                 records.append(Record.from_json(path.read_bytes()))
             except FileNotFoundError:
-                # A cleaner removed it between the listing and now: it is not part of the history any more.
+                # A cleaner removed it after the listing: it is no longer part of the history.
                 continue
         return sorted(records, key=lambda record: record.number)
 
@@ -53,7 +54,7 @@ class DirectoryHistoryStore(HistoryStore):
             return False
         staged = self._stage(record)
         try:
-            with step("schema.history.link"):
+            with step(LINK):
                 os.link(staged, target)
         except FileExistsError:
             return False
@@ -63,7 +64,7 @@ class DirectoryHistoryStore(HistoryStore):
         return True
 
     def replace(self, record: Record) -> None:
-        # The number belongs to this transaction until the entry is deleted, so nothing else can stand there.
+        # The number belongs to this transaction until the entry is deleted, so no other entry can have it.
         if self._owns(record):
             os.replace(self._stage(record), self._path(record))
             _sync(self.directory)
@@ -80,7 +81,7 @@ class DirectoryHistoryStore(HistoryStore):
                 if (transaction_id and failed(transaction_id)) or path.stat().st_mtime < older_than:
                     path.unlink()
             except FileNotFoundError:
-                # Its writer has linked it, or another cleaner was here.
+                # Its writer has linked it, or another cleaner has removed it.
                 continue
 
     def _owns(self, record: Record) -> bool:
@@ -95,11 +96,11 @@ class DirectoryHistoryStore(HistoryStore):
 
     def _stage(self, record: Record) -> Path:
         _make_directory(self.directory)
-        # Dots part the name; a transaction too long for a file's name is told by the file's age alone.
+        # Dots separate the parts of the name. If the transaction id is too long, only the file's age marks a leftover.
         owner = quote(record.transaction_id, safe="").replace(".", "%2E")
         name = f".schema-{record.number}.{owner if len(owner) < 150 else ''}.{uuid.uuid4().hex}"
         staged = self.directory / name
-        with step("schema.history.write"), open(staged, "xb") as file:
+        with step(WRITE), open(staged, "xb") as file:
             file.write(record.to_json().encode())
             file.flush()
             os.fsync(file.fileno())
@@ -107,7 +108,7 @@ class DirectoryHistoryStore(HistoryStore):
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory and those above it, so that they are still there after a loss of power."""
+    """Create a directory and its parents durably, so that they survive a power loss."""
     if directory.is_dir():
         return
     _make_directory(directory.parent)

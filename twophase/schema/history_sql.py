@@ -1,4 +1,4 @@
-"""A schema history in a SQL database, one row for each version."""
+"""A schema history in a SQL database, with one row per version."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from twophase.schema.history_store import HistoryStore, Record
 
 _TABLES = MetaData()
 
-#: Text of any length; MySQL's own ``TEXT`` ends at 64 KB, which a schema of some hundred columns needs.
+#: Text of any length; MySQL's ``TEXT`` is limited to 64 KB, which a schema of some hundred columns exceeds.
 _LONG = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 
 #: The table that holds the histories of all tables of a catalog.
 HISTORY_TABLE = Table(
     "twophase_schema_history",
     _TABLES,
-    # A hash of the name: names may be longer than a store allows in a key, and differ in what it takes for equal.
+    # A hash of the name: names may be too long for a key, and databases compare them differently.
     Column("table_key", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("table_name", _LONG, nullable=False),
@@ -48,25 +48,25 @@ HISTORY_TABLE = Table(
     mariadb_charset="utf8mb4",
 )
 
-#: Codes of errors that say: of two transactions at once this one lost (deadlock, serialization, a lock not given).
+#: Error codes of a transaction that lost against a concurrent one (deadlock, serialization failure, lock timeout).
 _LOST = frozenset((1205, 1213, "40001", "40P01", "55P03"))
 
 
 class SqlHistoryStore(HistoryStore):
-    """Entries as rows; the primary key decides between two writers.
+    """A store of entries as rows; the primary key decides between concurrent writers.
 
     Parameters
     ----------
     bind : sqlalchemy.Engine or sqlalchemy.Connection
-        With an engine each call is a transaction of its own. With a connection the calls are part of the caller's
-        transaction, so that a version appears together with what it belongs to.
+        With an engine, each call is its own transaction. With a connection, the calls are part of the caller's
+        transaction, so that a version becomes visible together with the caller's other changes.
     table_name : str
-        The table whose history it is.
+        The table to which the history belongs.
 
     Notes
     -----
-    The rows' own table is made by :meth:`create`, and by the first use with an engine; never on a caller's connection,
-    whose transaction a ``CREATE TABLE`` would commit (MySQL) or tie to it.
+    The table of the rows is created by :meth:`create`, or at the first use with an engine; never on a caller's
+    connection, as ``CREATE TABLE`` would commit its transaction (MySQL) or become part of it.
     """
 
     def __init__(self, bind: Engine | Connection, table_name: str) -> None:
@@ -77,7 +77,7 @@ class SqlHistoryStore(HistoryStore):
 
     @staticmethod
     def create(engine: Engine) -> None:
-        """Make the table that all histories of the database lie in, where it is missing; safe when many do so at once.
+        """Create the table for all histories of the database, if it does not exist; safe to call concurrently.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class SqlHistoryStore(HistoryStore):
         try:
             _TABLES.create_all(engine)
         except DatabaseError:
-            # Another process made it meanwhile: each database says so with another error.
+            # Another process has created it concurrently; each database raises another error for it.
             if not _exists(engine):
                 raise
 
@@ -125,14 +125,14 @@ class SqlHistoryStore(HistoryStore):
         return True
 
     def _insert_within(self, connection: Connection, record: Record, values: dict[str, Any]) -> bool:
-        # No savepoint: Python's SQLite driver lets its release commit the caller's transaction.
+        # No savepoint: with Python's SQLite driver its release would commit the caller's transaction.
         taken = select(HISTORY_TABLE.c.number).where(self._mine(), HISTORY_TABLE.c.number == record.number)
         if connection.execute(taken).first() is not None:
             return False
         try:
             connection.execute(insert(HISTORY_TABLE).values(values))
         except (IntegrityError, OperationalError) as error:
-            # The caller's transaction may be unusable now; it has lost against one that committed meanwhile.
+            # The caller's transaction may be unusable now; it has lost against a concurrent one.
             if isinstance(error, IntegrityError) or _lost(error):
                 raise self._overtaken(record) from error
             raise

@@ -1,4 +1,4 @@
-"""The entries of a table's schema history, and the interface of the places where they lie."""
+"""The entries of a table's schema history, and the interface of their stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from twophase.schema.schema import Schema
 
 
 class Fate(Enum):
-    """What became of the transaction that wrote a version."""
+    """The outcome of the transaction that wrote a version."""
 
     COMMITTED = "committed"
-    #: Rolled back, or never heard of again: the version is residue.
+    #: Rolled back, or abandoned: the version is a leftover.
     FAILED = "failed"
     #: Not decided yet.
     PENDING = "pending"
@@ -31,17 +31,17 @@ class Record:
     Parameters
     ----------
     number : int
-        The version's schema id; no two entries have the same.
+        The version's schema id, which is unique.
     transaction_id : str
-        Who wrote it; empty for the baseline of a table that had no history.
+        The transaction that wrote it; empty for the baseline of a table that had no history.
     instant : int
-        When, on the catalog's own rising scale (milliseconds, sequence numbers).
+        Its instant on the catalog's own increasing scale (milliseconds, sequence numbers).
     schema : Schema or None
-        None: the residue of a failed transaction was removed; the entry keeps only its ids from being used again.
+        None: the version of a failed transaction was removed; the entry only prevents the reuse of its ids.
     highest_field_id : int
     on_cast_failure : str
-        What a value of an older file becomes that a type of this version cannot hold: ``error`` or ``null``. The
-        transaction that changed the type chose it, and readers must not have to know.
+        Handling of values in older files that do not fit a type of this version: ``error`` or ``null``. It was chosen
+        by the transaction that changed the type, so that readers need not know it.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Record:
     on_cast_failure: str = "error"
 
     def to_json(self) -> str:
-        """The entry as a document."""
+        """Return the entry as a JSON document."""
         document = {
             "format": FORMAT,
             "number": self.number,
@@ -66,12 +66,12 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
-        """The entry of a document.
+        """Read an entry from a document.
 
         Parameters
         ----------
         text : str or bytes
-            What ``to_json`` gave.
+            Result of ``to_json``.
 
         Raises
         ------
@@ -97,15 +97,15 @@ class Record:
 
 
 class HistoryStore(ABC):
-    """Where the entries of one table lie. Three calls, each atomic; :class:`SchemaHistory` has the rules."""
+    """A store for the entries of one table. Each call is atomic; :class:`SchemaHistory` has the rules."""
 
     @abstractmethod
     def read(self) -> list[Record]:
-        """All entries, in the order of their numbers."""
+        """Return all entries, ordered by number."""
 
     @abstractmethod
     def insert(self, record: Record) -> bool:
-        """Add an entry; False, and nothing happens, where its number is taken. Durable once it returns.
+        """Add an entry; return False, without any effect, if its number is taken. Durable once it returns.
 
         Parameters
         ----------
@@ -115,36 +115,36 @@ class HistoryStore(ABC):
 
     @abstractmethod
     def replace(self, record: Record) -> None:
-        """Put an entry in the place of the one with its number and transaction; nothing happens if there is none.
+        """Replace the entry with the same number and transaction; nothing happens if there is none.
 
         Parameters
         ----------
         record : Record
-            What it becomes; ``number`` and ``transaction_id`` tell which.
+            The new entry; ``number`` and ``transaction_id`` identify the old one.
         """
 
     @abstractmethod
     def delete(self, record: Record) -> None:
-        """Remove the entry of that number and transaction; nothing happens if there is none.
+        """Remove the entry with the same number and transaction; nothing happens if there is none.
 
         Parameters
         ----------
         record : Record
-            Its ``number`` and ``transaction_id`` name the entry.
+            Its ``number`` and ``transaction_id`` identify the entry.
         """
 
     def remove_unfinished(self, failed: Callable[[str], bool], older_than: float) -> None:
-        """Remove what a writer left that was killed inside :meth:`insert`; a store with transactions has nothing.
+        """Remove leftovers of a writer that crashed in :meth:`insert`; a transactional store has none.
 
         Parameters
         ----------
         failed : callable
-            Transaction id -> whether it failed: then it is not at work any more, however young its traces are.
+            Transaction id -> whether it has failed; then its files are leftovers, however recent.
         older_than : float
-            Seconds since the epoch; where no transaction is known to have failed, younger traces may be of one at work.
+            Seconds since the epoch; unless the transaction is known to have failed, newer files may be in use.
         """
 
 
 def always_committed(_transaction_id: str) -> Fate:
-    """For stores whose entries are written in the very transaction that they belong to."""
+    """Outcome function for stores whose entries are written in the transaction to which they belong."""
     return Fate.COMMITTED

@@ -1,4 +1,4 @@
-"""Leaf types: which PyArrow types a field may have, their text form, and the family that decides about casts."""
+"""Leaf types: the supported PyArrow types, their text form, and their family, which determines casts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")
 
 _WAYS = ("a plain type of PyArrow, decimals of up to 76 digits",)
 
-#: Metadata key for Spark's own name of a type that PyArrow holds under a wider one (``varchar(10)`` as string).
+#: Metadata key for Spark's name of a type that is a wider one in PyArrow (``varchar(10)`` is a string).
 SPARK_TYPE = "SPARK:type"
 
-#: Names of the families, as error messages and the documentation use them.
+#: Names of the families in error messages and the documentation.
 FAMILIES = (
     *("null", "boolean", "byte", "short", "int", "long", "float", "double", "decimal"),
     *("string", "binary", "date", "timestamp", "timestamp_ntz", "time"),
@@ -58,12 +58,12 @@ _FAMILY: dict[str, str] = {
 
 
 def parse_leaf(text: str, path: str | None = None) -> pa.DataType:
-    """The type of a text that :func:`format_leaf` wrote.
+    """Parse a type from the text form of :func:`format_leaf`.
 
     Raises
     ------
     UnsupportedTypeError
-        The text names no type that a field may have.
+        The text is not a type that a field may have.
     """
     if (plain := _PLAIN.get(text)) is not None:
         return plain
@@ -92,7 +92,7 @@ def _canonical_text(data_type: pa.DataType) -> str:
 
 
 def format_leaf(data_type: pa.DataType) -> str:
-    """The text form of a leaf type: PyArrow's own.
+    """The text form of a leaf type, which is PyArrow's own.
 
     Raises
     ------
@@ -112,17 +112,17 @@ def _family_of(text: str) -> str | None:
 
 
 def family(data_type: pa.DataType) -> str | None:
-    """The family of a leaf type, one of :data:`FAMILIES`; None for types that only round-trip."""
+    """The family of a leaf type, one of :data:`FAMILIES`; None for types that are only stored and cannot be cast."""
     return _family_of(str(data_type))
 
 
 def is_nested(data_type: pa.DataType) -> bool:
-    """Whether a type has fields of its own."""
+    """Return True if a type has child fields."""
     return bool(pa.types.is_nested(data_type))
 
 
 def type_name(data_type: pa.DataType) -> str:
-    """How an error message calls a type: the family where there is one, else PyArrow's text."""
+    """The name of a type in error messages: its family, or PyArrow's text if it has none."""
     if pa.types.is_struct(data_type):
         return "struct"
     if pa.types.is_map(data_type):

@@ -1,4 +1,4 @@
-"""Names of fields, and the paths that lead to them."""
+"""Field names and paths."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 from twophase.schema.errors import SchemaError
 
-#: How a change names its field: a dotted text, the names one a level, or a field id. A sequence may begin with an id.
+#: A reference to a field: dotted text, one name per level, or a field id. A sequence may begin with an id.
 FieldPath = str | Sequence[str | int] | int
 
 _WAYS = ("names with dots between, in backticks where a name holds dots or backticks", "a tuple of names", "an id")
 
 
 def fold(name: str) -> str:
-    """The form in which two names are one for Spark: case is ignored character by character."""
+    """Case-fold a name as Spark does, character by character."""
     if name.isascii():
         return name.lower()
     return "".join(_fold_character(character) for character in name)
 
 
 def _fold_character(character: str) -> str:
-    # A character that changes its length with its case (such as the German sharp s) stays as it is in Java.
+    # As in Java, a character whose case mapping changes its length (such as the German sharp s) is left as it is.
     upper = character.upper()
     lower = (upper if len(upper) == 1 else character).lower()
     return lower if len(lower) == 1 else character
 
 
 def format_path(parts: Sequence[str | int]) -> str:
-    """A path as text that :func:`split_path` reads back: parts with dots or backticks are quoted."""
+    """Format a path so that :func:`split_path` can parse it; parts with dots or backticks are quoted."""
     return ".".join(_format_part(part) for part in parts)
 
 
@@ -38,17 +38,17 @@ def _format_part(part: str | int) -> str:
 
 
 def quote(name: str) -> str:
-    """A name in backticks, as Spark SQL wants it."""
+    """Quote a name in backticks, as in Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def split_path(text: str) -> tuple[list[str], bool]:
-    """The parts of a dotted path, and whether backticks say that the split is meant exactly.
+    """Split a dotted path; the flag is True if it has backticks, so that only this split is meant.
 
     Raises
     ------
     SchemaError
-        An empty part or a backtick that is not closed.
+        There is an empty part or an unclosed backtick.
     """
     if "`" not in text:
         parts, exact = text.split("."), False

@@ -1,7 +1,7 @@
-"""Partition evolution (FLIP-226): partitioning by other fields from now on, while older files stay where they are.
+"""Partition evolution (FLIP-226): new files are partitioned by other fields, while existing files are not moved.
 
-A file keeps the values of its own version's partition fields in its directory's name. Read under a later version, such
-a value is a constant of the file; a partition field that came later is read from the file like any other.
+The values of the partition fields of a file's own version are in its directory names. Under a later version such a
+value is a constant of the file, and partition fields that were added later are read from the file as usual.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from twophase.schema.cast_arrow import cast_array
 from twophase.schema.errors import CastError, KeyFieldError, SchemaError
 from twophase.schema.filters import Filters, file_filter
 from twophase.schema.leaf import family
-from twophase.schema.merge import ReadPlan, plan_read
+from twophase.schema.merge import plan_read
 from twophase.schema.names import FieldPath
 from twophase.schema.paths import path_text
+from twophase.schema.read_plan import ReadPlan
 from twophase.schema.schema import Field, Schema
 
-#: How Hive and Spark name the directory of NULL.
+#: Directory name of NULL in Hive and Spark.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_values(
     written_with: Schema, directory: Mapping[FieldPath, str | None], *, time_zone: str | None = None
 ) -> dict[int, Any]:
-    """Values of a file's partition fields by field id, from the names of its directories.
+    """Parse the values of a file's partition fields, by field id, from its directory names.
 
     Parameters
     ----------
     written_with : Schema
-        The version that the file was written with.
+        The version with which the file was written.
     directory : mapping of path to str or None
         ``{"day": "2024-01-01"}`` for ``day=2024-01-01``, unescaped; a nested field by its path (``"event.day"``).
     time_zone : str, optional
-        The zone of the session that wrote the file (``Europe/Berlin``): a directory of a timestamp bears the local
-        time and no zone. Needed where a partition field is a timestamp with a zone.
+        Time zone of the session that wrote the file (``Europe/Berlin``), as a directory name has the local time without
+        a zone. Required if a partition field is a timestamp with a time zone.
 
     Raises
     ------
     KeyFieldError
-        The directories do not name just the version's partition fields.
+        The directories do not match the version's partition fields.
     UnknownFieldError, AmbiguousPathError
-        A directory's name is no field's path, or that of several.
+        A directory name is not the path of a field, or matches several.
     CastError
-        A text is no value of the field's type, or a local time without ``time_zone``.
+        A text is not a value of the field's type, or is a local time and ``time_zone`` is missing.
     """
     values: dict[int, str | None] = {}
     for path, text in directory.items():
@@ -126,14 +127,14 @@ def plan_partitioned_read(
     through: Sequence[Schema] = (),
     on_cast_failure: str | Sequence[str] = "error",
 ) -> ReadPlan:
-    """Plan how a file of a partitioned table is read under another version of the schema.
+    """Plan how to read a file of a partitioned table with another version of the schema.
 
     Parameters
     ----------
     written_with, query : Schema
     directory : mapping of path to str or None
     time_zone : str, optional
-        As :func:`partition_values` takes them.
+        As in :func:`partition_values`.
     through : sequence of Schema, optional
     on_cast_failure : str or sequence of str
         As in :func:`twophase.schema.plan_read`.
@@ -147,15 +148,15 @@ def plan_partitioned_read(
 
 
 def may_skip(plan: ReadPlan, filters: Filters) -> bool:
-    """Whether a file holds no row that passes a filter, told without opening it.
+    """Return True if no row of a file can pass a filter, without opening the file.
 
-    Only what the file's own version was partitioned by, and fields that came later, can tell: a partition field of a
-    later version says nothing about an older file.
+    Only partition fields of the file's own version, and fields that were added later, can decide this; a partition
+    field of a later version does not help with an older file.
 
     Parameters
     ----------
     plan : ReadPlan
-        How the file is read for the query.
+        The read plan of the file.
     filters : Filters
         One conjunction of ``(path, op, value)`` or several, of which one must hold; paths are the query's.
     """

@@ -1,4 +1,4 @@
-"""How a path finds its field, on a finished schema and on one under change alike."""
+"""Resolution of paths, in an immutable schema and in one that is being changed."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ T = TypeVar("T", bound=Named)
 
 
 def path_text(path: FieldPath) -> str:
-    """A path as an error message shows it."""
+    """A path as text for error messages."""
     if isinstance(path, str):
         return path
     return f"#{path}" if isinstance(path, int) else format_path(path)
 
 
 def walk(parent: T | None, path: str | Sequence[str | int], named: Callable[[T | None, str], Sequence[T]]) -> T | None:
-    """The one field at a path below a parent (None: the table), or None.
+    """Find the field at a path below a parent (None: the table); None if there is none.
 
     Parameters
     ----------
     parent : field or None
     path : str or sequence of str
     named : callable
-        Parent, name -> the fields of that name below it; those in another case only where none has the very name.
+        Parent, name -> its children with that name; those in another case only if there is no exact match.
 
     Raises
     ------
     AmbiguousPathError
-        Several fields fit.
+        Several fields match.
     """
     if isinstance(path, str):
         parts, exact = split_path(path)
@@ -69,7 +69,7 @@ def _matches(parent: T | None, parts: list[str], exact: bool, named: Callable[[T
 
 
 def unknown_field(path: FieldPath, known: Iterable[Sequence[str]]) -> UnknownFieldError:
-    """The error for a path that leads nowhere; it names the nearest ones."""
+    """The error for an unknown path, with the nearest ones as suggestions."""
     text = path_text(path)
     some = [format_path(parts) for parts in islice(known, 2000)]
     near = difflib.get_close_matches(text, some, n=3, cutoff=0.5)
@@ -89,13 +89,13 @@ class Typed(Named, Protocol):
 
 
 def check_siblings(siblings: Sequence[Typed], parent: Callable[[], Sequence[str]]) -> None:
-    """Refuse two siblings whose names Spark cannot tell apart, and an empty name.
+    """Refuse siblings whose names Spark cannot distinguish, and an empty name.
 
     Parameters
     ----------
     siblings : sequence of fields
     parent : callable
-        Gives the path of the struct, for the error.
+        Returns the path of the struct, for the error.
 
     Raises
     ------

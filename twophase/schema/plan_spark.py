@@ -1,21 +1,21 @@
-"""A read plan as Spark SQL expressions. Text only: it works on a classic session and on Spark Connect alike.
+"""Read plans as Spark SQL expressions: text only, for classic sessions and Spark Connect.
 
-Casts do not depend on the session: neither ``spark.sql.ansi.enabled`` nor the session's time zone changes a result.
+Casts do not depend on the session: neither ``spark.sql.ansi.enabled`` nor the session's time zone affects a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import pyarrow as pa
 
 from twophase.schema.errors import UnsupportedTypeError
 from twophase.schema.leaf import family, type_name
-from twophase.schema.merge import ReadField, ReadPlan
 from twophase.schema.names import quote
 from twophase.schema.promotion import Loss, classify
-from twophase.schema.schema import Field, Kind
+from twophase.schema.read_field import ReadField
+from twophase.schema.schema import Field, Kind, Schema
 
 _SQL_TYPES = {
     "null": "VOID",
@@ -67,15 +67,15 @@ def sql_leaf(leaf: pa.DataType, path: str) -> str:
     return _SQL_TYPES[kind]
 
 
-def expressions(plan: ReadPlan) -> list[str]:
-    """One expression for each field of the query; see :meth:`ReadPlan.spark_expressions`."""
-    writer = _Writer(plan)
-    return [f"{writer.top(read)} AS {quote(read.field.name)}" for read in plan.fields]
+def expressions(query: Schema, fields: Sequence[ReadField]) -> list[str]:
+    """Return one expression per field of the query; see :meth:`ReadPlan.spark_expressions`."""
+    writer = _Writer(query)
+    return [f"{writer.top(read)} AS {quote(read.field.name)}" for read in fields]
 
 
 class _Writer:
-    def __init__(self, plan: ReadPlan) -> None:
-        self.plan = plan
+    def __init__(self, query: Schema) -> None:
+        self.query = query
         self.numbers = count()
 
     def top(self, read: ReadField) -> str:
@@ -85,7 +85,7 @@ class _Writer:
         value = self.unchecked(read, source)
         if read.field.nullable or not self.may_be_null(read):
             return value
-        failure = string_literal(f"{self.plan.path_of(read)} is NOT NULL, and a row holds NULL there.")
+        failure = string_literal(f"{self.query.name_of(read.field.id)} is NOT NULL, and a row holds NULL there.")
         return f"COALESCE({value}, RAISE_ERROR({failure}))"
 
     def may_be_null(self, read: ReadField) -> bool:
@@ -112,7 +112,7 @@ class _Writer:
 
     def leaf(self, read: ReadField, source: str) -> str:
         for old, new, mode in read.steps:
-            source = self.cast(source, old, new, mode, self.plan.path_of(read))
+            source = self.cast(source, old, new, mode, self.query.name_of(read.field.id))
         return source
 
     def cast(self, source: str, old: pa.DataType, new: pa.DataType, mode: str, path: str) -> str:
@@ -148,11 +148,11 @@ def _total_cast(source: str, old: pa.DataType, new: pa.DataType, path: str) -> s
     if family(new) != "string":
         return f"CAST({source} AS {target})"
     if family(old) == "timestamp":
-        # As text in UTC: Spark's own cast takes the session's time zone.
+        # As text in UTC: Spark's own cast uses the session's time zone.
         seconds = f"CAST(UNIX_MICROS({source}) AS DECIMAL(20, 0)) / 1000000"
         epoch = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
         return f"CAST({epoch} + MAKE_DT_INTERVAL(0, 0, 0, {seconds}) AS STRING)"
-    # Not CAST: outside ANSI mode it writes small decimals with an exponent.
+    # Not CAST, which writes small decimals with an exponent unless in ANSI mode.
     return f"TRY_CAST({source} AS {target})"
 
 
@@ -161,14 +161,14 @@ def _try_cast(source: str, old: pa.DataType, new: pa.DataType, path: str) -> str
     if family(old) == "binary":
         return f"IF(IS_VALID_UTF8(CAST({source} AS STRING)), CAST({source} AS STRING), NULL)"
     if family(old) == "decimal" and family(new) != "decimal":
-        # By way of the text: Spark's own cast of more than 18 digits goes through a double.
+        # Through text: Spark's own cast of more than 18 digits goes through a double.
         whole = f"IF({source} < 0, CEIL({source}), FLOOR({source}))"
         return f"TRY_CAST(TRY_CAST({whole} AS STRING) AS {target})"
     return f"TRY_CAST({source} AS {target})"
 
 
 def string_literal(text: str) -> str:
-    """Text as a Spark SQL literal that no escape mode reads differently."""
+    """Text as a Spark SQL literal that is independent of the escape mode."""
     if text.isprintable() and text.isascii() and "'" not in text and "\\" not in text:
         return f"'{text}'"
     return f"DECODE(X'{text.encode().hex()}', 'UTF-8')"

@@ -1,4 +1,4 @@
-"""Which type may become which: one table of casts, and the named policies that allow a part of it.
+"""Type promotion: a table of casts, and named policies that each allow a part of it.
 
 Sources: Iceberg's table of type promotion (``exact``), Flink's implicit casts as FLIP-226 uses them (``implicit``,
 ``explicit``), Hudi's matrix of type changes (``hudi``).
@@ -18,15 +18,15 @@ from twophase.schema.leaf import FAMILIES, family, type_name
 
 
 class Loss(IntEnum):
-    """What a cast may do to a value, from nothing to everything."""
+    """The possible loss of a cast, in ascending order."""
 
     #: The same type.
     SAME = 0
-    #: Exact, and every engine reads the old files as the new type by itself.
+    #: Exact, and all engines can read old files as the new type without a cast.
     EXACT = 1
     #: Exact, but readers must cast.
     WIDE = 2
-    #: Never fails, may round or reshape.
+    #: Never fails, but may round or change the form.
     ROUNDS = 3
     #: May fail on a value.
     MAY_FAIL = 4
@@ -43,7 +43,7 @@ _FROM_STRING = frozenset(("boolean", *_INTEGERS, *_FLOATS, "decimal", "date"))
 
 @lru_cache(maxsize=65536)
 def classify(old: pa.DataType, new: pa.DataType) -> Loss:
-    """What reading values of the old type as the new one may do to them."""
+    """Classify the possible loss of a cast from the old type to the new one."""
     if old == new:
         return Loss.SAME
     source, target = family(old), family(new)
@@ -52,7 +52,7 @@ def classify(old: pa.DataType, new: pa.DataType) -> Loss:
     if source == "null":
         return Loss.WIDE
     if source == target and source != "decimal":
-        # Only the representation differs (large_string, a time zone's name): the values are the same.
+        # Only the representation differs (large_string, the name of a time zone); the values are the same.
         return Loss.EXACT
     return _classify(source, target, old, new)
 
@@ -128,7 +128,7 @@ def _wide(old: pa.DataType, new: pa.DataType) -> bool:
 
 def _implicit(old: pa.DataType, new: pa.DataType) -> bool:
     loss = classify(old, new)
-    # Text is never implicit in Flink, although turning a number into text cannot fail; nor is narrowing a double.
+    # Flink has no implicit cast to text, although it cannot fail for a number, nor from double to float.
     return loss <= Loss.WIDE or (
         loss is Loss.ROUNDS
         and family(new) not in ("string", "binary")
@@ -157,34 +157,34 @@ _RULES: dict[str, Callable[[pa.DataType, pa.DataType], bool]] = {
 
 #: Names of the promotion policies.
 POLICY_NAMES = tuple(_RULES)
-#: What a value may become that the new type cannot hold.
+#: The ways to handle a value that does not fit the new type.
 CAST_FAILURES = ("error", "null")
 
 
 @dataclass(frozen=True)
 class PromotionPolicy:
-    """A named rule for changes of type; made by :func:`promotion_policy`.
+    """A named rule for changes of type; created by :func:`promotion_policy`.
 
     Attributes
     ----------
     name : str
         ``exact``, ``wide``, ``hudi``, ``implicit`` or ``explicit``.
     on_cast_failure : str
-        What a value becomes that the new type cannot hold: ``error`` or ``null``.
+        Handling of a value that does not fit the new type: ``error`` or ``null``.
     """
 
     name: str = "exact"
     on_cast_failure: str = "error"
 
     def allows(self, old: pa.DataType, new: pa.DataType) -> bool:
-        """Whether a field of the old type may become one of the new type.
+        """Return True if a field of the old type may be changed to the new type.
 
         Parameters
         ----------
         old : pyarrow.DataType
             The type that the field has.
         new : pyarrow.DataType
-            The type that it shall have; the same type is no change and is allowed.
+            The requested type; the same type is always allowed.
         """
         return _RULES[self.name](old, new)
 
@@ -198,12 +198,12 @@ class PromotionPolicy:
         old : pyarrow.DataType
             The type that the field has.
         new : pyarrow.DataType
-            The type that it shall have.
+            The requested type.
 
         Raises
         ------
         TypeChangeError
-            Names both types, what the policy would allow, and the policies that would allow the change.
+            It names both types, the changes that the policy allows, and the policies that allow this change.
         """
         if self.allows(old, new):
             return
@@ -229,28 +229,27 @@ class PromotionPolicy:
 
 @lru_cache(maxsize=1024)
 def _examples(old: pa.DataType) -> tuple[pa.DataType, ...]:
-    """One type of each family, decimals with room for the old type."""
+    """One type of each family; the decimal fits the old type."""
     scale = old.scale if family(old) == "decimal" else 0
     wider = pa.decimal128(38, scale) if 0 <= scale <= 38 else pa.decimal128(38, 0)
     plain = (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), wider, pa.string())
     return (*plain, pa.date32(), pa.timestamp("us"))
 
 
-#: The default policy: what every engine accepts.
+#: The default policy: changes that all engines support.
 EXACT = PromotionPolicy("exact")
 
 
 def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "error") -> PromotionPolicy:
-    """A promotion policy by its name.
+    """Return a promotion policy by name.
 
     Parameters
     ----------
     name : str or PromotionPolicy
         ``exact`` (the default everywhere), ``wide`` (exact values, cast on read), ``hudi`` (Hudi's matrix),
-        ``implicit`` (FLIP-226: casts that cannot fail) or ``explicit`` (every cast there is). A policy is returned as
-        it is.
+        ``implicit`` (FLIP-226: casts that cannot fail) or ``explicit`` (all casts). A policy is returned unchanged.
     on_cast_failure : str
-        ``error`` or ``null``: what to do with a value that the new type cannot hold.
+        Handling of a value that does not fit the new type: ``error`` or ``null``.
 
     Raises
     ------
@@ -269,7 +268,7 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
 def matrix(policy: str | PromotionPolicy) -> dict[str, dict[str, bool]]:
     """The policy as a table: source family, target family, allowed.
 
-    Decimals stand for one with 38 digits, 18 of them after the point.
+    The decimal has 38 digits, 18 of them after the decimal point.
 
     Parameters
     ----------
@@ -280,7 +279,7 @@ def matrix(policy: str | PromotionPolicy) -> dict[str, dict[str, bool]]:
     return {old: {new: chosen.allows(SAMPLE_TYPES[old], SAMPLE_TYPES[new]) for new in FAMILIES} for old in FAMILIES}
 
 
-#: One type of each family, for tables of what is allowed.
+#: One type of each family, for tables of allowed changes.
 SAMPLE_TYPES: dict[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),

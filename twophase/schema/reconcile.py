@@ -1,4 +1,4 @@
-"""Fitting the columns of a write to a table: what the table takes over, and what is cast or filled for it."""
+"""Reconciliation of a write with its table: columns that the table adopts, and values that are cast or filled in."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ import pyarrow as pa
 
 from twophase.schema.apply import apply_changes
 from twophase.schema.changes import AddField, Change, ChangeNullability, ChangeType, Position, after, before, first
-from twophase.schema.convert_arrow import assign_ids
+from twophase.schema.convert_arrow import arrow_type, assign_ids
 from twophase.schema.errors import IncompatibleWriteError
 from twophase.schema.leaf import family
-from twophase.schema.merge import ReadField, ReadPlan, plan_read
+from twophase.schema.merge import plan_read
 from twophase.schema.names import fold, format_path
 from twophase.schema.promotion import EXACT, Loss, PromotionPolicy, classify, promotion_policy
+from twophase.schema.read_field import ReadField
+from twophase.schema.read_plan import ReadPlan
 from twophase.schema.schema import Field, Kind, Schema
 
 
 @dataclass(frozen=True)
 class ReconcilePolicy:
-    """Which differences between a write and its table are allowed.
+    """The allowed differences between a write and its table.
 
     Parameters
     ----------
     missing : bool
-        A column that the write lacks gets its default, or NULL. It is never dropped.
+        A column that is missing in the write gets its default, or NULL. It is never dropped.
     new : str
         ``add`` the column to the table, ``ignore`` it, or ``refuse`` the write.
     widen : bool
-        The table takes over a wider type, as far as ``promotion`` goes.
+        The table adopts a wider type, if ``promotion`` allows it.
     cast : bool
-        A value is cast to the table's type where that loses nothing, or where ``promotion`` allows it.
+        A value is cast to the table's type if the cast is lossless, or if ``promotion`` allows it.
     reorder : bool
-        By name, columns may come in any order.
+        With matching by name, columns may be in any order.
     relax_not_null : bool
-        A NOT NULL column becomes nullable for a nullable incoming one. Otherwise it stays, and a NULL is an error at
-        the write.
+        A NOT NULL column becomes nullable if the incoming one is nullable. Otherwise it stays NOT NULL, and a NULL is
+        an error at the write.
     promotion : PromotionPolicy
     """
 
@@ -55,26 +57,26 @@ class ReconcilePolicy:
             raise IncompatibleWriteError(f"new cannot be {self.new!r}.", allowed=("add", "ignore", "refuse"))
 
 
-#: The table follows the writes (the default).
+#: The table's schema follows the writes (the default).
 EVOLVE = ReconcilePolicy()
-#: The table keeps its schema; values are cast up and missing columns filled.
+#: The table keeps its schema; values are widened and missing columns filled in.
 KEEP = ReconcilePolicy(new="refuse", widen=False)
-#: The write must have the table's very columns, in its order.
+#: The write must have exactly the table's columns, in the same order.
 STRICT = ReconcilePolicy(missing=False, new="refuse", widen=False, cast=False, reorder=False)
 
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """What a write means for its table.
+    """The effect of a write on its table.
 
     Attributes
     ----------
     schema : Schema
-        The table's after the write; the very object that was given where nothing changes.
+        The table's schema after the write; the given object itself if nothing changes.
     changes : tuple of Change
-        What leads there.
+        The changes that lead to it.
     plan : ReadPlan
-        How incoming rows become rows of ``schema``, for PyArrow and for Spark.
+        The conversion of incoming rows to rows of ``schema``, for PyArrow and for Spark.
     """
 
     schema: Schema
@@ -90,29 +92,29 @@ def reconcile(
     by: str = "name",
     highest_field_id: int | None = None,
 ) -> Reconciliation:
-    """Fit incoming columns to a table, at every level.
+    """Reconcile incoming columns with a table, at every level.
 
     Parameters
     ----------
     table : Schema
     incoming : pyarrow.Schema
-        Of the rows to write. Ids in it are ignored.
+        Schema of the rows to write. Its ids are ignored.
     policy : ReconcilePolicy
     by : str
-        ``name`` (case ignored) or ``position``; by position, further columns go to the end.
+        ``name`` (ignoring case) or ``position``; by position, additional columns are appended.
     highest_field_id : int, optional
         As in :func:`twophase.schema.apply_changes`.
 
     Raises
     ------
     IncompatibleWriteError
-        A difference that the policy does not allow; it says which, both types, and what would be allowed.
+        The policy does not allow a difference; the error names it, both types, and the allowed alternatives.
     KeyFieldError
         The write would change the type of a key.
     """
     if by not in ("name", "position"):
         raise IncompatibleWriteError(f"Columns cannot be matched by {by!r}.", allowed=("name", "position"))
-    # Only the tree of the incoming columns is wanted here; the ids are replaced below.
+    # Only for the tree of the incoming columns; the ids are replaced below.
     rows = assign_ids(incoming)
     fitter = _Fitter(policy, by)
     fitter.siblings(rows.fields, table.fields, None, ())
@@ -134,7 +136,7 @@ def _match(incoming: Sequence[Field], present: Sequence[Field], by: str) -> list
 
 
 class _Fitter:
-    """Collects the changes that a write asks of its table."""
+    """A collector of the changes to a table that a write requires."""
 
     def __init__(self, policy: ReconcilePolicy, by: str) -> None:
         self.policy = policy
@@ -186,7 +188,7 @@ class _Fitter:
         )
 
     def _place(self, previous: str | int | None, following: Sequence[Match]) -> Position | None:
-        """Where the neighbours of a new column say: behind the one before it, or ahead of the one after it."""
+        """The position of a new column: after its predecessor, or before its successor."""
         if self.by == "position":
             return None
         if previous is not None:
@@ -195,7 +197,7 @@ class _Fitter:
         return first() if behind is None else before(behind.id)
 
     def _add(self, new: Field, parent: Field | None, place: Position | None, above: tuple[str, ...]) -> bool:
-        """Add a column; whether it was."""
+        """Add a column; return True if it was added."""
         path = (*above, new.name)
         if self.policy.new == "ignore":
             return False
@@ -205,19 +207,19 @@ class _Fitter:
         if typed is None:
             return False
         owner = None if parent is None else parent.id
-        # Old rows have no value for it, so that it is nullable whatever the write says.
-        self.changes.append(AddField((new.name,), typed.data_type, comment=new.comment, position=place, parent=owner))
+        # It is always nullable, as existing rows have no value for it.
+        self.changes.append(AddField((new.name,), arrow_type(typed), comment=new.comment, position=place, parent=owner))
         return True
 
     def _typed(self, new: Field, path: tuple[str, ...]) -> Field | None:
-        """A new column without what is NULL in all rows and so has no type yet; None where nothing is left.
+        """A new column without fields that are NULL in all rows and so have no type yet; None if nothing is left.
 
-        It is added by the write that brings its first value; a column of type null could hold none.
+        Such a field is added by the write with its first value; a column of type null could not store one.
 
         Raises
         ------
         IncompatibleWriteError
-            It cannot be left out without moving others or losing the lists around it.
+            It cannot be left out without shifting other columns or losing the enclosing lists.
         """
         if new.leaf is not None:
             if family(new.leaf) != "null":
@@ -259,7 +261,7 @@ class _Fitter:
             self.changes.append(ChangeType(old.id, wanted))
 
     def _fit(self, new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
-        """The type that the table is to have; None where the write does not fit."""
+        """The type that the table will have; None if the write does not fit."""
         policy = self.policy
         if new == old:
             return old
@@ -291,7 +293,7 @@ def _policies(new: pa.DataType, old: pa.DataType, current: PromotionPolicy) -> l
 
 
 def _common(new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds both without loss: the wider one, or for two decimals one with room for both."""
+    """The narrowest lossless common type: the wider one, or, for two decimals, one that fits both."""
     if classify(old, new) <= Loss.WIDE:
         return new
     if family(new) == family(old) == "decimal":
@@ -302,7 +304,7 @@ def _common(new: pa.DataType, old: pa.DataType) -> pa.DataType | None:
 
 
 def _bind(rows: Schema, table: Schema, by: str) -> Schema:
-    """The incoming columns under the table's ids; those that the table does not take get ids beyond it."""
+    """Assign the table's ids to incoming columns; columns that the table does not adopt get higher ids."""
     beyond = count(table.highest_field_id + 1)
 
     def siblings(incoming: Sequence[Field], present: Sequence[Field]) -> tuple[Field, ...]:
@@ -318,7 +320,7 @@ def _bind(rows: Schema, table: Schema, by: str) -> Schema:
 
 
 def _filled(read: ReadField) -> ReadField:
-    """New rows get the write default where the writer names no value, not what old rows read."""
+    """Use the write default for missing values, not the initial default of existing rows."""
     if read.source is None:
         return replace(read, constant=read.field.write_default)
     if not read.children:

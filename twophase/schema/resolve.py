@@ -1,4 +1,4 @@
-"""Change lists whose fields are named by ids, so that they mean the same on a schema that others changed meanwhile."""
+"""Change lists with fields referenced by id, which keep their meaning on a schema that others have changed."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from twophase.schema.tree import Node
 
 
 def by_ids(schema: Schema, changes: Iterable[Change]) -> list[Change]:
-    """The same list with ids for paths.
+    """Replace the paths in a list with ids.
 
-    What a list does to a field that it adds itself becomes a part of the ``AddField``: another transaction that adds
-    the same column must not be taken for one that made half of it.
+    Changes to a field that the list itself adds are folded into the ``AddField``: otherwise, another transaction that
+    adds the same column would seem to have made only a part of the changes.
 
     Raises
     ------
     SchemaError
-        The list does not apply to the schema.
+        The list cannot be applied to the schema.
     """
     application = Application(schema, trusted=True)
     steps = [_take(application, change) for change in changes]
     target = application.result(schema.schema_id + 1)
     folded = list(_folded(schema, target, steps))
-    # New fields are named by their last names, which may be those that others had at an earlier point of the list.
+    # New fields have their final names, which may clash with earlier names of other fields in the list.
     return folded if _leads_to(schema, folded, target) else diff(schema, target)
 
 
@@ -55,7 +55,7 @@ def _leads_to(schema: Schema, changes: Iterable[Change], target: Schema) -> bool
 
 @dataclass(frozen=True)
 class _Step:
-    """A change and the fields that it speaks of: their names may be others at the end of the list."""
+    """A change and its fields, whose names may be different at the end of the list."""
 
     change: Any
     nodes: tuple[Node, ...]
@@ -63,7 +63,7 @@ class _Step:
 
 
 def _take(application: Application, change: Change) -> _Step:
-    """Apply a change, and note what it was about."""
+    """Apply a change, and record its fields."""
     if isinstance(change, AddField):
         anchor = _anchor(application, change.position, application.new_place(change)[0])
         application.apply(change)
@@ -84,7 +84,7 @@ def _anchor(application: Application, position: Position | None, parent: Node | 
 
 
 def _folded(schema: Schema, target: Schema, steps: list[_Step]) -> Iterator[Change]:
-    # Of several renames of one field only the last matters; by ids they would contradict each other.
+    # Only the last of several renames of one field is kept; with ids they would contradict each other.
     renames = {step.nodes[0].id: step for step in steps if isinstance(step.change, RenameField)}
     for step in steps:
         if isinstance(step.change, SetPrimaryKey):
@@ -94,7 +94,7 @@ def _folded(schema: Schema, target: Schema, steps: list[_Step]) -> Iterator[Chan
 
 
 def _within_a_new_field(step: _Step) -> bool:
-    """Whether the new field that a change is about holds its outcome already."""
+    """Return True if the change is already part of the addition of a new field."""
     (node,) = step.nodes
     if isinstance(step.change, AddField | MoveField):
         return node.parent is not None and node.parent.origin is None
@@ -118,7 +118,7 @@ def _position(step: _Step) -> Position | None:
 
 
 def _reference(node: Node) -> int | tuple[str | int, ...]:
-    """The id of an older field; for a new one the nearest older id above it, and names."""
+    """A reference to a field: its id, or for a new one its nearest existing ancestor's id and names."""
     names: list[str | int] = []
     current: Node | None = node
     while current is not None and current.origin is None:

@@ -1,4 +1,4 @@
-"""The structural rules: what may not change, whatever the types (FLIP-226's limits on keys, Iceberg's on nesting)."""
+"""Structural rules, which apply to all types (FLIP-226's restrictions on keys, Iceberg's on nested fields)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from twophase.schema.tree import Node, Siblings, struct_like, type_name_of
 
 
 def check_map_key(node: Node | None, path: str, new_type: str | None = None) -> None:
-    """Refuse any change in a map's key: two keys could become one."""
+    """Refuse any change in a map's key: two keys could become equal."""
     below = node
     while below is not None and below.parent is not None:
         if below.parent.kind is Kind.MAP and below.name == "key":
@@ -37,7 +37,7 @@ def check_map_key(node: Node | None, path: str, new_type: str | None = None) -> 
 
 
 def check_nested(node: Node, path: str, what: str) -> None:
-    """Refuse to take apart a list or map: its element, key and value stay where they are."""
+    """Refuse to drop, rename or move the element, key or value of a list or map."""
     check_map_key(node, path)
     if node.parent is not None and node.parent.kind in (Kind.LIST, Kind.MAP):
         raise NestedFieldError(
@@ -71,7 +71,7 @@ def check_parent(parent: Node | None, path: str) -> None:
 
 
 def check_new_field(path: str, change: AddField, default: pa.Scalar | None) -> None:
-    """Refuse a NOT NULL field that old rows have no value for."""
+    """Refuse a NOT NULL field without a default for existing rows."""
     if not change.nullable and default is None:
         raise NullabilityError(
             f"The new field {path} is NOT NULL, and old rows have no value for it.",
@@ -91,7 +91,7 @@ def check_keys(
     old_type: str,
     new_type: str | None = None,
 ) -> None:
-    """Refuse to drop, rename or retype what a key is made of."""
+    """Refuse to drop, rename or change the type of a key field."""
     for kind, keys in (("primary-key", primary), ("partition", partition)):
         if not set(keys).isdisjoint(ids):
             way = "SetPrimaryKey" if kind == "primary-key" else "DropPartitionKey"
@@ -105,7 +105,7 @@ def check_keys(
 
 
 def check_not_last(left: int, gone: bool, parent: Node | None, path: str) -> None:
-    """Refuse to leave a table or struct without fields."""
+    """Refuse to drop the last field of a table or struct."""
     if left or gone:
         return
     where = "the table" if parent is None else f"the struct {parent.name}"
@@ -117,7 +117,7 @@ def check_not_last(left: int, gone: bool, parent: Node | None, path: str) -> Non
 
 
 def check_leaf_types(node: Node, new: pa.DataType, path: str) -> pa.DataType:
-    """The old leaf type; refuses to change from or to a nested one."""
+    """Return the old leaf type; refuse a change from or to a nested type."""
     if node.leaf is not None and not is_nested(new):
         return node.leaf
     old = type_name_of(node)
@@ -131,7 +131,7 @@ def check_leaf_types(node: Node, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def check_may_turn_null(node: Node, old: pa.DataType, new: pa.DataType, policy: PromotionPolicy, path: str) -> None:
-    """Refuse a cast that may give NULL in a NOT NULL field."""
+    """Refuse a cast that may produce NULL in a NOT NULL field."""
     if policy.on_cast_failure == "null" and not node.nullable and classify(old, new) is Loss.MAY_FAIL:
         raise NullabilityError(
             f"{path} is NOT NULL, and a {type_name(old)} that is no {type_name(new)} would become NULL.",
@@ -143,7 +143,7 @@ def check_may_turn_null(node: Node, old: pa.DataType, new: pa.DataType, policy: 
 
 
 def check_nullability(change: ChangeNullability, path: str, name: str, *, is_primary: bool) -> None:
-    """Refuse NOT NULL without a look at the data, and a nullable primary key."""
+    """Refuse NOT NULL without a check of the data, and a nullable primary key."""
     if change.nullable and is_primary:
         raise KeyFieldError(
             f"{path} is or holds a primary-key field and cannot be nullable.",
@@ -163,7 +163,7 @@ def check_nullability(change: ChangeNullability, path: str, name: str, *, is_pri
 
 
 def check_anchor(node: Node, anchor: Node, parent: Node | None, path: str, anchor_path: str) -> None:
-    """Refuse a position beside itself or in another struct."""
+    """Refuse a position relative to the field itself or in another struct."""
     if anchor is node:
         raise MoveError(f"{path} cannot be moved beside itself.", field_path=path, allowed=("another sibling",))
     if anchor.parent is not parent:
@@ -175,7 +175,7 @@ def check_anchor(node: Node, anchor: Node, parent: Node | None, path: str, ancho
 
 
 def place(siblings: Siblings, where: str, anchor: Node | None, path: str) -> Node | None:
-    """The node to come right behind; None for the first place."""
+    """The node after which to insert; None for the first position."""
     if where == "first":
         return None
     if where == "last":

@@ -1,7 +1,7 @@
-"""Schemas whose fields have ids, at every level.
+"""Schemas with field ids at every level.
 
-Ids make a schema's changes mean one thing: a rename keeps the id, a dropped name that comes back has another one (Flink
-FLIP-226, Hudi's InternalSchema, Iceberg). Leaf types are PyArrow's; lists, maps and structs are the fields below them.
+Ids make schema changes unambiguous: a rename keeps the id, and a dropped column that is added again gets a new one
+(Flink FLIP-226, Hudi's InternalSchema, Iceberg). Leaf types are PyArrow's; lists, maps and structs have child fields.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from twophase.schema.leaf import type_name
 from twophase.schema.names import FieldPath, fold, format_path
 from twophase.schema.paths import check_siblings, unknown_field, walk
 
-#: Deeper nesting is refused: Spark, Parquet readers and JSON parsers give up at about this depth.
+#: Deeper nesting is refused: Spark, Parquet readers and JSON parsers fail at about this depth.
 MAX_DEPTH = 100
 
 
 class Kind(Enum):
-    """What a field holds."""
+    """The kind of a field: a leaf, or one of the nested types."""
 
     LEAF = "leaf"
     STRUCT = "struct"
@@ -39,7 +39,7 @@ class Field:
     Parameters
     ----------
     id : int
-        Never used for another field of the table, not even after this one is dropped.
+        Never reused for another field of the table, not even after this one is dropped.
     name : str
         ``element`` below a list, ``key`` and ``value`` below a map.
     kind : Kind
@@ -48,13 +48,13 @@ class Field:
     nullable : bool
     comment : str, optional
     initial_default : pyarrow.Scalar, optional
-        What rows written before the field was added read.
+        Value of the field in rows that were written before it was added.
     write_default : pyarrow.Scalar, optional
-        What new rows get where the writer names no value.
+        Value of the field in new rows, if the writer provides none.
     metadata : tuple of (str, str)
-        What else the source of the schema said of the field; carried, never read.
+        Other facts from the source of the schema; passed through, never interpreted.
     children : tuple of Field
-        Of a struct, list (one) or map (two).
+        Fields of a struct, the element of a list, or the key and the value of a map.
     """
 
     id: int
@@ -82,15 +82,8 @@ class Field:
 
     @property
     def type_name(self) -> str:
-        """How error messages call the type."""
+        """The name of the type in error messages."""
         return self.kind.value if self.leaf is None else type_name(self.leaf)
-
-    @property
-    def data_type(self) -> pa.DataType:
-        """The PyArrow type, nested fields with their ids in ``PARQUET:field_id``."""
-        from twophase.schema.convert_arrow import arrow_type
-
-        return arrow_type(self)
 
     def walk(self) -> Iterator[Field]:
         """This field and all below it, parents first."""
@@ -109,7 +102,7 @@ class Schema:
     schema_id : int
         Number of this version of the table's schema.
     highest_field_id : int
-        The highest id that the table ever used; -1 (the default) takes it from the fields.
+        The highest id that the table has ever used; -1 (the default): the highest one of the fields.
     primary_keys, partition_keys : tuple of int
         Field ids, in order.
 
@@ -118,11 +111,11 @@ class Schema:
     FieldIdError
         Two fields have one id, or an id is above ``highest_field_id``.
     DuplicateFieldError
-        Two siblings have one name, case ignored.
+        Two siblings have the same name, ignoring case.
     LastFieldError
         A struct has no fields.
     KeyFieldError
-        A key names no field, or one below a list or map; a primary key that is nullable.
+        A key is not a field, or is below a list or map, or a primary key is nullable.
     """
 
     fields: tuple[Field, ...]
@@ -213,7 +206,7 @@ class Schema:
             yield from top.walk()
 
     def by_id(self, field_id: int) -> Field:
-        """The field of that id.
+        """Return the field with an id.
 
         Parameters
         ----------
@@ -234,7 +227,7 @@ class Schema:
             ) from None
 
     def get(self, field_id: int) -> Field | None:
-        """The field of that id, or None.
+        """Return the field with an id, or None.
 
         Parameters
         ----------
@@ -244,21 +237,21 @@ class Schema:
         return self._index.by_id.get(field_id)
 
     def find(self, path: FieldPath) -> Field:
-        """The field at a path: dotted text (backticks quote), names one a level, or an id.
+        """Return the field at a path: dotted text (with backticks for quoting), one name per level, or an id.
 
-        A name in another case is found too, as Spark finds it.
+        Names are matched case-insensitively, as in Spark, if there is no exact match.
 
         Parameters
         ----------
         path : str, int or sequence
-            ``"a.b"``, ``("a", "b")``, an id, or names that begin with an id.
+            ``"a.b"``, ``("a", "b")``, an id, or an id followed by names.
 
         Raises
         ------
         UnknownFieldError
-            No field has that path; the error names the nearest one.
+            No field has that path; the error suggests the nearest ones.
         AmbiguousPathError
-            ``"a.b"`` is both a column of that name and the field ``b`` of ``a``, or two names differ in case only.
+            ``"a.b"`` is both a column of that name and the field ``b`` of ``a``, or two names differ only in case.
         """
         if isinstance(path, int):
             return self.by_id(path)
@@ -275,7 +268,7 @@ class Schema:
         return self._index.named(self.fields if parent is None else parent.children, parent, name)
 
     def ancestors(self, field_id: int) -> list[Field]:
-        """The fields above one, nearest first.
+        """The ancestors of a field, nearest first.
 
         Parameters
         ----------
@@ -290,7 +283,7 @@ class Schema:
         return above
 
     def path_of(self, field_id: int) -> tuple[str, ...]:
-        """The names that lead to a field, the top one first.
+        """The path of a field as names, top level first.
 
         Parameters
         ----------
@@ -311,7 +304,7 @@ class Schema:
         return format_path(self.path_of(field_id))
 
     def parent_of(self, field_id: int) -> int | None:
-        """Id of the field that a field lies in; None at the top.
+        """Id of the parent of a field; None at the top level.
 
         Parameters
         ----------
@@ -325,31 +318,24 @@ class Schema:
         return (self.fields, self.primary_keys, self.partition_keys)
 
     def same_as(self, other: Schema) -> bool:
-        """Whether both describe the same table, whatever number each version has.
+        """Return True if both describe the same table, ignoring the version numbers.
 
         Parameters
         ----------
         other : Schema
-            Compared field by field: ids, names, types, nullability, defaults, order and keys.
+            The schema to compare: ids, names, types, nullability, defaults, order and keys.
         """
         return self._shape == other._shape
 
     def with_id(self, schema_id: int) -> Schema:
-        """The same schema under another version number.
+        """The same schema with another version number.
 
         Parameters
         ----------
         schema_id : int
-            The number.
+            The version number.
         """
         return self if schema_id == self.schema_id else replace(self, schema_id=schema_id)
-
-    @property
-    def arrow(self) -> pa.Schema:
-        """As a PyArrow schema; see :func:`twophase.schema.to_arrow`."""
-        from twophase.schema.convert_arrow import to_arrow
-
-        return to_arrow(self)
 
     def __str__(self) -> str:
         lines = [f"schema {self.schema_id}"]
@@ -366,18 +352,18 @@ def _lines(node: Field, depth: int) -> Iterator[str]:
 
 
 class _Index:
-    """Where each id is: built once, in one pass that also checks the tree."""
+    """An index of fields by id, built in one pass that also checks the tree."""
 
     __slots__ = ("by_id", "names", "parent")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Field] = {}
         self.parent: dict[int, int | None] = {}
-        #: By parent and folded name; each parent's is made when a name is first looked for there.
+        #: By parent and folded name; built for a parent at the first lookup below it.
         self.names: dict[int | None, dict[str, list[Field]]] = {}
 
     def named(self, siblings: Sequence[Field], parent: Field | None, name: str) -> Sequence[Field]:
-        """Siblings of that name; those in another case only where none has the very name."""
+        """Siblings with a name; those in another case only if there is no exact match."""
         where = None if parent is None else parent.id
         names = self.names.get(where)
         if names is None:
@@ -409,7 +395,7 @@ class _Index:
         check_siblings(siblings, lambda: self.path(parent))
 
     def path(self, node: Field | None) -> tuple[str, ...]:
-        """The names that lead to a field that is in here already; none for the table."""
+        """The path of a field that is already in the index; empty for the table."""
         names: list[str] = []
         while node is not None:
             names.append(node.name)

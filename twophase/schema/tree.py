@@ -1,7 +1,7 @@
-"""A schema under change.
+"""A mutable schema, for applying changes.
 
-Nodes know their parents, and siblings are found by id, by name and by place, so that each change costs the same on any
-width.
+Nodes know their parents, and siblings are found by id, name and position in constant time, so that the cost of a change
+does not depend on the width of the schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twophase.schema.schema import Field, Kind, Schema
 
 
 class Node:
-    """A field that can change. What it was before stands in ``origin`` (None for a new one)."""
+    """A mutable field. ``origin`` is the original field (None for a new one)."""
 
     __slots__ = (
         *("id", "name", "kind", "leaf", "nullable", "comment", "initial_default", "write_default", "metadata"),
@@ -41,7 +41,7 @@ class Node:
         self.dirty = new
 
     def touch(self) -> None:
-        """Note that this node, and so all above it, must be built anew."""
+        """Mark this node and its ancestors as changed."""
         node: Node | None = self
         while node is not None and not node.dirty:
             node.dirty = True
@@ -57,8 +57,8 @@ class Node:
 class Siblings:
     """The fields of one struct (or list, map, table), in order.
 
-    Those that no change reached yet stand here as they were: a change costs no more on a wide table. Names are indexed
-    for the first look-up by name, and the order is linked for the first place that is not the last.
+    Fields become nodes only when a change reaches them, so that a change is not more expensive on a wide table. Names
+    are indexed at the first lookup by name, and the order is linked at the first insert that is not at the end.
     """
 
     def __init__(self, fields: Iterable[Field], adopt: Callable[[Field], Node]) -> None:
@@ -81,14 +81,14 @@ class Siblings:
         return len(self._members)
 
     def node(self, field_id: int) -> Node:
-        """The member of that id, ready to be changed."""
+        """The member with an id, as a mutable node."""
         member = self._members[field_id]
         if isinstance(member, Field):
             self._members[field_id] = member = self._adopt(member)
         return member
 
     def insert(self, node: Node, behind: Node | None) -> None:
-        """Put a node right behind another; behind None is first."""
+        """Insert a node after another one; None inserts it first."""
         before = None if behind is None else behind.id
         if self._next is None and before != next(reversed(self._members), None):
             self._link_all()
@@ -124,7 +124,7 @@ class Siblings:
         return None if at is None else self.node(at)
 
     def named(self, name: str) -> list[Node]:
-        """Nodes of that name; those in another case only where none has the very name."""
+        """Nodes with a name; those in another case only if there is no exact match."""
         if self._names is None:
             self._names = {}
             for field_id, member in self._members.items():
@@ -147,7 +147,7 @@ class Siblings:
 
 
 class Tree:
-    """A schema's fields under change. Only what a change reaches is unfolded."""
+    """A schema's fields as a mutable tree. Only fields that a change reaches become nodes."""
 
     def __init__(self, schema: Schema, highest_field_id: int) -> None:
         self.schema = schema
@@ -157,13 +157,13 @@ class Tree:
         self.top = self._unfold(schema.fields, None)
 
     def next_ids(self) -> Iterator[int]:
-        """Numbers that the table never used; each one taken is gone."""
+        """Ids that the table has never used; each one is given out once."""
         for number in count(self.highest + 1):
             self.highest = number
             yield number
 
     def siblings(self, parent: Node | None) -> Siblings:
-        """What lies below a node, or at the top."""
+        """The children of a node, or the top-level fields."""
         if parent is None:
             return self.top
         if parent.below is None:
@@ -179,7 +179,7 @@ class Tree:
         return node
 
     def add_below(self, source: Field, parent: Node | None) -> Node:
-        """A new node with all that lies below it, not yet among its siblings."""
+        """Create a node with its descendants; it is not inserted among its siblings yet."""
         node = self._adopt(source, parent, new=True)
         node.below = self._unfold((), node)
         for child in source.children:
@@ -187,7 +187,7 @@ class Tree:
         return node
 
     def get(self, field_id: int) -> Node | None:
-        """The node of an id, unfolding what lies above it; None where it is unknown or gone."""
+        """The node with an id, created with its ancestors if needed; None if the id is unknown or dropped."""
         node = self.nodes.get(field_id)
         if node is not None or field_id not in self.schema or field_id in self.dropped:
             return node
@@ -222,7 +222,7 @@ class Tree:
         return tuple(reversed([node.name, *(parent.name for parent in node.ancestors())]))
 
     def drop(self, node: Node, text: str) -> None:
-        """Take a node away with all below it."""
+        """Remove a node with its descendants."""
         self.siblings(node.parent).remove(node)
         if node.parent is not None:
             node.parent.touch()
@@ -231,7 +231,7 @@ class Tree:
             self.nodes.pop(gone, None)
 
     def freeze(self) -> tuple[Field, ...]:
-        """The fields as they are now; what did not change is the very object it was."""
+        """Return the current fields; unchanged ones are the original objects."""
         return self._freeze_all(self.top)
 
     def _freeze_all(self, siblings: Siblings) -> tuple[Field, ...]:
@@ -249,7 +249,7 @@ class Tree:
         return node.origin if node.origin is not None and frozen == node.origin else frozen
 
     def ids_of(self, node: Node) -> Iterator[int]:
-        """The id of a node and those of all below it."""
+        """The ids of a node and its descendants."""
         yield node.id
         below = node.below if node.below is not None else (node.origin.children if node.origin else ())
         for member in below:
@@ -267,10 +267,10 @@ class Tree:
 
 
 def type_name_of(node: Node) -> str:
-    """How error messages call the type of a node."""
+    """The name of a node's type in error messages."""
     return node.kind.value if node.leaf is None else type_name(node.leaf)
 
 
 def struct_like(node: Node | None) -> bool:
-    """Whether fields can be added below: at the top, and in structs."""
+    """Return True if fields can be added below: at the top level, and in structs."""
     return node is None or node.kind is Kind.STRUCT

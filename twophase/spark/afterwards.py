@@ -1,4 +1,4 @@
-"""What is put back in Spark after a block, and never takes the place of the block's own error."""
+"""Clean-up calls to Spark after a block; their failures never replace the block's own error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ log = logger("twophase.spark")
 
 @contextmanager
 def afterwards(put_back: Callable[[], object]) -> Iterator[None]:
-    """Put something back when the block ends. Where the block failed, it fails with its own error all the same.
+    """Restore some state when a block ends. If the block failed, its own error is raised in any case.
 
-    Spark may be stopped by then, or its JVM gone: a common cause of the block's error, and nothing is to be put back.
+    Spark may be stopped by then, or its JVM gone: a common cause of the block's error, with nothing left to restore.
 
     Parameters
     ----------

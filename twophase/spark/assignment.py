@@ -1,8 +1,8 @@
-"""The rows of a statement as the columns of the table that they go into, where nobody but us compares the types.
+"""Conversion of a statement's rows to the columns of the target table, for statements that Spark does not check.
 
-Spark's analyser does this for ``INSERT``. Here it is done from two schemas, without a JVM: what has the column's type
-goes as it is, what fits without loss is cast, and all else is refused before anything begins. Which casts lose nothing
-is said by :mod:`twophase.schema.promotion`, and the expressions are those of a reconciled write.
+Spark's analyser does this for ``INSERT``. Here it is done from two schemas, without a JVM: a column of the target's
+type is used unchanged, one that fits without loss is cast, and all others are refused before anything begins.
+:mod:`twophase.schema.promotion` defines which casts are lossless; the expressions are those of a reconciled write.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Json = Any
 #: A column as Spark's JSON describes it.
 Column = Mapping[str, Json]
 
-#: The table keeps its schema, all of its columns are given, and a cast loses nothing.
+#: The table keeps its schema, all of its columns must be present, and casts are lossless.
 _AS_THE_TABLE = ReconcilePolicy(missing=False, new="refuse", widen=False)
 
-#: Where Spark keeps the length of a CHAR or VARCHAR that it treats as a string.
+#: The metadata key in which Spark stores the length of a CHAR or VARCHAR that it treats as a string.
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(char|varchar)\((\d+)\)")
 
 
 def fitted(df: DataFrame, table: pa.Schema, path: ObjectPath) -> DataFrame:
-    """Rows with a table's columns: found by name, in its order, of its types.
+    """Return rows with a table's columns: found by name, in the table's order and types.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def fitted(df: DataFrame, table: pa.Schema, path: ObjectPath) -> DataFrame:
     Raises
     ------
     CatalogError
-        A column is missing, unknown or there twice, or its type does not become the table's without loss.
+        A column is missing, unknown or ambiguous, or its type cannot be converted without loss.
     """
     wanted = _columns(table)
     given = _by_name(_columns(types.to_arrow_schema(df.schema)), wanted, path)
@@ -65,7 +65,7 @@ def _columns(schema: pa.Schema) -> list[Column]:
 
 
 def _by_name(given: Sequence[Column], wanted: Sequence[Column], path: ObjectPath) -> list[Column]:
-    """The given column for each wanted one; case is ignored, unless the table has names that differ in it only."""
+    """The source column for each target column; case is ignored, unless the table's names differ only in case."""
     key = fold if len({fold(column["name"]) for column in wanted}) == len(wanted) else str
     found = {key(column["name"]): column for column in given}
     twice = sorted({column["name"] for column in given if found[key(column["name"])] is not column})
@@ -89,7 +89,7 @@ def _by_name(given: Sequence[Column], wanted: Sequence[Column], path: ObjectPath
 
 
 def _expression(have: Column, want: Column, path: ObjectPath) -> str:
-    """SQL of one column of the table, over the rows."""
+    """SQL of one column of the table, computed from the rows."""
     have = {**have, "type": _plain(have["type"])}
     declared = want["metadata"].get(_CHAR_VARCHAR) or want["type"]
     if isinstance(declared, str) and (length := _LENGTH.fullmatch(declared)):
@@ -110,7 +110,7 @@ def _expression(have: Column, want: Column, path: ObjectPath) -> str:
 def _value(have: Column, want: Column, path: ObjectPath) -> str:
     source = quote(have["name"])
     if have["type"] == "void" and (name := _sql_type(want["type"])):
-        source = f"CAST({source} AS {name})"  # not a mere NULL: computing it may fail
+        source = f"CAST({source} AS {name})"  # not a literal NULL: computing it may fail
     elif _is_told_by_arrow(have["type"]) and _is_told_by_arrow(want["type"]):
         return _reconciled(have, want, path)
     elif not _goes_as_it_is(have["type"], want["type"]):
@@ -133,18 +133,18 @@ def _bare_column(column: Column) -> Column:
 
 
 def _where(error: SchemaError, name: str) -> str | None:
-    """Which part of a nested type it is."""
+    """The part of a nested type that an error is about."""
     if error.field_path in (None, name):
         return None
     have, want = error.new_type or "missing", error.old_type or "no field of the table"
     return f"{error.field_path} is {want}, and {have} in the rows"
 
 
-# -- what Arrow does not tell ------------------------------------------------------------------------------------------
+# -- types that Arrow does not distinguish -----------------------------------------------------------------------------
 
 
 def _plain(kind: Json) -> Json:
-    """The type with CHAR and VARCHAR as the strings that they are when read."""
+    """The type with CHAR and VARCHAR as strings, as they are read."""
     if isinstance(kind, str):
         return "string" if _LENGTH.fullmatch(kind) else kind
     if kind["type"] == "struct":
@@ -154,7 +154,7 @@ def _plain(kind: Json) -> Json:
 
 
 def _is_told_by_arrow(kind: Json) -> bool:
-    """Whether the type comes back from its Arrow type alone; intervals, variants and others share theirs with some."""
+    """Return whether the type is restored from its Arrow type alone; intervals, variants and others share theirs."""
     column = {"name": "c", "type": kind, "nullable": True, "metadata": {}}
     arrow = types.to_arrow(types.struct_json([column])).field(0).remove_metadata()
     (back,) = _columns(pa.schema([arrow]))
@@ -162,12 +162,12 @@ def _is_told_by_arrow(kind: Json) -> bool:
 
 
 def _holds_length(kind: Json) -> bool:
-    """Whether there is a CHAR or VARCHAR in it: in a type, or in Spark's word for one."""
+    """Return whether it contains a CHAR or VARCHAR: in a type, or in Spark's name of one."""
     return _LENGTH.search(kind) is not None if isinstance(kind, str) else bool(_plain(kind) != kind)
 
 
 def _shape(kind: Json) -> Json:
-    """The type without comments and without what may be NULL."""
+    """The type without comments and nullability."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "struct":
@@ -180,14 +180,14 @@ def _shape(kind: Json) -> Json:
 
 
 def _goes_as_it_is(have: Json, want: Json) -> bool:
-    """Whether the types are the same, and nothing below may be NULL that must not."""
+    """Return whether the types are the same, and no nested value may be NULL where the target forbids it."""
     return bool(_shape(have) == _shape(want)) and all(
         loose or not given for given, loose in zip(_nullable(have), _nullable(want), strict=True)
     )
 
 
 def _nullable(kind: Json) -> list[bool]:
-    """What may be NULL below a type, in order."""
+    """The nullability of the nested values of a type, in order."""
     if isinstance(kind, str):
         return []
     if kind["type"] == "struct":
@@ -205,7 +205,7 @@ def _never_null(source: str, want: Column, path: ObjectPath) -> str:
 
 
 def _within(source: str, kind: str, length: int, column: str) -> str:
-    """A text as Spark writes it into a CHAR or VARCHAR: without spaces beyond its length; longer ones are an error."""
+    """A text as Spark writes it into a CHAR or VARCHAR: spaces beyond the length are cut; longer texts are an error."""
     failure = string_literal(f"A value of {column} is longer than {kind}({length}).")
     rest = f"RTRIM(SUBSTRING({source}, {length + 1}))"
     cut = f"IF({rest} = '', LEFT({source}, {length}), RAISE_ERROR({failure}))"
@@ -229,7 +229,7 @@ def _refused(have: Column, want: Column, path: ObjectPath, detail: str | None = 
 
 
 def _sql_type(kind: Json) -> str | None:
-    """The type in Spark SQL; None where this version of Spark, or SQL, has no word for it."""
+    """The type in Spark SQL; None if this version of Spark, or SQL, cannot express it."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType, UserDefinedType
 

@@ -1,12 +1,12 @@
-"""What a Spark Connect client lends the catalogs: the executors of its server. It needs no JVM of its own."""
+"""The environment that a Spark Connect client provides: the executors of its server, without a JVM of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from twophase.catalog import Environment
-from twophase.spark.parquet import SparkParquet
-from twophase.spark.partitions import SparkPartitions
+from twophase.spark.execution.parquet import SparkParquet
+from twophase.spark.execution.partitions import SparkPartitions
 
 _DAY = 86_400.0
 
@@ -14,18 +14,18 @@ _DAY = 86_400.0
 class ConnectEnvironment(Environment):
     """The environment of catalogs that :func:`twophase.create_table_as` writes to over Spark Connect.
 
-    There is no session metastore in it, so that a Hive catalog has to go through HiveServer2.
+    It contains no session metastore, so that a Hive catalog must use HiveServer2.
 
     Parameters
     ----------
     warehouse : str
-        Where a catalog keeps files that has no option for it: a URI or an absolute path that the server has, too.
+        Default location of a catalog's files: a URI or an absolute path that the server can access, too.
     retention : float
-        Seconds that replaced versions stay for readers in flight.
+        Seconds for which superseded versions are kept for running readers.
     conf : mapping of str to str, optional
-        What a catalog may ask of Spark's SQL configuration.
+        Entries of Spark's SQL configuration that a catalog may read.
     allows_untested_storage : bool
-        Whether tables are written on file systems that were not tried: ``spark.twophase.storage.untested=allow``.
+        Whether tables may be written on untested file systems: ``spark.twophase.storage.untested=allow``.
     """
 
     def __init__(

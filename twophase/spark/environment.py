@@ -1,4 +1,4 @@
-"""What an attached Spark session lends its catalogs."""
+"""The environment that an attached Spark session provides to its catalogs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from functools import cached_property
 from typing import Any
 
 from twophase.catalog import Environment
-from twophase.spark.executors import executor_problems
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.execution.executors import executor_problems
+from twophase.spark.execution.parquet import SparkParquet
+from twophase.spark.execution.partitions import SparkPartitions
+from twophase.spark.jvm import session_state
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.options import Options
-from twophase.spark.parquet import SparkParquet
-from twophase.spark.partitions import SparkPartitions
 
 
 class SessionConfiguration(Mapping[str, str]):
-    """The session's configuration as it is at each look, read only."""
+    """The session's current configuration, read only."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
@@ -27,10 +28,10 @@ class SessionConfiguration(Mapping[str, str]):
         return str(value)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._jvm.settings())
+        return iter(session_state.settings(self._jvm))
 
     def __len__(self) -> int:
-        return len(self._jvm.settings())
+        return len(session_state.settings(self._jvm))
 
     def __repr__(self) -> str:
         # Values may be secrets.
@@ -44,9 +45,9 @@ class SessionEnvironment(Environment):
     ----------
     jvm : Jvm
     settings : Options
-        What the session's configuration says.
+        The settings of the session's configuration.
     has_ended : callable
-        Answers :meth:`has_ended`.
+        Implements :meth:`has_ended`.
     """
 
     def __init__(self, jvm: Jvm, settings: Options, has_ended: Callable[[str], bool | None]) -> None:
@@ -63,7 +64,7 @@ class SessionEnvironment(Environment):
 
     @cached_property
     def session_metastore(self) -> Any:
-        """The session's own metastore; connected at its first use."""
+        """The session's own metastore; connected at first use."""
         from twophase.spark.metastore.session import SessionMetastore
 
         return SessionMetastore(self._spark, self._jvm)

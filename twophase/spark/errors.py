@@ -1,9 +1,9 @@
-"""Errors across Py4J: ours and the user's own reach the user's ``except`` as what they are.
+"""Errors across Py4J: our errors and the user's own reach the user's ``except`` unchanged.
 
-A callback can only throw a Java exception. So an error of ours is remembered under a token, a Java exception carries
-the token through Spark, and Py4J's function for results, ``get_return_value``, is wrapped to raise the remembered
-error. PySpark wraps that function anew with each session that is made; ours is the inner one, and so stays. Spark's own
-errors travel as the Java exceptions that they are.
+A callback can only throw a Java exception. So an error of ours is stored under a token, a Java exception carries
+the token through Spark, and Py4J's function for results, ``get_return_value``, is wrapped to raise the stored
+error. PySpark wraps that function again with each new session; our wrapper is the inner one, so it stays. Spark's own
+errors remain the Java exceptions that they are.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from twophase.errors import (
     DatabaseNotExistError,
     InvalidNameError,
     MissingLocationError,
+    SnapshotTooOldError,
     TableAlreadyExistsError,
     TableNotExistError,
     TwoPhaseError,
 )
 from twophase.model import quote_if_needed
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm import exceptions, values
+from twophase.spark.jvm.gateway import Jvm
 
 _TOKEN = re.compile(r"\[twophase:([0-9a-f]{32})\]")
+#: The end of the traceback of a task's Python, whose error is only text in the driver: a transaction must be run again.
+_TOO_OLD = re.compile(r"^twophase\.errors\.SnapshotTooOldError: (.+)$", re.MULTILINE)
 _KEPT = 256
 _UNDECLARED = "java.lang.reflect.UndeclaredThrowableException"
 
@@ -43,18 +47,18 @@ _lock = threading.Lock()
 
 
 def remember(error: BaseException) -> str:
-    """Keep an error for the user's thread; the answer is the text that finds it again."""
+    """Store an error for the user's thread; returns the text by which it is found again."""
     token = uuid.uuid4().hex
     with _lock:
         _remembered[token] = error
-        # More than once an error is asked for, and some never: keep the latest only.
+        # An error may be asked for several times, or never: keep the latest ones only.
         while len(_remembered) > _KEPT:
             _remembered.popitem(last=False)
     return f"[twophase:{token}]"
 
 
 def recall(text: str) -> BaseException | None:
-    """The remembered error whose token stands in a text."""
+    """The stored error whose token occurs in a text."""
     found = _TOKEN.search(text)
     with _lock:
         return _remembered.get(found.group(1)) if found else None
@@ -62,7 +66,7 @@ def recall(text: str) -> BaseException | None:
 
 @contextmanager
 def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> Iterator[None]:
-    """Inside a callback: turn Python errors into the Java exceptions that Spark expects.
+    """Turn Python errors of a callback into the Java exceptions that Spark expects.
 
     Parameters
     ----------
@@ -70,7 +74,7 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
     identifier : Java Identifier, optional
         For not-found and already-exists errors of a table.
     namespace : Java String[], optional
-        For those of a database; taken from the identifier when None.
+        For those of a database; derived from the identifier when None.
     """
     try:
         yield
@@ -85,39 +89,43 @@ def thrown_to_spark(jvm: Jvm, identifier: Any = None, namespace: Any = None) -> 
 
 
 def _complete(jvm: Jvm, error: TwoPhaseError, identifier: Any, namespace: Any) -> None:
-    """Name the table or the database that Spark asked for, where the error does not."""
+    """Add the table or the database that Spark asked for to an error that names none."""
     if error.path is not None or (identifier is None and namespace is None):
         return
-    parts = jvm.parts(namespace) if identifier is None else (*jvm.parts(identifier.namespace()), identifier.name())
+    parts = (
+        values.parts(jvm, namespace)
+        if identifier is None
+        else (*values.parts(jvm, identifier.namespace()), identifier.name())
+    )
     error.concerns(".".join(quote_if_needed(part) for part in parts if part))
 
 
 def java_exception(jvm: Jvm, error: BaseException, identifier: Any = None, namespace: Any = None) -> Any:
-    """The Java exception for a Python error: Spark's own where there is one, else one that carries a token."""
+    """The Java exception for a Python error: Spark's own if there is one, otherwise one that carries a token."""
     origin = getattr(error, "_origin", None)  # a PySpark error that came from the JVM
     if origin is not None:
         return origin
     if isinstance(error, TableAlreadyExistsError) and identifier is not None:
-        return jvm.exception("TableAlreadyExistsException", identifier)
+        return exceptions.exception(jvm, "TableAlreadyExistsException", identifier)
     if isinstance(error, TableNotExistError) and identifier is not None:
-        return jvm.exception("NoSuchTableException", identifier)
+        return exceptions.exception(jvm, "NoSuchTableException", identifier)
     if isinstance(error, DatabaseNotExistError) and namespace is not None:
-        return jvm.exception("NoSuchNamespaceException", namespace)
+        return exceptions.exception(jvm, "NoSuchNamespaceException", namespace)
     if isinstance(error, DatabaseAlreadyExistsError) and namespace is not None:
-        return jvm.exception("NamespaceAlreadyExistsException", namespace)
+        return exceptions.exception(jvm, "NamespaceAlreadyExistsException", namespace)
     if isinstance(error, InvalidNameError):
-        return jvm.invalid_name(error.name)
+        return exceptions.invalid_name(jvm, error.name)
     if isinstance(error, MissingLocationError):
-        return jvm.missing_location()
-    return jvm.runtime_exception(f"{type(error).__name__}: {error} {remember(error)}")
+        return exceptions.missing_location(jvm)
+    return exceptions.runtime_exception(jvm, f"{type(error).__name__}: {error} {remember(error)}")
 
 
 class _Thrown(Py4JJavaError):
-    """A Java exception that we throw on purpose."""
+    """A Java exception thrown on purpose."""
 
 
 class _Quiet(logging.Filter):
-    """Keeps Py4J from logging, with a traceback, what the user gets as an exception anyway."""
+    """Keeps Py4J from logging, with a traceback, an error that the user gets as an exception anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], _Thrown))
@@ -139,13 +147,16 @@ def _causes(throwable: Any) -> Iterator[Any]:
 
 
 def unmasked(error: Py4JJavaError) -> BaseException | None:
-    """What is to be raised in place of a Java exception; None where it is already what Spark threw."""
+    """The error to raise in place of a Java exception; None if it is already Spark's own."""
     wrapped = None
     for throwable in _causes(error.java_exception):
-        if remembered := recall(str(throwable.getMessage() or "")):
+        message = str(throwable.getMessage() or "")
+        if remembered := recall(message):
             return remembered
+        if too_old := _TOO_OLD.search(message):
+            return SnapshotTooOldError(too_old[1])
         if wrapped is None and str(throwable.getClass().getName()) == _UNDECLARED:
-            # A checked exception that came through one of our proxies.
+            # A checked exception thrown through one of our proxies.
             wrapped = throwable.getCause()
     return None if wrapped is None else Py4JJavaError("An error occurred while running a statement.\n", wrapped)
 
@@ -159,7 +170,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             better = _guarded(error)
             if better is None:
                 raise
-        # Raised outside the handler, so that Py4J's error is not its context and its own cause stays.
+        # Raised outside the handler, so that Py4J's error is not its context and its own cause is kept.
         raise better
 
     get_return_value.__twophase_original__ = original  # type: ignore[attr-defined]
@@ -170,13 +181,13 @@ _looking = threading.local()
 
 
 def _guarded(error: Py4JJavaError) -> BaseException | None:
-    # Looking at the exception calls the JVM, and so this function again.
+    # Inspecting the exception calls the JVM, and so this function again.
     if getattr(_looking, "busy", False):
         return None
     _looking.busy = True
     try:
         return unmasked(error)
-    except Exception:  # whatever goes wrong in here, the user gets at least what Py4J raised
+    except Exception:  # whatever fails in here, the user gets at least Py4J's error
         return None
     finally:
         _looking.busy = False
@@ -192,7 +203,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Give Py4J its result function back. Idempotent."""
+    """Restore Py4J's result function. Idempotent."""
     for name in _loggers:
         logging.getLogger(name).removeFilter(_quiet)
     original = getattr(py4j.protocol.get_return_value, "__twophase_original__", None)

@@ -1,21 +1,39 @@
-"""The session's configuration, read and checked before anything happens."""
+"""The session's configuration, read and checked before anything else happens."""
 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from inspect import Parameter, signature
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from twophase.catalog import Catalog, Environment
+from pydantic import AfterValidator, Field
+
+from twophase import monitoring
+from twophase.catalog import Catalog, Environment, capabilities
+from twophase.config.settings import (
+    Flag,
+    OptionalSeconds,
+    Seconds,
+    Settings,
+    Text,
+    lower,
+    nearest,
+    option,
+    secret,
+    secret_of,
+)
 from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
-from twophase.placing import network_file_system
 from twophase.redaction import logger, redact
+from twophase.timeline.sqlite_files import network_file_system
+from twophase.transactions.conflict_policy import DEFAULT_POLICY, conflict_policy
 
 _log = logger("twophase.spark")
 
@@ -23,40 +41,28 @@ CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
 ENTRY_POINTS = "twophase.catalogs"
 KIND = "twophase."
-#: The catalog that attach makes by itself: its name, and the one that it has where the first is taken.
+#: The catalog that attach creates by itself: its name, and the alternative if that is taken.
 OWN_NAME = "hive"
 OTHER_NAME = "twophase_hive"
 
-#: Everything below ``spark.twophase.``, with one line of help each.
-KNOWN: Mapping[str, str] = {
-    "session.catalog": "which catalog serves unprefixed names; none turns that off (default: hive)",
-    "timeline": "SQLAlchemy URL of the timeline (default: <warehouse>/.twophase/timeline.db)",
-    "timeline.retention": "how long the timeline keeps what has ended and left nothing behind (default: 30d)",
-    "timeline.password_env": "name of the environment variable that holds the password of the timeline's database",
-    "timeline.password_file": "file that holds the password of the timeline's database",
-    "atomicity": "required or preferred (default: required)",
-    "retention": "how long replaced versions stay for readers in flight, such as 1d or 12h (default: 1d)",
-    "coordinator": "whose transactions this session recovers when it attaches (default: the application's name)",
-    "wait": "how long a write waits for others that publish its table, such as 30s or 5m; 0: not at all (default: 30s)",
-    "fsync": "true or false: whether what is acknowledged survives a power cut (default: true)",
-    "storage.untested": "refuse or allow writes to tables on file systems that are not local (default: refuse)",
-    "lease": "seconds without a sign of life after which others may recover a transaction (default: 60)",
-}
-
-#: What to do where a statement is refused: the policy is read when a session is attached.
+#: Hint of refused statements: the policy is read when a session is attached.
 PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach again"
 
-#: What Spark looks for by these names is never a catalog.
+#: Arguments that the host passes to ``two_phase_create_table`` by name.
+_KEYWORDS = frozenset({"purpose", "ignore_if_exists", "is_streaming_mode", "context"})
+#: Methods of a catalog that had another name in earlier versions of the interface.
+_FORMER_METHODS = {
+    "residues": "leftovers",
+    "remove_residue": "remove_leftover",
+    "remove_residues": "remove_leftovers",
+}
+#: Names with a meaning of their own in Spark, never a catalog.
 _SPARKS_OWN = frozenset({"global_temp", "system"})
-
-#: What is added to a time must stay one that can be written down.
-_LONGEST = 100 * 366 * 86_400.0
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 @dataclass(frozen=True)
 class CatalogOptions:
-    """One catalog.
+    """The options of one catalog.
 
     Attributes
     ----------
@@ -65,7 +71,7 @@ class CatalogOptions:
     kind : type of Catalog
     options : mapping of str to str
     is_own : bool
-        Whether attach makes it by itself: nobody has chosen its name.
+        Whether attach creates it by itself: its name was not chosen by the user.
     """
 
     name: str
@@ -75,48 +81,84 @@ class CatalogOptions:
 
     @property
     def recorded_name(self) -> str:
-        """Its name on the timeline and in stamps, where another session must find it again: it never gives way."""
+        """Its name on the timeline and in stamps, by which other sessions find it: it never changes."""
         return OWN_NAME if self.is_own else self.name
 
 
-@dataclass(frozen=True)
-class Options:
-    """All that the configuration says.
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError("must be more than 0 seconds.")
+    return seconds
 
-    Attributes
-    ----------
-    catalogs : tuple of CatalogOptions
-    session_catalog : str or None
-        The one for unprefixed names; None where that is turned off.
-    timeline : str or None
-        None: below the warehouse.
-    timeline_password : str or None
-        From the environment or a file.
-    timeline_retention : float
-        Seconds.
-    policy : str
-        ``required`` or ``preferred``.
-    retention, lease, wait : float
-        Seconds.
-    fsync : bool
-        Whether what is published survives a power cut.
-    coordinator : str or None
-    untested_storage : bool
-        Whether tables on file systems are written that were not tried.
-    """
 
-    catalogs: tuple[CatalogOptions, ...]
-    session_catalog: str | None
-    timeline: str | None = None
-    timeline_password: str | None = field(default=None, repr=False)
-    timeline_retention: float = 30 * 86_400.0
-    policy: str = "required"
-    retention: float = 86_400.0
-    lease: float = 60.0
-    wait: float = 30.0
-    fsync: bool = True
-    coordinator: str | None = None
-    untested_storage: bool = False
+class Options(Settings):
+    """The whole configuration: the options below ``spark.twophase.``, and the catalogs."""
+
+    prefix: ClassVar[str] = PREFIX
+
+    #: After :func:`read` the catalog that exists; None if that is turned off.
+    session_catalog: str | None = option(
+        None,
+        "which catalog serves unprefixed names; none leaves them to stock Spark",
+        shown=OWN_NAME,
+        alias="session.catalog",
+    )
+    timeline: Text = option(
+        None,
+        "SQLAlchemy URL of the timeline: an SQLite file for one machine, a PostgreSQL for several",
+        shown="<warehouse>/.twophase/timeline.db",
+        repr=False,
+    )
+    timeline_retention: Seconds = option(
+        "30d", "how long the timeline keeps what has ended and left nothing behind", alias="timeline.retention"
+    )
+    timeline_password: str | None = secret(
+        "password of the timeline's database", plain=False, alias="timeline.password"
+    )
+    policy: Annotated[Literal["required", "preferred"], lower] = option(
+        "required",
+        "required refuses what cannot be made atomic; preferred runs it as stock Spark does",
+        alias="atomicity",
+    )
+    retention: Seconds = option(
+        "1d", "how long replaced versions of a table stay for readers in flight, such as 1d or 12h"
+    )
+    coordinator: Text = option(
+        None, "whose transactions this session recovers when it attaches", shown="the application's name"
+    )
+    isolation: Annotated[Literal["read_committed", "snapshot", "serializable"], lower] = option(
+        "snapshot",
+        "what a block of several statements sees: snapshot, serializable or read_committed",
+    )
+    conflict: Text = option(
+        DEFAULT_POLICY,
+        "who gives way if two transactions need a table: first_committer_wins, wait_die, wound_wait, fail, or a class "
+        "of your own as package.module:Class",
+    )
+    wait: Seconds = option("30s", "how long a write waits for others that have reserved its table; 0: not at all")
+    timeout: OptionalSeconds = option(
+        None, "how long a block of several statements may last before it is rolled back", alias="transaction.timeout"
+    )
+    fsync: Flag = option(True, "whether what is acknowledged survives a power cut, on local file systems")
+    storage: Annotated[Literal["refuse", "allow"], lower] = option(
+        "refuse", "refuse or allow: writes to tables on file systems that are not local", alias="storage.untested"
+    )
+    lease: Annotated[Seconds, AfterValidator(_positive)] = option(
+        "60", "time without a heartbeat after which others may recover a transaction"
+    )
+    openlineage: Flag = option(
+        False, "whether OpenLineage events of transactions are sent; needs the extra openlineage"
+    )
+    catalogs: tuple[CatalogOptions, ...] = Field((), exclude=True)
+
+    @property
+    def untested_storage(self) -> bool:
+        """Return whether tables may be written on untested file systems."""
+        return self.storage == "allow"
+
+
+#: All options below ``spark.twophase.``, with one line of help each.
+KNOWN: Mapping[str, str] = Options.help()
 
 
 def read(configuration: Mapping[str, str]) -> Options:
@@ -130,11 +172,9 @@ def read(configuration: Mapping[str, str]) -> Options:
     Raises
     ------
     ConfigurationError
-        An unknown kind or option (with the nearest right one), two catalogs of one name, a wrong value.
+        An unknown kind or option (with the nearest known one), two catalogs of one name, a wrong value.
     """
-    own = {key.removeprefix(PREFIX): value for key, value in configuration.items() if key.startswith(PREFIX)}
-    for name in own:
-        refuse_unknown(name, KNOWN, prefix=PREFIX)
+    found = Options.read(_own(configuration))
     _refuse_other_prefixes(configuration)
     values = {
         key.removeprefix(CATALOG_PREFIX): value
@@ -142,29 +182,27 @@ def read(configuration: Mapping[str, str]) -> Options:
         if key.startswith(CATALOG_PREFIX)
     }
     catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
-    session_catalog = _session_catalog(own.get("session.catalog"), catalogs, values)
+    session_catalog = _session_catalog(found.session_catalog, catalogs, values)
     _refuse_twins(catalogs)
     _refuse_orphans(catalogs, values)
     _refuse_dotted(values)
-    return Options(
-        catalogs=tuple(catalogs),
-        session_catalog=session_catalog,
-        timeline=own.get("timeline") or None,
-        timeline_password=timeline_password(configuration),
-        timeline_retention=duration("timeline.retention", own.get("timeline.retention", "30d")),
-        policy=_one_of("atomicity", own.get("atomicity", "required"), ("required", "preferred")),
-        retention=duration("retention", own.get("retention", "1d")),
-        lease=_positive("lease", duration("lease", own.get("lease", "60"))),
-        wait=duration("wait", own.get("wait", "30s")),
-        fsync=_one_of("fsync", own.get("fsync", "true"), ("true", "false")) == "true",
-        coordinator=own.get("coordinator") or None,
-        untested_storage=_one_of("storage.untested", own.get("storage.untested", "refuse"), ("refuse", "allow"))
-        == "allow",
-    )
+    _refuse_dots(values)
+    timeline_password(configuration)
+    conflict_policy(found.conflict or DEFAULT_POLICY)
+    if found.openlineage and not monitoring.has_lineage():
+        raise ConfigurationError(
+            f"{PREFIX}openlineage is set, and OpenLineage's client is not installed.",
+            hint="Install the extra: pip install 'twophase[openlineage]'.",
+        )
+    return found.model_copy(update={"catalogs": tuple(catalogs), "session_catalog": session_catalog})
+
+
+def _own(configuration: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(PREFIX): value for key, value in configuration.items() if key.startswith(PREFIX)}
 
 
 def beside_databases(found: Options, is_database: Callable[[str], bool]) -> Options:
-    """The same options, with no catalog that has the name of a database: Spark would not find that database any more.
+    """The same options, without catalogs that have the name of a database: Spark would no longer find that database.
 
     Parameters
     ----------
@@ -175,14 +213,15 @@ def beside_databases(found: Options, is_database: Callable[[str], bool]) -> Opti
     Raises
     ------
     ConfigurationError
-        A database has the name that a catalog was given, or both of those that attach gives.
+        A database has the name of a configured catalog, or both names that attach may choose.
     """
     catalogs = [_beside_database(item, is_database) for item in found.catalogs]
     renamed = {item.name: catalog.name for item, catalog in zip(found.catalogs, catalogs, strict=True)}
     if len(set(renamed.values())) < len(renamed):
         raise _hides_database(OWN_NAME)
     name = found.session_catalog
-    return replace(found, catalogs=tuple(catalogs), session_catalog=renamed.get(name, name) if name else None)
+    facts = {"catalogs": tuple(catalogs), "session_catalog": renamed.get(name, name) if name else None}
+    return found.model_copy(update=facts)
 
 
 def _beside_database(item: CatalogOptions, is_database: Callable[[str], bool]) -> CatalogOptions:
@@ -194,7 +233,7 @@ def _beside_database(item: CatalogOptions, is_database: Callable[[str], bool]) -
 
 
 def hidden_database(name: str) -> CatalogError:
-    """The refusal of a database that would have the name of a catalog, made or met after :func:`~twophase.attach`."""
+    """The error for a database with the name of a catalog, created or used after :func:`~twophase.attach`."""
     return CatalogError(
         f"{name} is a twophase catalog of this session, so that Spark cannot find a database of that name by it.",
         path=name,
@@ -211,14 +250,6 @@ def _hides_database(name: str) -> ConfigurationError:
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest right word, and all of them."""
-    words = sorted(known)
-    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
-    listed = f"Known: {', '.join(words) or 'none'}."
-    return f"Did you mean {close[0]}? {listed}" if close else listed
-
-
 def refuse_unknown(name: str, known: Iterable[str], *, prefix: str) -> None:
     """Refuse an option that does not exist."""
     known = list(known)
@@ -227,7 +258,7 @@ def refuse_unknown(name: str, known: Iterable[str], *, prefix: str) -> None:
 
 
 def _refuse_other_prefixes(configuration: Mapping[str, str]) -> None:
-    """Refuse an option of ours below nearly our prefix, which would do nothing."""
+    """Refuse a twophase option below a misspelled prefix, which would have no effect."""
     for key in configuration:
         start, _, rest = key.partition(".")
         word, _, option = rest.partition(".")
@@ -239,42 +270,17 @@ def _refuse_other_prefixes(configuration: Mapping[str, str]) -> None:
             )
 
 
-def duration(name: str, text: str) -> float:
-    """Seconds from ``90``, ``30s``, ``15m``, ``12h``, ``1d``."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w|)\s*", text.lower())
-    if not found:
-        raise ConfigurationError(
-            f"{PREFIX}{name} is {text!r}, which is no duration.", hint="Write a number and a unit: 30s, 15m, 12h, 1d."
-        )
-    seconds = float(found[1]) * _UNITS[found[2]]
-    if seconds > _LONGEST:
-        raise ConfigurationError(f"{PREFIX}{name} is {text[:40]!r}, which is more than a hundred years.")
-    return seconds
-
-
-def _positive(name: str, seconds: float) -> float:
-    if seconds <= 0:
-        raise ConfigurationError(f"{PREFIX}{name} must be more than 0 seconds.")
-    return seconds
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value.lower() not in known:
-        raise ConfigurationError(f"{PREFIX}{name} is {value!r}.", hint=nearest(value, known))
-    return value.lower()
-
-
 # -- catalogs ----------------------------------------------------------------------------------------------------------
 
 
 def _is_ours(kind: str) -> bool:
-    # A Java class name, which Spark loads itself, has no colon; and none lives in a package named nearly as twophase.
+    # A Java class name, which Spark loads itself, contains no colon; and no Java package is named almost like twophase.
     package, _, _ = kind.strip().lower().replace("/", ".").partition(".")
     return ":" in kind or bool(difflib.get_close_matches(package, [KIND.rstrip(".")], cutoff=0.85)) or _is_bare(kind)
 
 
 def _is_bare(kind: str) -> bool:
-    """Whether it is the name of a kind alone, without ``twophase.``."""
+    """Return whether it is only the name of a kind, without ``twophase.``."""
     return kind.strip().lower() in {point.name for point in entry_points(group=ENTRY_POINTS)}
 
 
@@ -293,25 +299,25 @@ def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
 
 
 def options_below(name: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Options of one catalog, without its prefix."""
+    """The options of one catalog, without its prefix."""
     start = name + "."
     return {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
 
 
 def checked(name: str, kind: type[Catalog], options: Mapping[str, str]) -> CatalogOptions:
-    """A catalog's options, none of them unknown to it."""
-    for option in options:
-        refuse_unknown(option, kind.known_options, prefix=f"{CATALOG_PREFIX}{name}.")
+    """A catalog's options, checked against those that it knows."""
+    for key in options:
+        refuse_unknown(key, kind.known_options, prefix=f"{CATALOG_PREFIX}{name}.")
     return CatalogOptions(name, kind, dict(options))
 
 
 def made(item: CatalogOptions, environment: Environment) -> Catalog:
-    """The catalog of these options.
+    """Create the catalog of these options.
 
     Raises
     ------
     ConfigurationError
-        It refuses an option, or its class cannot be made.
+        It refuses an option, or its class cannot be instantiated.
     """
     try:
         return item.kind(item.recorded_name, item.options, environment)
@@ -325,17 +331,79 @@ def made(item: CatalogOptions, environment: Environment) -> Catalog:
 
 
 def find_kind(kind: str, where: str) -> type[Catalog]:
-    """The catalog class that ``twophase.<kind>`` or ``package.module:Class`` names.
+    """The catalog class named by ``twophase.<kind>`` or ``package.module:Class``.
 
     Raises
     ------
     ConfigurationError
-        There is none, it cannot be imported, or it is no catalog.
+        It does not exist, cannot be imported, or is not a catalog.
     """
     found = _dotted(kind, where) if ":" in kind else _entry_point(kind, where)
     if not (isinstance(found, type) and issubclass(found, Catalog)):
         raise ConfigurationError(f"{where} is {kind!r}, which is not a subclass of twophase.Catalog.")
+    _require_whole(found, kind, where)
     return found
+
+
+def _require_whole(found: type[Catalog], kind: str, where: str) -> None:
+    """Refuse a plugin without a method of the interface, or without a keyword that the host passes."""
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigurationError(
+            f"{where} is {kind!r}, which does not implement {', '.join(missing)} of twophase.Catalog.",
+            hint="Write these methods: their docstrings are the contract, and docs/plugins.md has a whole plugin.",
+        )
+    _require_interfaces(found, kind, where)
+    keywords = signature(Catalog.two_phase_create_table).parameters
+    given = signature(found.two_phase_create_table).parameters
+    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in given.values())
+    if not takes_all and (absent := [name for name in keywords if name in _KEYWORDS and name not in given]):
+        raise ConfigurationError(
+            f"{where} is {kind!r}, whose two_phase_create_table does not take {', '.join(absent)}.",
+            hint="Its signature is that of twophase.Catalog.two_phase_create_table.",
+        )
+
+
+def _require_interfaces(found: type[Catalog], kind: str, where: str) -> None:
+    """Refuse a plugin with methods that nothing would ever call, such as those of a clean-up."""
+    for former, name in _FORMER_METHODS.items():
+        if hasattr(found, former):
+            raise ConfigurationError(
+                f"{where} is {kind!r}, which has {former}, which is called {name} now.",
+                hint=f"Rename it, and let the class inherit twophase.catalog.SupportsCleaning: {name} is its method.",
+            )
+    for interface in capabilities.interfaces():
+        methods = [name for name in vars(interface) if not name.startswith("_") and not hasattr(Catalog, name)]
+        given = [name for name in methods if hasattr(found, name)]
+        if given and not issubclass(found, interface):
+            raise ConfigurationError(
+                f"{where} is {kind!r}, which has {', '.join(given)} without inheriting "
+                f"twophase.catalog.{interface.__name__}.",
+                hint=f"Let the class inherit it: {given[0]} is not called without that.",
+            )
+
+
+def _refuse_dots(values: Mapping[str, str]) -> None:
+    """Refuse ``package.module.Class`` for a twophase catalog: Spark would look for a Java class of that name."""
+    for name, kind in values.items():
+        module, _, last = kind.strip().rpartition(".")
+        if "." in name or _is_ours(kind) or not module or not _can_be_imported(module.partition(".")[0]):
+            continue
+        try:
+            found = getattr(import_module(module), last, None)
+        except Exception:  # whatever it is, it is not a twophase catalog
+            continue
+        if isinstance(found, type) and issubclass(found, Catalog):
+            raise ConfigurationError(
+                f"{CATALOG_PREFIX}{name} is {kind!r}, by which Spark looks for a Java class.",
+                hint=f"That of Python has a colon before the class: {CATALOG_PREFIX}{name} = {module}:{last}",
+            )
+
+
+def _can_be_imported(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _entry_point(kind: str, where: str) -> object:
@@ -372,7 +440,7 @@ def _dotted(kind: str, where: str) -> object:
 
 
 def _told(error: Exception) -> str:
-    """A plugin's own error, which may quote an option."""
+    """The text of a plugin's own error, which may quote an option."""
     return f"{type(error).__name__}: {redact(str(error))}"
 
 
@@ -385,7 +453,7 @@ def _not_importable(where: str, kind: str, name: str, error: Exception) -> Confi
 
 
 def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values: Mapping[str, str]) -> str | None:
-    """The catalog for unprefixed names; adds the Hive catalog that attach makes by itself."""
+    """The catalog for unprefixed names; adds the Hive catalog that attach creates by itself."""
     if wanted is not None and wanted.lower() == "none":
         return None
     name = OWN_NAME if wanted is None else wanted
@@ -421,7 +489,7 @@ def _refuse_twins(catalogs: list[CatalogOptions]) -> None:
 
 
 def _refuse_orphans(catalogs: list[CatalogOptions], values: Mapping[str, str]) -> None:
-    """Refuse an option of ours below a catalog that there is not, where one of nearly that name takes it."""
+    """Refuse a twophase option below a catalog that does not exist, if one with a similar name accepts it."""
     kinds = {catalog.name: catalog.kind for catalog in catalogs}
     for key in values:
         name, _, option = key.partition(".")
@@ -436,7 +504,7 @@ def _refuse_orphans(catalogs: list[CatalogOptions], values: Mapping[str, str]) -
 
 
 def _refuse_dotted(values: Mapping[str, str]) -> None:
-    """Refuse a catalog whose name has a dot: Spark takes it for the option of another one, and nobody would load it."""
+    """Refuse a catalog whose name has a dot: Spark takes it for another one's option, and would never load it."""
     for key, kind in values.items():
         name, _, option = key.partition(".")
         if option and name not in values and kind.startswith(KIND) and _is_bare(kind.removeprefix(KIND)):
@@ -446,7 +514,7 @@ def _refuse_dotted(values: Mapping[str, str]) -> None:
             )
 
 
-# -- the timeline's place ----------------------------------------------------------------------------------------------
+# -- the location of the timeline --------------------------------------------------------------------------------------
 
 
 def default_timeline(warehouse: str) -> Path:
@@ -455,7 +523,7 @@ def default_timeline(warehouse: str) -> Path:
     Raises
     ------
     ConfigurationError
-        The warehouse is not on this machine, or other machines may see it too.
+        The warehouse is not on this machine, or may be visible to other machines.
     """
     parts = urlsplit(warehouse)
     if parts.scheme not in ("", "file"):
@@ -475,41 +543,24 @@ def default_timeline(warehouse: str) -> Path:
 
 
 def timeline_password(configuration: Mapping[str, str]) -> str | None:
-    """The password of the timeline's database, from where the configuration says that it is.
-
-    Parameters
-    ----------
-    configuration : mapping of str to str
-        The session's entries, with their full names.
+    """The password of the timeline's database, if it is configured separately from the URL.
 
     Raises
     ------
     ConfigurationError
-        It is given twice, or is not there.
+        It is given twice, is missing from the place that an option names, or there is no URL for it.
     """
-    url = configuration.get(f"{PREFIX}timeline")
-    places = {way: value for way in ("env", "file") if (value := configuration.get(f"{PREFIX}timeline.password_{way}"))}
-    if not places:
-        return None
-    names = [f"{PREFIX}timeline.password_{way}" for way in places]
-    if len(places) > 1:
-        raise ConfigurationError(f"The password of the timeline is given twice, by {' and '.join(names)}.")
-    if not url:
-        raise ConfigurationError(f"{names[0]} is set, and {PREFIX}timeline is not.", hint="Set it to a database's URL.")
-    if variable := places.get("env"):
-        if variable not in os.environ:
-            raise ConfigurationError(f"The environment variable {variable} of {names[0]} is not set.")
-        return os.environ[variable]
-    try:
-        return Path(places["file"]).read_text(encoding="utf-8").rstrip("\r\n")
-    except OSError as error:
+    own = _own(configuration)
+    password = secret_of(own, "timeline.password", "The session: ")
+    if password is not None and not own.get("timeline"):
         raise ConfigurationError(
-            f"The file {places['file']} of {names[0]} cannot be read: {error.strerror}."
-        ) from error
+            f"The password of the timeline is given, and {PREFIX}timeline is not.", hint="Set it to a database's URL."
+        )
+    return password
 
 
 def warn_of_passwords(found: Options) -> None:
-    """Warn of passwords in URLs: Spark hides options by their names, and these stand in its event log."""
+    """Warn of passwords in URLs: Spark redacts options by their names, so that these appear in its event log."""
     places = [(f"{PREFIX}timeline", found.timeline)]
     places += [
         (f"{CATALOG_PREFIX}{catalog.name}.{name}", value)

@@ -1,32 +1,43 @@
-"""What all attached sessions of a process share: listener, signal handling, Py4J's result function."""
+"""Resources shared by all attached sessions of a process: listeners, signal handling, Py4J's result function."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from twophase.redaction import logger
 from twophase.spark import errors
-from twophase.spark.cancellation import Terminator
+from twophase.spark.attached import AttachedSession
+from twophase.spark.execution.cancellation import Terminator
+from twophase.spark.execution.listener import JobTracker
 from twophase.spark.jvm import callbacks
-from twophase.spark.listener import JobTracker
-
-if TYPE_CHECKING:
-    from twophase.spark.session import Handle
+from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.table_events import TableListener
+from twophase.spark.routing.spark_ddl import TableFollower
 
 log = logger("twophase.spark")
 
 
 class _Application:
-    """The shared things of one Spark application."""
+    """The shared resources of one Spark application."""
 
-    def __init__(self, handle: Handle) -> None:
-        self.context = handle.spark.sparkContext
-        self.sessions: list[Handle] = []
-        self.tracker = JobTracker(handle.jvm)
+    def __init__(self, jvm: Jvm) -> None:
+        self.context = jvm.spark.sparkContext
+        self.sessions: list[AttachedSession] = []
+        self.tracker = JobTracker(jvm)
         self.terminator = Terminator(self.tracker)
         self.terminator.install()
+        self._tables: TableListener | None = None
+
+    def join(self, session: AttachedSession) -> None:
+        """Add a session. With the first catalog for session tables, their drops and renames are followed."""
+        if self._tables is None and session.catalogs.session_name is not None:
+            follower = TableFollower(self.sessions)
+            self._tables = TableListener(session.jvm, follower.dropped, follower.renamed)
+        self.sessions.append(session)
 
     def close(self) -> None:
+        if self._tables is not None:
+            self._tables.close()
         self.terminator.uninstall()
         self.tracker.close()
 
@@ -34,28 +45,37 @@ class _Application:
 _applications: list[_Application] = []
 
 
-def acquire(handle: Handle) -> JobTracker:
-    """Join, or make, what the sessions of this application share."""
-    handle.jvm.start_callbacks()
+def join(jvm: Jvm, attached: Callable[[JobTracker], AttachedSession]) -> AttachedSession:
+    """Let a session join the shared resources of its application, or create them.
+
+    Parameters
+    ----------
+    jvm : Jvm
+        JVM of the session.
+    attached : callable
+        Creates the attached session, with the tracker of the application's jobs.
+    """
+    jvm.start_callbacks()
     errors.install()
-    application = next((a for a in _applications if a.context is handle.spark.sparkContext), None)
+    application = next((a for a in _applications if a.context is jvm.spark.sparkContext), None)
     if application is None:
-        application = _Application(handle)
+        application = _Application(jvm)
         _applications.append(application)
-    application.sessions.append(handle)
-    return application.tracker
+    session = attached(application.tracker)
+    application.join(session)
+    return session
 
 
-def watch_signals(handle: Handle) -> None:
-    """Take SIGTERM over where that could not be done before, as another thread attached. Idempotent."""
-    for application in [a for a in _applications if handle in a.sessions]:
+def watch_signals(session: AttachedSession) -> None:
+    """Install the SIGTERM handler if that was impossible before, because another thread attached. Idempotent."""
+    for application in [a for a in _applications if session in a.sessions]:
         application.terminator.install()
 
 
-def release(handle: Handle) -> None:
-    """Leave; the last session of an application takes everything away. Idempotent."""
-    for application in [a for a in _applications if handle in a.sessions]:
-        application.sessions.remove(handle)
+def release(session: AttachedSession) -> None:
+    """Remove a session; with the last one of an application its shared resources are closed. Idempotent."""
+    for application in [a for a in _applications if session in a.sessions]:
+        application.sessions.remove(session)
         if not application.sessions:
             _applications.remove(application)
             application.close()

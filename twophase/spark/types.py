@@ -1,9 +1,9 @@
-"""Spark schemas as PyArrow schemas and back, without loss and without a JVM.
+"""Lossless conversion of Spark schemas to PyArrow schemas and back, without a JVM.
 
-Spark's own JSON of a field travels in the Arrow field's metadata (``SPARK:field``), so that char and varchar lengths,
-collations, interval units, variants, defaults and user-defined types come back exactly. A catalog may rename a field,
-change its nullability or its ``comment``: those are taken from the Arrow field. Where the Arrow type itself was
-changed, or a catalog made the field, the Spark type follows from the Arrow type.
+Spark's own JSON of a field is stored in the Arrow field's metadata (``SPARK:field``), so that char and varchar lengths,
+collations, interval units, variants, defaults and user-defined types are restored exactly. A catalog may rename a
+field, change its nullability or its ``comment``: those are taken from the Arrow field. If the Arrow type itself was
+changed, or a catalog created the field, the Spark type is derived from the Arrow type.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twophase.errors import CatalogError
+from twophase.model import WAITING
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,7 +46,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "variant": pa.struct([pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False)]),
 }
 
-#: Types with parameters, by the start of Spark's name for them. Geo types travel as well-known binary.
+#: Parametric types, by the start of Spark's name. Geo types are represented as well-known binary.
 _PARAMETRIC: tuple[tuple[str, pa.DataType], ...] = (
     ("char(", pa.string()),
     ("varchar(", pa.string()),
@@ -62,7 +63,7 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
 def parse_type(json_text: str) -> Json:
-    """A data type from its JSON (a quoted word for an atomic type)."""
+    """Parse a data type from its JSON (a quoted word for an atomic type)."""
     return json.loads(json_text)
 
 
@@ -74,15 +75,31 @@ def struct_json(fields: list[Json]) -> str:
 # -- Spark to Arrow ----------------------------------------------------------------------------------------------------
 
 
-def with_defaults(struct_json: str, defaults: Mapping[str, str]) -> str:
-    """A struct whose columns have defaults, in Spark's SQL, as far as they are named."""
+def with_defaults(struct_json: str, defaults: Mapping[str, str | None]) -> str:
+    """Add the given column defaults, in Spark's SQL, to a struct.
+
+    If the store computes one of them, each column is marked, to distinguish values that Spark fills in from given ones.
+    """
     if not defaults:
         return struct_json
     struct = json.loads(struct_json)
+    computes = None in defaults.values()
     for field in struct["fields"]:
-        if (sql := defaults.get(field["name"])) is not None:
+        if field["name"] in defaults:
+            sql = defaults[field["name"]] or _stand_in(field["type"])
             field["metadata"] |= {"CURRENT_DEFAULT": sql, "EXISTS_DEFAULT": sql}
+        if computes:
+            field["metadata"] |= {WAITING: "column"}
     return json.dumps(struct)
+
+
+def _stand_in(kind: Json) -> str:
+    """A constant of a type for Spark's syntax: it is never written to a row."""
+    if not isinstance(kind, str):
+        return "array()" if kind["type"] == "array" else "NULL"
+    if kind.startswith(("date", "timestamp")):
+        return f"CAST('1970-01-01' AS {kind})"
+    return "''" if kind.startswith(("string", "varchar(", "char(")) else f"CAST('0' AS {kind})"
 
 
 def to_arrow(struct_json: str) -> pa.Schema:
@@ -91,7 +108,7 @@ def to_arrow(struct_json: str) -> pa.Schema:
     Raises
     ------
     CatalogError
-        A type that this version does not know.
+        A type unknown to this version.
     """
     return pa.schema([_arrow_field(field) for field in json.loads(struct_json)["fields"]])
 
@@ -127,7 +144,7 @@ def _arrow_type(kind: Json, name: str) -> pa.DataType:
     if kind["type"] == "map":
         value = _nullable_field("value", _arrow_type(kind["valueType"], name), kind["valueContainsNull"])
         key = _arrow_type(kind["keyType"], name)
-        # The key of ``map()``: PyArrow has no map of it, and the field's own JSON tells Spark.
+        # The key of ``map()``: PyArrow does not support such a map; the field's own JSON restores it in Spark.
         key = pa.string() if pa.types.is_null(key) else key
         return pa.map_(pa.field("key", key, False), value)
     if kind["type"] == "struct":
@@ -174,7 +191,7 @@ def from_arrow(schema: pa.Schema) -> str:
 
 
 def from_arrow_schema(schema: pa.Schema) -> StructType:
-    """PySpark's own schema object of an Arrow schema."""
+    """PySpark's schema object of an Arrow schema."""
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(json.loads(from_arrow(schema)))
@@ -192,7 +209,7 @@ def _spark_field(field: pa.Field) -> Json:
 
 
 def _remembered(field: pa.Field, metadata: Mapping[bytes, bytes]) -> Json | None:
-    """Spark's own description of the field, where it still fits the Arrow type."""
+    """Spark's own description of the field, if it still matches the Arrow type."""
     if SPARK_FIELD not in metadata:
         return None
     described = json.loads(metadata[SPARK_FIELD])

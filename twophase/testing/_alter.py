@@ -18,7 +18,7 @@ Table = tuple[TableDefinition, pa.Table]
 
 
 def apply(table: Document, changes: list[TableChange], path: ObjectPath) -> None:
-    """Apply all changes to the document, in place; on an error the caller throws the document away."""
+    """Apply all changes to the document, in place; on an error the caller discards the document."""
     state = TableDefinition.from_document(table["definition"]), _rows.decode(table["rows"])
     for change in changes:
         if change.kind not in _KINDS:
@@ -66,7 +66,7 @@ def _drop_column(state: Table, change: TableChange) -> Table:
 def _rename_column(state: Table, change: TableChange) -> Table:
     definition, rows = state
     _refuse_partition_column(definition, change)
-    rows.schema.field(change.path[0])  # Raises where there is none.
+    rows.schema.field(change.path[0])  # Raises if it does not exist.
     return definition, rows.rename_columns({change.path[0]: change.arguments["name"]})
 
 

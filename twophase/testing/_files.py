@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from twophase.catalog.reading import ReadSource
 from twophase.model import TableDefinition
-from twophase.reading import ReadSource
 from twophase.testing import _rows
 from twophase.testing._store import Document
 
 
 def as_files(directory: str | None, table: Document) -> ReadSource | None:
-    """How Spark reads a table document; None without a directory to write to.
+    """Return the source from which Spark reads a table document; None without a directory to write to.
 
-    Each version of a table has a directory of its own, written when first asked for.
+    Each version of a table has its own directory, which is written on first use.
     """
     if directory is None:
         return None
@@ -39,5 +39,5 @@ def _move(new: Path, version: Path) -> None:
     try:
         os.rename(new, version)
     except OSError:
-        if not version.exists():  # Else another reader was faster, with the same rows.
+        if not version.exists():  # Otherwise another reader was faster, with the same rows.
             raise

@@ -1,4 +1,4 @@
-"""The chaos catalog's participant: staged rows beside the tables, in the same store."""
+"""The chaos catalog's participant: its rows are staged in the same store as the tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twophase.catalog import TwoPhaseCatalogTable as Participant
+from twophase.catalog.reading import ReadSource
 from twophase.errors import (
     CatalogError,
     ConcurrentSchemaEvolutionError,
@@ -17,29 +18,26 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.reading import ReadSource
 from twophase.testing import _rows
 from twophase.testing._files import as_files
+from twophase.testing._home import ChaosHome
 from twophase.testing._store import Document
-
-if TYPE_CHECKING:
-    from twophase.testing.chaos import ChaosCatalog
 
 
 class ChaosTable(Participant):
     """One participant of a chaos catalog.
 
-    ``document["key"]`` names its entry under ``staged`` and, once published, under ``published``: the owner stamp. As a
-    real store's does, the document grows on the way: ``rows`` when they are written, ``prepared`` when they are.
+    ``document["key"]`` names its entry under ``staged`` and, once published, under ``published``: the owner stamp. As
+    in a real store, the document grows over time: ``rows`` is added by ``write``, ``prepared`` by ``prepare``.
     """
 
-    #: OPTIONS may hold secrets: they go from the statement into the store, never into the document.
+    #: OPTIONS may contain secrets: they go from the statement into the store, never into the document.
     _options: Mapping[str, str] = {}
 
     @classmethod
     def offer(
         cls,
-        catalog: ChaosCatalog,
+        catalog: ChaosHome,
         path: ObjectPath,
         definition: TableDefinition,
         purpose: Purpose,
@@ -47,7 +45,7 @@ class ChaosTable(Participant):
         target: TableDefinition | None,
         tolerant: bool,
     ) -> ChaosTable:
-        """A participant that has staged nothing yet."""
+        """Create a participant that has not staged anything yet."""
         becomes = definition
         if purpose.inserts and target is not None:
             becomes = target
@@ -73,7 +71,7 @@ class ChaosTable(Participant):
         return participant
 
     @property
-    def _home(self) -> ChaosCatalog:
+    def _home(self) -> ChaosHome:
         return self.catalog  # type: ignore[return-value]
 
     @property
@@ -126,14 +124,16 @@ class ChaosTable(Participant):
             self.publish_into(store)
 
     def publish_into(self, store: Document) -> None:
-        """Publish inside a change of the store that the caller holds."""
+        """Publish within a change of the store that the caller has opened."""
         if self._is_published(store):
             return
         result = self._result(store)
         tables = self._home.tables_of(store, self.path)
-        before, staged = tables.get(self.path.name), store["staged"].pop(self.key)
-        store["published"][self.key] = {"version": result["version"], "before": before, "staged": staged}
-        tables[self.path.name] = result
+        before, staged = tables.pop(self.path.name, None), store["staged"].pop(self.key)
+        version = result and result["version"]
+        store["published"][self.key] = {"version": version, "before": before, "staged": staged}
+        if result is not None:
+            tables[self.path.name] = result
 
     def outcome(self) -> Outcome:
         try:
@@ -153,21 +153,21 @@ class ChaosTable(Participant):
         return self._home.compensate_group([self])
 
     def is_undoable(self, store: Document) -> bool:
-        """Whether the table is still as this participant left it, or as it was before."""
+        """Return whether the table is unchanged since this participant's publish, or as it was before."""
         if not self._is_published(store):
             return True
         publish = store["published"][self.key]
         now = self._home.tables_of(store, self.path).get(self.path.name)
-        return "before" in publish and now is not None and now["version"] == publish["version"]
+        return "before" in publish and (now and now["version"]) == publish["version"]
 
     def undo_in(self, store: Document) -> None:
-        """Undo inside a change of the store that the caller holds; what was staged is staged again. Idempotent."""
+        """Undo within a change of the store that the caller has opened; restores the staged data. Idempotent."""
         if not self._is_published(store):
             return
         publish = store["published"].pop(self.key)
         tables = self._home.tables_of(store, self.path)
         if publish["before"] is None:
-            del tables[self.path.name]
+            tables.pop(self.path.name, None)
         else:
             tables[self.path.name] = publish["before"]
         store["staged"][self.key] = publish["staged"]
@@ -177,18 +177,23 @@ class ChaosTable(Participant):
 
     # -- what a publish would make of the table ------------------------------------------------------------------
 
-    def _result(self, store: Document) -> Document:
-        """The table after this participant; what the transaction staged for it before comes first."""
+    def _result(self, store: Document) -> Document | None:
+        """Return the table after this participant, including what the transaction staged for it earlier; None if it is
+        dropped.
+        """
         staged = store["staged"].get(self.key)
         if staged is None:
             raise TransactionAborted(
                 f"What was staged for {self.path} is gone.", path=self.path, transaction_id=self.transaction_id
             )
-        if self.document["base"]:
-            table: Document | None = ChaosTable(self._home, self.document["base"])._result(store)
-        else:
-            table = self._home.tables_of(store, self.path).get(self.path.name)
+        table: Document | None = self._home.tables_of(store, self.path).get(self.path.name)
+        base = self.document["base"]
+        if not base or self.purpose is not Purpose.INSERT_INTO:
             self._check_unchanged(staged, table)
+        if self.purpose.drops:
+            return None
+        if base:
+            table = type(self)(self._home, base)._result(store)
         return self._applied(staged, table)
 
     def _check_unchanged(self, staged: Document, table: Document | None) -> None:
@@ -207,10 +212,12 @@ class ChaosTable(Participant):
         if table is None and not self.purpose.creates:
             raise self._conflict("was dropped since the statement began")
         if table is not None and self.document["tolerant"]:
-            return table  # IF NOT EXISTS: somebody made it, and that is what was asked for.
+            return table  # IF NOT EXISTS: another writer created it, which is acceptable.
         if table is not None and self.purpose is Purpose.CREATE_TABLE_AS:
             raise self._conflict("was created by another writer since the statement began")
         definition = staged["definition"]
+        if table is not None and self.purpose.inserts and table["definition"]["schema"] != definition["schema"]:
+            raise self._conflict("was created by another writer with other columns since the statement began")
         rows = _rows.decode(staged["rows"]) if staged["rows"] else self.definition.schema.empty_table()
         if table is not None and self.purpose.inserts:
             definition = table["definition"]
@@ -229,7 +236,8 @@ class ChaosTable(Participant):
     # -- for the transaction -------------------------------------------------------------------------------------
 
     def read_source(self) -> ReadSource | None:
-        return as_files(self._home.directory, self._result(self._home.store.read()))
+        result = self._result(self._home.store.read())
+        return None if result is None else as_files(self._home.directory, result)
 
     def left_behind(self) -> list[str]:
         return [self.key] if self.key in self._home.store.read()["staged"] else []

@@ -1,4 +1,4 @@
-"""Rows of the chaos catalog: small Arrow tables, kept as text inside a JSON document."""
+"""Rows of the chaos catalog: small Arrow tables, stored as text in a JSON document."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from twophase.model import OverwriteScope
 
 
 def to_arrow(df: Any, schema: pa.Schema) -> pa.Table:
-    """The rows of ``df`` in the types of ``schema``, columns matched by position.
+    """Convert the rows of ``df`` to the types of ``schema``, with columns matched by position.
 
     Parameters
     ----------
     df : pyarrow.Table or anything with ``toArrow()``
-        A PySpark DataFrame has it. It **collects**: good for a test double, forbidden to a real catalog.
+        For example a PySpark DataFrame. It **collects**: fine for a test double, forbidden in a real catalog.
     """
     table = df if isinstance(df, pa.Table) else df.toArrow()
     if table.num_columns != len(schema):
@@ -31,7 +31,7 @@ def to_arrow(df: Any, schema: pa.Schema) -> pa.Table:
 
 
 def encode(table: pa.Table) -> str:
-    """As text: an Arrow IPC stream in base64."""
+    """Encode a table as text: an Arrow IPC stream in base64."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -39,17 +39,17 @@ def encode(table: pa.Table) -> str:
 
 
 def decode(text: str) -> pa.Table:
-    """From :func:`encode`."""
+    """Decode the text from :func:`encode`."""
     return pa.ipc.open_stream(base64.b64decode(text)).read_all()
 
 
 def appended(old: pa.Table, new: pa.Table) -> pa.Table:
-    """The old rows, then the new ones, in the old rows' types."""
+    """Return the old rows, then the new ones, in the types of the old rows."""
     return pa.concat_tables([old, new.cast(old.schema)])
 
 
 def overwritten(old: pa.Table, new: pa.Table, scope: OverwriteScope, partition_columns: Sequence[str]) -> pa.Table:
-    """The old rows with those of the scope replaced by the new ones."""
+    """Return the old rows, with those in the scope replaced by the new ones."""
     if scope.dynamic and partition_columns:
         gone = set(_keys(new, partition_columns))
     elif scope.static_partition:

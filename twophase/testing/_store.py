@@ -1,6 +1,6 @@
-"""Where the chaos catalog keeps its tables: in this process, or in one JSON file that outlives it.
+"""The stores of the chaos catalog's tables: in this process, or in a JSON file that outlives it.
 
-Both hold one plain document. A change is made on a copy under a lock and becomes visible at once, or not at all.
+Both contain one plain document. A change is made on a copy, under a lock, and becomes visible atomically.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def empty() -> Document:
 class Store(ABC):
     """One document with atomic changes."""
 
-    #: The same for all catalogs over this store.
+    #: Equal for all catalogs over this store.
     identity: str
 
     @abstractmethod
     def read(self) -> Document:
-        """The document as it is now; changes of it go nowhere."""
+        """Return a copy of the current document."""
 
     @abstractmethod
     def change(self) -> Any:
-        """A context manager: the document, saved at its end unless an exception left it."""
+        """Return a context manager that yields the document, and saves it at the end unless an exception was raised."""
 
 
 class MemoryStore(Store):
-    """A store inside this process; all that ask for one name share it."""
+    """A store inside this process, shared by all instances with the same name."""
 
     _shared: ClassVar[dict[str, MemoryStore]] = {}
 
@@ -80,10 +80,10 @@ class FileStore(Store):
 
     @contextmanager
     def change(self) -> Iterator[Document]:
-        import fcntl  # Only here: the in-process store runs on every system.
+        import fcntl  # Only here: the in-process store works on all platforms.
 
         with open(f"{self._file}.lock", "a") as lock:
-            # The system frees the lock of a killed process; closing the file frees ours.
+            # The system releases the lock of a killed process; closing the file releases ours.
             fcntl.flock(lock, fcntl.LOCK_EX)
             document = self.read()
             yield document

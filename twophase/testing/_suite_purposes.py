@@ -13,9 +13,9 @@ from twophase.errors import (
     TransactionAborted,
 )
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
-from twophase.testing._suite_base import NEW, SCHEMA, Driver, Rows, SuiteBase, after, transaction_id
+from twophase.testing._suite_base import NEW, SCHEMA, Driver, Rows, SuiteBase, after, quick, transaction_id
 
-each_purpose = pytest.mark.parametrize("purpose", list(Purpose), ids=lambda p: p.value)
+each_purpose = pytest.mark.parametrize("purpose", [p for p in Purpose if p.writes], ids=lambda p: p.value)
 
 PARTITIONED = TableDefinition(
     pa.schema([("id", pa.int64()), ("part", pa.string())]), partitioning=(Transform.identity("part"),)
@@ -27,6 +27,7 @@ class PurposesChapter(SuiteBase):
     """Six purposes by target: missing, existing, in a missing database."""
 
     @each_purpose
+    @quick
     def test_a_missing_target_is_created_or_told(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
@@ -39,6 +40,7 @@ class PurposesChapter(SuiteBase):
         assert driver.state(path) == NEW
 
     @each_purpose
+    @quick
     def test_an_existing_target_is_written_or_told(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
@@ -54,7 +56,7 @@ class PurposesChapter(SuiteBase):
             assert driver.state(path) == after(purpose, old, NEW)
 
     def _existing_is_no_error(self, driver: Driver, path: ObjectPath, old: Rows) -> None:
-        """The caller asks first, but another writer may be faster: then the table stays as it is."""
+        """The caller checks first, but another writer may be faster: then the table is left unchanged."""
         participant = None
         try:
             participant = driver.offer(path, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, ignore_if_exists=True)
@@ -65,7 +67,7 @@ class PurposesChapter(SuiteBase):
                 participant.commit()
                 participant.finish()
         except (TableAlreadyExistsError, TransactionAborted):
-            # The caller knows what these mean here: somebody else has made it.
+            # The caller knows what these errors mean here: another writer has created the table.
             if participant is not None:
                 participant.abort()
         assert driver.state(path) == old
@@ -111,7 +113,7 @@ class PurposesChapter(SuiteBase):
 
 
 class LayoutChapter(SuiteBase):
-    """What a statement carries besides rows: a new definition, partitions, the scope of an overwrite."""
+    """The parts of a statement besides its rows: a new definition, partitions, the scope of an overwrite."""
 
     def test_a_create_carries_comment_and_properties(self, driver: Driver, path: ObjectPath) -> None:
         purpose = Purpose.CREATE_TABLE_AS
@@ -174,7 +176,7 @@ class LayoutChapter(SuiteBase):
         assert driver.state(path) == old
 
     def _has_partitions(self, driver: Driver, path: ObjectPath) -> bool:
-        """Whether a table by partitions was made; where identity is not declared, that it is refused."""
+        """Return whether a partitioned table was created; if identity is not declared, assert that it is refused."""
         if not self.declares(driver, ObjectPath.of(path.database, "other"), Purpose.CREATE_TABLE_AS):
             return False
         if "identity" not in self.capabilities.partitioning:

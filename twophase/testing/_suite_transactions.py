@@ -1,4 +1,4 @@
-"""Chapter four of the conformance suite: under a real coordinator, and what dead transactions leave."""
+"""Chapter four of the conformance suite: with a real coordinator, and leftovers of dead transactions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from twophase.catalog import Catalog
-from twophase.coordinator import Coordinator
-from twophase.errors import CatalogError, LeaseLostError, TwoPhaseError
+from twophase.catalog import Catalog, SupportsCleaning, SupportsGroupPublish, SupportsRecordedPublish
+from twophase.errors import (
+    CatalogError,
+    LeaseLostError,
+    TableAlreadyExistsError,
+    TransactionAborted,
+    TwoPhaseError,
+)
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.testing._suite_base import NEW, OLD, SCHEMA, SECRET, Driver, Rows, SuiteBase, after, transaction_id
+from twophase.testing._reading import read
+from twophase.testing._suite_base import NEW, OLD, SCHEMA, SECRET, Driver, Rows, SuiteBase, after, quick, transaction_id
 from twophase.testing._suite_purposes import each_purpose
-from twophase.timeline import Timeline
-from twophase.transactions import Transaction, TransactionState
+from twophase.timeline.timeline import Timeline
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.transaction import Transaction, TransactionState
 
 
 class TransactionChapter(SuiteBase):
@@ -33,6 +40,7 @@ class TransactionChapter(SuiteBase):
         coordinator.close()
 
     @each_purpose
+    @quick
     def test_two_tables_appear_together(
         self, driver: Driver, path: ObjectPath, purpose: Purpose, coordinator: Coordinator
     ) -> None:
@@ -81,7 +89,7 @@ class TransactionChapter(SuiteBase):
             self._write(driver, transaction, path, Purpose.CREATE_TABLE_AS, definition)
             transaction.commit()
         except CatalogError:
-            transaction.abort()  # It refuses options that it does not know: as good.
+            transaction.abort()  # It refuses unknown options, which is just as good.
         held = b"".join(file.read_bytes() for file in timeline_file.parent.glob("timeline.db*"))
         assert held
         assert not [secret for secret in [*secrets, SECRET] if secret.encode() in held]
@@ -104,6 +112,44 @@ class TransactionChapter(SuiteBase):
         assert driver.state(path) == sorted([*OLD, *NEW])
         assert driver.left_in_store(transaction.id) == []
 
+    @pytest.mark.parametrize("second", [Purpose.INSERT_OVERWRITE, Purpose.CREATE_OR_REPLACE_TABLE_AS])
+    @pytest.mark.parametrize("first", [Purpose.INSERT_INTO, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS])
+    def test_a_second_statement_replaces_no_rows_that_others_add_meanwhile(
+        self, driver: Driver, path: ObjectPath, coordinator: Coordinator, first: Purpose, second: Purpose
+    ) -> None:
+        """The first one conflicts with no such rows, so the second one has to."""
+        needed = {first, second, Purpose.INSERT_INTO, Purpose.CREATE_TABLE_AS}
+        if not needed <= self.capabilities.purposes:
+            return
+        old = driver.ready(path, first)
+        transaction = coordinator.begin()
+        self._write(driver, transaction, path, first, rows=[(6, "six")])
+        try:
+            self._write(driver, transaction, path, second)
+        except (TwoPhaseError, AssertionError):
+            transaction.abort()
+            assert driver.state(path) == (old or None)
+            return
+        driver.published(path, Purpose.INSERT_INTO if old else Purpose.CREATE_TABLE_AS, [(7, "seven")])
+        with pytest.raises((TransactionAborted, TableAlreadyExistsError)):
+            transaction.commit()
+        assert driver.state(path) == [*old, (7, "seven")]
+        assert driver.left_in_store(transaction.id) == []
+
+    @each_purpose
+    def test_what_is_staged_is_read_as_it_will_be_published(
+        self, driver: Driver, path: ObjectPath, purpose: Purpose
+    ) -> None:
+        """By later statements of its transaction, if the catalog supports it."""
+        if not self.declares(driver, path, purpose):
+            return
+        old = driver.ready(path, purpose)
+        participant = driver.staged(path, purpose)
+        source = participant.read_source()
+        rows = None if source is None else read(source)
+        assert rows in (None, after(purpose, old, NEW))
+        participant.abort()
+
     def test_several_are_published_in_one_step_only_where_that_is_declared(
         self, driver: Driver, path: ObjectPath
     ) -> None:
@@ -115,17 +161,14 @@ class TransactionChapter(SuiteBase):
             driver.staged(target, Purpose.CREATE_TABLE_AS, context=WriteContext(identity, ordinal))
             for ordinal, target in enumerate(targets)
         ]
-        keys = {driver.catalog.group_key(member) for member in members}
         if not self.capabilities.group_publish:
-            assert keys == {None}
-            with pytest.raises((NotImplementedError, TwoPhaseError)):
-                driver.catalog.publish_group(members)
-            assert [driver.state(target) for target in targets] == [None, None]
             return
+        grouping = driver.as_one(SupportsGroupPublish)
+        keys = {grouping.group_key(member) for member in members}
         assert len(keys) == 1
         assert keys != {None}
-        driver.catalog.publish_group(members)
-        driver.catalog.publish_group(members)
+        grouping.publish_group(members)
+        grouping.publish_group(members)
         assert [driver.state(target) for target in targets] == [NEW, NEW]
         assert [member.outcome() for member in members] == [Outcome.PUBLISHED] * 2
 
@@ -137,23 +180,21 @@ class TransactionChapter(SuiteBase):
             return
         old = driver.ready(path, purpose)
         before = driver.state(path)
-        participant = driver.staged(path, purpose)
-        if driver.catalog.publish_database is None:
-            with pytest.raises(NotImplementedError):
-                driver.catalog.publish_with_record([participant], lambda _: None)
-            assert driver.state(path) == before
+        recording = driver.catalog
+        if not isinstance(recording, SupportsRecordedPublish) or recording.publish_database is None:
             return
+        participant = driver.staged(path, purpose)
 
         def refuse(_: Any) -> None:
             raise LeaseLostError("Another process has taken over.")
 
         with pytest.raises(LeaseLostError):
-            driver.catalog.publish_with_record([participant], refuse)
+            recording.publish_with_record([participant], refuse)
         assert driver.state(path) == before, "It was published without its record."
         assert participant.outcome() is Outcome.NOT_PUBLISHED
         inside: list[bool] = []
         for _ in range(2):
-            driver.catalog.publish_with_record([participant], lambda found: inside.append(found.in_transaction()))
+            recording.publish_with_record([participant], lambda found: inside.append(found.in_transaction()))
         assert inside == [True], "The record is written once, in a transaction."
         assert driver.state(path) == after(purpose, old, NEW)
         assert participant.outcome() is Outcome.PUBLISHED
@@ -183,7 +224,7 @@ class TransactionChapter(SuiteBase):
             assert participant.outcome() is Outcome.PUBLISHED
 
     def test_what_is_declared_can_be_undone(self, driver: Driver, database: str) -> None:
-        """Some purposes may have no way back; a catalog that declares one has it for some."""
+        """Some purposes may not be undoable; a catalog that declares the capability can undo at least one."""
         undone = []
         for purpose in sorted(self.capabilities.purposes, key=lambda p: p.value):
             path = ObjectPath.of(database, f"t_{purpose.value}")
@@ -194,7 +235,9 @@ class TransactionChapter(SuiteBase):
         assert not undone or any(undone) == self.capabilities.compensate
 
     def test_several_that_were_published_in_one_step_are_undone_in_one(self, driver: Driver, database: str) -> None:
-        identity, catalog = transaction_id(), driver.catalog
+        if not self.capabilities.group_publish:
+            return
+        identity, catalog = transaction_id(), driver.as_one(SupportsGroupPublish)
         members, before = [], {}
         for ordinal, purpose in enumerate(sorted(self.capabilities.purposes, key=lambda p: p.value)):
             path = ObjectPath.of(database, f"t_{purpose.value}")
@@ -202,9 +245,6 @@ class TransactionChapter(SuiteBase):
             before[path] = driver.state(path)
             members.append(driver.staged(path, purpose, context=WriteContext(identity, ordinal)))
         members = [member for member in members if catalog.group_key(member) == catalog.group_key(members[0])]
-        if not self.capabilities.group_publish:
-            assert not catalog.compensate_group(members)
-            return
         catalog.publish_group(members)
         published = {member.path: driver.state(member.path) for member in members}
         if not self.capabilities.compensate:
@@ -232,10 +272,11 @@ class TransactionChapter(SuiteBase):
             driver.staged(path, Purpose.INSERT_INTO, context=WriteContext(identity, ordinal))
             for ordinal, path in enumerate(both)
         ]
-        driver.catalog.publish_group(members)
+        grouping = driver.as_one(SupportsGroupPublish)
+        grouping.publish_group(members)
         driver.published(both[1], Purpose.INSERT_INTO, [(7, "seven")])
         published = [driver.state(path) for path in both]
-        assert not driver.catalog.compensate_group(members)
+        assert not grouping.compensate_group(members)
         assert [driver.state(path) for path in both] == published
         assert [member.outcome() for member in members] == [Outcome.PUBLISHED] * 2
 
@@ -273,7 +314,7 @@ class TransactionChapter(SuiteBase):
         first.commit()
         driver.published(path, Purpose.INSERT_INTO, [(7, "seven")])
         expected = sorted([*old, (6, "six"), (7, "seven")], key=repr)
-        if first.compensate():  # Taking out just its own rows is as good as refusing.
+        if first.compensate():  # Removing only its own rows is as good as refusing.
             expected.remove((6, "six"))
         assert driver.state(path) == expected
 
@@ -299,8 +340,8 @@ class TransactionChapter(SuiteBase):
         transaction.prepare_participant(participant)
 
 
-class ResiduesChapter(SuiteBase):
-    """What dead transactions leave is found, and only that is removed."""
+class LeftoversChapter(SuiteBase):
+    """Leftovers of dead transactions are found, and nothing else is removed."""
 
     @each_purpose
     def test_what_the_dead_left_is_found_and_removed(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
@@ -310,22 +351,22 @@ class ResiduesChapter(SuiteBase):
         before = driver.state(path)
         dead = driver.staged(path, purpose)
         assert dead.left_behind(), "Something is staged, and the participant does not tell it."
-        fresh = driver.fresh()
-        found = [r for r in fresh.residues() if r.transaction_id == dead.transaction_id]
+        fresh = driver.as_one(SupportsCleaning, driver.fresh())
+        found = [r for r in fresh.leftovers() if r.transaction_id == dead.transaction_id]
         assert found, "What a dead transaction left is not found."
         assert all(r.kind in ("staging", "version", "metadata") and r.location and r.size >= -1 for r in found)
-        for residue in found:
-            fresh.remove_residue(residue)
-            fresh.remove_residue(residue)
-        assert [r for r in fresh.residues() if r.transaction_id == dead.transaction_id] == []
+        for leftover in found:
+            fresh.remove_leftover(leftover)
+            fresh.remove_leftover(leftover)
+        assert [r for r in fresh.leftovers() if r.transaction_id == dead.transaction_id] == []
         assert driver.state(path) == before
 
-    def test_what_the_living_stage_is_no_residue(self, driver: Driver, path: ObjectPath) -> None:
+    def test_what_the_living_stage_is_no_leftover(self, driver: Driver, path: ObjectPath) -> None:
         if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
             return
         living = driver.staged(path, Purpose.CREATE_TABLE_AS)
         names = frozenset({living.transaction_id})
-        found: list[Any] = driver.fresh().residues(live_transactions=names)
+        found = driver.as_one(SupportsCleaning, driver.fresh()).leftovers(live_transactions=names)
         assert living.transaction_id not in {r.transaction_id for r in found}
         living.commit()
         living.finish()
@@ -337,9 +378,10 @@ class ResiduesChapter(SuiteBase):
         if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
             return
         participant = driver.staged(path, Purpose.CREATE_TABLE_AS)
-        found = [r for r in driver.catalog.residues() if r.transaction_id == participant.transaction_id]
+        cleaning = driver.as_one(SupportsCleaning)
+        found = [r for r in cleaning.leftovers() if r.transaction_id == participant.transaction_id]
         participant.commit()
-        for residue in found:
-            with suppress(CatalogError):  # Refused with words: as good.
-                driver.catalog.remove_residue(residue)
+        for leftover in found:
+            with suppress(CatalogError):  # A clear refusal is just as good.
+                cleaning.remove_leftover(leftover)
         assert driver.state(path) == NEW

@@ -1,55 +1,63 @@
-"""A whole catalog in memory that fails on demand: to test a job, a hook or a coordinator against.
+"""A complete in-memory catalog that fails on demand, to test a job, a hook or a coordinator.
 
-It is found by its dotted path and registers no entry point::
+It is configured by its dotted path, without an entry point::
 
     spark.sql.catalog.chaos            twophase.testing.chaos:ChaosCatalog
     spark.sql.catalog.chaos.faults     publish=lost_reply@1
 
-or made by hand: ``ChaosCatalog("chaos", {}, Environment())``. Being a test double, it collects the rows that it is
-given; a real catalog must never do that.
+or created directly: ``ChaosCatalog("chaos", {}, Environment())``. As a test double, it collects the rows on the driver;
+a real catalog must never do that.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from twophase import failpoints
-from twophase.catalog import Catalog, Environment, Residue, TableChange
+from twophase.catalog import (
+    Leftover,
+    SupportsAlter,
+    SupportsAlterDatabase,
+    SupportsCleaning,
+    SupportsRename,
+    SupportsStagedDrop,
+    TableChange,
+)
 from twophase.catalog import TwoPhaseCatalogTable as Participant
+from twophase.catalog.reading import ReadSource
 from twophase.errors import (
     CatalogError,
-    ConfigurationError,
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
-from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
-from twophase.reading import ReadSource
+from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.testing import _alter, _rows
 from twophase.testing._files import as_files
+from twophase.testing._home import ChaosHome
 from twophase.testing._participant import ChaosTable
-from twophase.testing._store import Document, FileStore, MemoryStore, Store
+from twophase.testing._store import Document
 from twophase.testing.faults import ChaosError, Faults
 
 __all__ = ["ChaosCatalog", "ChaosError", "ChaosTable", "Faults"]
 
-#: Steps of the protocol; the others (``create_table``, ...) are no failpoints, only faults.
-STEPS = ("begin", "write", "prepare", "publish", "publish_group", "outcome", "abort", "finish", "compensate")
 
-failpoints.declare(*(f"chaos.{name}" for name in STEPS))
-
-
-class ChaosCatalog(Catalog):
-    """An in-memory catalog with every capability that memory can have, and with faults.
+class ChaosCatalog(
+    SupportsAlterDatabase,
+    SupportsRename,
+    SupportsAlter,
+    SupportsStagedDrop,
+    SupportsCleaning,
+    ChaosHome,
+):
+    """An in-memory catalog with all capabilities that are possible in memory, and with faults.
 
     Parameters
     ----------
     name : str
-        The name under which the session knows it.
+        The name under which it is registered in the session.
     options : mapping of str to str
         See :attr:`known_options`.
     environment : Environment, optional
@@ -57,86 +65,10 @@ class ChaosCatalog(Catalog):
     Attributes
     ----------
     faults : Faults
-        What fails; add to it at any time. Steps: ``begin``, ``write``, ``prepare``, ``publish``, ``publish_group``,
-        ``outcome``, ``abort``, ``finish``, ``compensate``, ``create_table``, ``drop_table``, ``rename_table``,
-        ``alter_table``, ``remove_residue``. A fault of ``outcome`` makes it answer ``UNKNOWN``.
+        The faults; more can be added at any time. Steps: ``begin``, ``write``, ``prepare``, ``publish``,
+        ``publish_group``, ``outcome``, ``abort``, ``finish``, ``compensate``, ``create_table``, ``drop_table``,
+        ``rename_table``, ``alter_table``, ``remove_leftover``. With a fault, ``outcome`` returns ``UNKNOWN``.
     """
-
-    known_options: ClassVar[Mapping[str, str]] = {
-        "store": "name of the store inside this process, shared by all catalogs that name it (default: the catalog's)",
-        "file": "keep the store in this JSON file instead, so that another process sees it",
-        "directory": "write tables that Spark reads to Parquet files below this directory",
-        "faults": "script of faults: step=action[@n], separated by commas",
-        "seed": "a number: fail at random, repeatably",
-        "rate": "probability of a random fault (default 0.1)",
-        "purposes": "purposes on offer, separated by commas (default: all)",
-        "group_publish": "false: publish each table on its own",
-        "compensate": "false: a publish cannot be undone",
-        "password": "never used; a secret that must not leak",
-    }
-
-    def __init__(
-        self, name: str, options: Mapping[str, str] | None = None, environment: Environment | None = None
-    ) -> None:
-        super().__init__(name, options or {}, environment or Environment())
-        if unknown := sorted(set(self.options) - set(self.known_options)):
-            raise ConfigurationError(
-                f"Catalog {name} has no option {unknown[0]!r}.", hint="Known: " + ", ".join(self.known_options) + "."
-            )
-        self.store: Store = self._open_store()
-        self.directory = self.options.get("directory")
-        self.faults = self._faults()
-        self._capabilities = self._declared()
-
-    def _open_store(self) -> Store:
-        if file := self.options.get("file"):
-            return FileStore(file)
-        return MemoryStore.named(self.options.get("store", self.name))
-
-    def _faults(self) -> Faults:
-        seed = self.options.get("seed")
-        try:
-            return Faults(
-                self.options.get("faults", ""),
-                seed=None if seed is None else int(seed),
-                rate=float(self.options.get("rate", "0.1")),
-            )
-        except ValueError:
-            raise ConfigurationError(f"Catalog {self.name}: seed and rate are numbers.") from None
-
-    def _declared(self) -> Capabilities:
-        names = self.options.get("purposes")
-        try:
-            purposes = Purpose if names is None else [Purpose(n.strip()) for n in names.split(",") if n.strip()]
-        except ValueError as error:
-            raise ConfigurationError(f"Catalog {self.name}: {error}.") from None
-        return Capabilities(
-            purposes=frozenset(purposes),
-            partitioning=frozenset({"identity"}),
-            alter_database=True,
-            rename_table=True,
-            alter_table=True,
-            read=self.directory is not None,
-            group_publish=self.options.get("group_publish", "true") != "false",
-            compensate=self.options.get("compensate", "true") != "false",
-            max_level=Level.ATOMIC,
-        )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Run one step that may be armed, by a failpoint or by :attr:`faults`.
-
-        Parameters
-        ----------
-        name : str
-            One of the steps that :attr:`faults` knows.
-        """
-        with failpoints.step(f"chaos.{name}") if name in STEPS else nullcontext(), self.faults.step(name):
-            yield
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -160,7 +92,7 @@ class ChaosCatalog(Catalog):
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
         with self.store.change() as document:
-            known = self._database(document, database)["properties"]
+            known = self.database_of(document, database)["properties"]
             for key, value in changes.items():
                 if value is None:
                     known.pop(key, None)
@@ -171,36 +103,12 @@ class ChaosCatalog(Catalog):
         with self.store.change() as document:
             if ignore_if_not_exists and database not in document["databases"]:
                 return
-            if self._database(document, database)["tables"] and not cascade:
+            if self.database_of(document, database)["tables"] and not cascade:
                 raise CatalogError(f"Database {database} is not empty.", path=database)
             del document["databases"][database]
 
     def load_database(self, database: str) -> dict[str, str]:
-        return dict(self._database(self.store.read(), database)["properties"])
-
-    def _database(self, document: Document, database: str) -> Document:
-        try:
-            found: Document = document["databases"][database]
-        except KeyError:
-            raise DatabaseNotExistError(
-                f"Database {database} does not exist in catalog {self.name}.", path=database
-            ) from None
-        return found
-
-    def tables_of(self, document: Document, path: ObjectPath) -> Document:
-        """The tables of the path's database, by name.
-
-        Parameters
-        ----------
-        document : dict
-            The whole store, as read or as being changed.
-        path : ObjectPath
-            Of which the database counts only.
-        """
-        if len(path.namespace) != 1:
-            raise CatalogError(f"A table of catalog {self.name} has a name of the form database.table.", path=path)
-        tables: Document = self._database(document, path.namespace[0])["tables"]
-        return tables
+        return dict(self.database_of(self.store.read(), database)["properties"])
 
     def _table(self, document: Document, path: ObjectPath) -> Document:
         try:
@@ -212,7 +120,7 @@ class ChaosCatalog(Catalog):
     # -- tables --------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
-        return sorted(self._database(self.store.read(), database)["tables"])
+        return sorted(self.database_of(self.store.read(), database)["tables"])
 
     def table_exists(self, path: ObjectPath) -> bool:
         try:
@@ -229,7 +137,7 @@ class ChaosCatalog(Catalog):
         return found and found["version"]
 
     def rows(self, path: ObjectPath) -> list[dict[str, Any]]:
-        """The rows of a published table, for a test to look at.
+        """Return the rows of a published table, for assertions in tests.
 
         Parameters
         ----------
@@ -238,7 +146,7 @@ class ChaosCatalog(Catalog):
         Returns
         -------
         list of dict
-            A row each, values by column.
+            One per row, values by column.
         """
         rows: list[dict[str, Any]] = _rows.decode(self._table(self.store.read(), path)["rows"]).to_pylist()
         return rows
@@ -307,9 +215,20 @@ class ChaosCatalog(Catalog):
                 raise self._exists(path)
         return ChaosTable.offer(self, path, definition, purpose, context, target, tolerant)
 
+    def two_phase_drop_table(
+        self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
+    ) -> Participant | None:
+        context = context or WriteContext.alone(self.name)
+        target = self._target(path, context)
+        if target is None:
+            raise TableNotExistError(f"Table {path} does not exist in catalog {self.name}.", path=path)
+        return ChaosTable.offer(self, path, target, Purpose.DROP_TABLE, context, target, False)
+
     def _target(self, path: ObjectPath, context: WriteContext) -> TableDefinition | None:
-        """What the statement finds: what its own transaction staged before it, else what is published."""
+        """Return the table that a statement sees: as staged by its own transaction, or else as published."""
         if context.base is not None:
+            if Purpose(context.base["purpose"]).drops:
+                return None
             return TableDefinition.from_document(context.base["definition"])
         published = self.tables_of(self.store.read(), path).get(path.name)
         return TableDefinition.from_document(published["definition"]) if published else None
@@ -340,10 +259,10 @@ class ChaosCatalog(Catalog):
             return True
 
     def _exists(self, path: ObjectPath) -> TableAlreadyExistsError:
-        return TableAlreadyExistsError(f"Table {path} exists already in catalog {self.name}.", path=path)
+        return TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
 
     def _check(self, path: ObjectPath, definition: TableDefinition) -> None:
-        """Refuse what this store cannot take, before anything happens."""
+        """Refuse a definition that this store does not support, before anything happens."""
         names = definition.schema.names
         columns = definition.partition_columns
         problem = None
@@ -364,15 +283,15 @@ class ChaosCatalog(Catalog):
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 
-    def residues(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Residue]:
+    def leftovers(self, *, live_transactions: frozenset[str] = frozenset()) -> list[Leftover]:
         return [
-            Residue("staging", key, len(staged["rows"] or ""), staged["transaction_id"], staged["since"])
+            Leftover("staging", key, len(staged["rows"] or ""), staged["transaction_id"], staged["since"])
             for key, staged in self.store.read()["staged"].items()
             if staged["transaction_id"] not in live_transactions
         ]
 
-    def remove_residue(self, residue: Residue) -> None:
-        with self.step("remove_residue"), self.store.change() as document:
-            staged = document["staged"].get(residue.location)
-            if staged and staged["transaction_id"] == residue.transaction_id:
-                del document["staged"][residue.location]
+    def remove_leftover(self, leftover: Leftover) -> None:
+        with self.step("remove_leftover"), self.store.change() as document:
+            staged = document["staged"].get(leftover.location)
+            if staged and staged["transaction_id"] == leftover.transaction_id:
+                del document["staged"][leftover.location]

@@ -1,4 +1,4 @@
-"""The conformance suite: a plugin author subclasses one class, and pytest does the rest.
+"""The conformance suite: plugin authors subclass one class, and pytest does the rest.
 
 ::
 
@@ -12,12 +12,13 @@
         @pytest.fixture
         def fresh_catalog(self, tmp_path): ...      # -> callable: the view of another process
         @pytest.fixture
-        def make_frame(self): ...                   # -> callable(rows, schema): what write() takes
+        def fresh_process(self, tmp_path): ...      # -> FreshProcess: how a child process creates the catalog
         @pytest.fixture
-        def read_rows(self): ...                    # -> callable(path): rows, past the catalog
+        def read_rows(self): ...                    # -> callable(path): rows, bypassing the catalog
 
-Everything that is not declared in ``capabilities`` must be *refused*, with the right error; the suite tests that and
-skips nothing. The idea is that of the suite which SQLAlchemy ships to the authors of its dialects.
+Everything that is not declared in ``capabilities`` must be *refused*, with the right error; the suite tests this and
+skips nothing. ``pytest -k quick`` runs the tests that are worth running after each change. It is modelled on the suite
+that SQLAlchemy provides to the authors of its dialects.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ from twophase.testing._suite_contract import (
     OwnershipChapter,
     VisibilityChapter,
 )
+from twophase.testing._suite_drops import DropsChapter
+from twophase.testing._suite_interruptions import InterruptionChapter
 from twophase.testing._suite_purposes import LayoutChapter, PurposesChapter
+from twophase.testing._suite_savepoints import SavepointsChapter
 from twophase.testing._suite_store import CatalogChapter, DatabasesChapter, DefinitionsChapter, TablesChapter
-from twophase.testing._suite_transactions import ResiduesChapter, TransactionChapter
+from twophase.testing._suite_transactions import LeftoversChapter, TransactionChapter
 
 __all__ = ["CatalogConformance", "Driver", "FreshProcess"]
 
@@ -50,9 +54,16 @@ class CatalogConformance(
     OwnershipChapter,
     DocumentChapter,
     TransactionChapter,
-    ResiduesChapter,
+    DropsChapter,
+    SavepointsChapter,
+    LeftoversChapter,
+    InterruptionChapter,
     SuiteBase,
 ):
-    """What every catalog promises. Override the fixtures ``catalog``, ``fresh_catalog``, ``make_frame`` and
-    ``read_rows`` and the attribute ``capabilities``; ``fresh_process`` where a child process can open the store;
-    ``assert_nothing_left`` to look into the store itself."""
+    """The contract of every catalog, as tests.
+
+    Override the fixtures ``catalog``, ``fresh_catalog``, ``fresh_process`` and ``read_rows`` and the attribute
+    ``capabilities``; ``make_frame`` if ``write`` accepts something other than Arrow tables in place of DataFrames;
+    ``assert_nothing_left`` to check the store itself. For a catalog that writes by ``environment.partition_runner``,
+    use a :class:`~twophase.testing.LocalRunner` there.
+    """

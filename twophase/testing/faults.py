@@ -1,11 +1,11 @@
-"""Faults on demand: a script of them, or a seeded stream.
+"""Faults on demand: scripted, or random with a seed.
 
 ============== ==============================================================================
 action         what happens
 ============== ==============================================================================
 ``error``      :class:`ChaosError` before the effect
 ``error_after``  the effect, then :class:`ChaosError`
-``lost_reply`` the effect, then a :class:`ConnectionError`, as when the answer never arrived
+``lost_reply`` the effect, then a :class:`ConnectionError`, as if the reply had been lost
 ============== ==============================================================================
 """
 
@@ -22,20 +22,20 @@ ACTIONS = ("error", "error_after", "lost_reply")
 
 
 class ChaosError(CatalogError):
-    """A fault that a test asked for."""
+    """A fault that a test requested."""
 
 
 class Faults:
-    """Which steps of a chaos catalog fail, and how.
+    """The faults of a chaos catalog: which steps fail, and how.
 
     Parameters
     ----------
     script : str
         ``step=action[@n]``, separated by commas: ``"publish=lost_reply@1, abort=error"``. With ``@n`` only the n-th
-        time, else each time.
+        time, otherwise every time.
     seed : int, optional
-        With it, each step fails at random, with probability ``rate``. Whether the n-th call of a step fails depends on
-        the seed, the step and n only: a seed replays whatever else runs beside it.
+        If given, each step fails at random, with probability ``rate``. Whether the n-th call of a step fails depends
+        only on the seed, the step and n: a seed can be replayed, whatever runs concurrently.
     rate : float
         Between 0 and 1.
 
@@ -55,7 +55,7 @@ class Faults:
             self.add(*_parse(item))
 
     def add(self, step: str, action: str, nth: int | None = None) -> None:
-        """Let a step fail; several faults of one step are tried in the order they were added.
+        """Make a step fail; several faults of one step are tried in the order in which they were added.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Faults:
         action : str
             ``error``, ``error_after`` or ``lost_reply``.
         nth : int, optional
-            Only the n-th time, counted from 1; else each time.
+            Only the n-th time, counted from 1; otherwise every time.
 
         Raises
         ------
@@ -76,19 +76,19 @@ class Faults:
         self._script.setdefault(step, []).append((action, nth))
 
     def clear(self) -> None:
-        """No more faults; counting starts anew."""
+        """Remove all faults, and reset the counts."""
         self._script.clear()
         self._counts.clear()
         self._seed = None
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Run one step, failing as asked.
+        """Run one step, failing as configured.
 
         Parameters
         ----------
         name : str
-            Counted whether it fails or not.
+            Counted whether or not it fails.
 
         Raises
         ------

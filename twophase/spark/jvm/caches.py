@@ -1,21 +1,26 @@
-"""What Spark keeps of a session table, and how it learns of new rows: a part of :mod:`twophase.spark.jvm.bridge`.
+"""Spark's caches: the cached relation of a session table, and cached queries.
 
 A DataFrame, a temporary view and a cached query hold the table's relation, with an index of its files. Spark itself
-refreshes that index after an INSERT, which finds nothing where a new version lies in another directory. So the relation
-gets the index of the new version: one field is set, and a query that has listed its files already keeps them.
+refreshes that index after an INSERT, which finds nothing if a new version is in another directory. So the relation
+gets the index of the new version (``java/Relations.java``): one field is set, and a query that has already listed its
+files keeps them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from py4j.protocol import Py4JError
 
 from twophase.model import quote
 from twophase.redaction import logger
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import session_state, values
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
 
 log = logger("twophase.spark")
 
-_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _CATALOG = "spark_catalog"
 
 
@@ -30,36 +35,38 @@ class TableCaches:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
 
-    def follow(self, database: str, name: str, *, statistics: bool = False) -> None:
-        """Lead what was made of a table before to its rows of now; where that cannot be, new queries only.
+    def follow(self, database: str, name: str, *, statistics: bool = False, table: Any | None = None) -> None:
+        """Move the session's relation of a table on to its current rows; if that fails, only new queries see them.
 
         Parameters
         ----------
         database, name : str
         statistics : bool
-            Whether to do with the table's statistics what Spark does after a write.
+            Whether to update the table's statistics as Spark does after a write.
+        table : Java ``CatalogTable``, optional
+            The current entry of the table, if known: the table is not looked up again if only its files have changed.
         """
         plan = self._kept(database, name)
         if statistics:
             self._update_statistics(database, name)
-        else:
-            self._jvm.forget_relation(database, name)
         if plan is None:
+            session_state.forget_relation(self._jvm, database, name)
             return
         try:
-            if self._moved(plan, database, name) and not self._jvm.nothing_cached():
+            is_there = not statistics and table is not None and self._relations().refresh(plan, table)
+            if (is_there or self._moved(plan, database, name)) and not nothing_cached(self._jvm):
                 with private_name("CacheManager.recacheByPlan", self._jvm.spark):
-                    self._jvm.cache_manager().recacheByPlan(self._jvm.session, plan)
+                    cache_manager(self._jvm).recacheByPlan(self._jvm.session, plan)
         except Exception:
             log.warning("DataFrames made of %s.%s before do not show its new rows.", database, name, exc_info=True)
-            self._jvm.forget_relation(database, name)
+            session_state.forget_relation(self._jvm, database, name)
 
     def keeps(self, database: str, name: str) -> bool:
-        """Whether the session keeps a relation of the table: right after a write, one that follows it."""
+        """Return whether the session caches a relation of the table: right after a write, one that follows it."""
         return self._kept(database, name) is not None
 
     def list_again(self, database: str, name: str) -> bool:
-        """Let the session's relation of a table see the files that are there now; whether there is one."""
+        """Let the session's relation of a table see the current files; return whether there is one."""
         plan = self._kept(database, name)
         if plan is None:
             return False
@@ -68,48 +75,50 @@ class TableCaches:
                 plan.relation().location().refresh()
         except Exception:
             log.warning("The files of %s.%s could not be listed anew.", database, name, exc_info=True)
-            self._jvm.forget_relation(database, name)
+            session_state.forget_relation(self._jvm, database, name)
         return True
 
     def _kept(self, database: str, name: str) -> Any | None:
-        """The session's relation of a table; None where it has not read it since it last changed."""
+        """The session's relation of a table; None if it has not read the table since the last change."""
         with private_name("SessionCatalog.getCachedTable", self._jvm.spark):
             make = self._jvm.kind("org.apache.spark.sql.catalyst.QualifiedTableName")
             known = self._jvm.recent(("qualified", database, name), lambda: make(_CATALOG, database, name))
-            return self._jvm.session_catalog().getCachedTable(known)
+            return session_state.session_catalog(self._jvm).getCachedTable(known)
 
     def _update_statistics(self, database: str, name: str) -> None:
-        """Size them anew or remove them, as configured; the session looks at the table anew in any case."""
+        """Recalculate or remove the table's statistics, as configured."""
         with private_name("CommandUtils.updateTableStats", self._jvm.spark):
             commands = self._jvm.kind("org.apache.spark.sql.execution.command.CommandUtils")
-            commands.updateTableStats(self._jvm.session, self._jvm.session_table(database, name))
+            commands.updateTableStats(self._jvm.session, session_state.session_table(self._jvm, database, name))
 
     def _moved(self, plan: Any, database: str, name: str) -> bool:
-        """Give the old relation what the new one reads, and let the session keep the old one."""
+        """Give the old relation the files of the new one, and let the session cache the old one."""
+        session_state.forget_relation(self._jvm, database, name)
         self._jvm.session.table(".".join((_CATALOG, quote(database), quote(name))))
         now = self._kept(database, name)
-        if now is None:
-            return False
-        with private_name("HadoopFsRelation.location", self._jvm.spark):
-            old, new = plan.relation(), now.relation()
-            if not self._alike(old, new):
-                return False
-            for field in ("location", "options"):
-                _set(old, field, getattr(new, field)())
-            _set(now, "relation", old)
-        return True
+        return now is not None and bool(self._relations().lead(plan, now))
 
-    @staticmethod
-    def _alike(old: Any, new: Any) -> bool:
-        """Whether two relations read files of one kind and the same columns."""
-        kinds = {str(relation.getClass().getName()) for relation in (old, new)}
-        formats = (
-            {str(relation.fileFormat().getClass().getName()) for relation in (old, new)} if kinds == {_FILES} else {}
-        )
-        return len(formats) == 1 and bool(old.schema().equals(new.schema()))
+    def _relations(self) -> Any:
+        return self._jvm.once(("relations",), lambda: java_object(self._jvm, "Relations"))
 
 
-def _set(instance: Any, name: str, value: Any) -> None:
-    field = instance.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    field.set(instance, value)
+def nothing_cached(jvm: Jvm) -> bool:
+    """Return whether no query of the application is cached (then there is nothing to invalidate)."""
+    with private_name("CacheManager.isEmpty", jvm.spark):
+        return bool(cache_manager(jvm).isEmpty())
+
+
+def uncache(jvm: Jvm, parts: Sequence[str]) -> None:
+    """Drop every cached query that reads a table, by the table's full name."""
+    names = values.seq(jvm, parts)
+    with private_name("CacheManager.uncacheTableOrView", jvm.spark):
+        manager = cache_manager(jvm)
+        try:
+            manager.uncacheTableOrView(jvm.session, names, True)
+        except Py4JError:
+            manager.uncacheTableOrView(jvm.session, names, True, False)
+
+
+def cache_manager(jvm: Jvm) -> Any:
+    """The manager of the application's cached queries."""
+    return jvm.once(("CacheManager",), lambda: jvm.session.sharedState().cacheManager())

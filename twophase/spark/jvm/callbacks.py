@@ -1,7 +1,7 @@
-"""Py4J's callback server, by which the JVM calls Python objects: a part of :mod:`twophase.spark.jvm.bridge`.
+"""Py4J's callback server, through which the JVM calls Python objects.
 
 It is PySpark's own, shared with ``foreachBatch`` and listeners of the user, and never shut down. PySpark opens its port
-to whoever reaches it; here each connection has to know a secret first, which the JVM is told through its own gateway.
+to any local client; here each connection must present a secret, which the JVM receives through its own gateway.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import threading
 from typing import Any
 
 _lock = threading.Lock()
-#: What the gateway did with Java's exceptions before us.
+#: Each gateway's former handling of Java exceptions.
 _propagated: list[tuple[Any, bool]] = []
 
 
 class JavaCallable:
-    """Base of the Python objects that the JVM calls: it gets at their public methods, and at nothing else."""
+    """Base of the Python objects that the JVM calls: it can access their public methods only."""
 
 
 class _Guard:
-    """What the pool of Py4J holds in the place of such an object: Py4J looks up whatever name it is sent."""
+    """The entry in Py4J's pool in place of such an object: Py4J would look up any name that it is sent."""
 
     def __init__(self, target: JavaCallable) -> None:
         object.__setattr__(self, "_target", target)
@@ -40,13 +40,13 @@ def start(gateway: Any) -> None:
         parameters = gateway.python_parameters
         token, parameters.auth_token = parameters.auth_token, parameters.auth_token or secrets.token_hex(32)
         ensure_callback_server_started(gateway)
-        if token is None:  # of a server that ran already, the connections that are there stay
+        if token is None:  # existing connections of a running server stay
             _tell(gateway, parameters.auth_token)
         _guard(gateway.gateway_property.pool)
 
 
 def propagate_exceptions(gateway: Any) -> None:
-    """Let Java exceptions that a callback raises reach Spark as they are. Idempotent."""
+    """Let Java exceptions that a callback raises reach Spark unchanged. Idempotent."""
     with _lock:
         if not any(known is gateway for known, _ in _propagated):
             _propagated.append((gateway, gateway.python_parameters.propagate_java_exceptions))
@@ -54,7 +54,7 @@ def propagate_exceptions(gateway: Any) -> None:
 
 
 def restore_exceptions() -> None:
-    """Let each gateway do again with them what it did before. Idempotent."""
+    """Restore each gateway's former handling of Java exceptions. Idempotent."""
     with _lock:
         while _propagated:
             gateway, before = _propagated.pop()
@@ -62,7 +62,7 @@ def restore_exceptions() -> None:
 
 
 def _tell(gateway: Any, token: str) -> None:
-    """Give the JVM's client the token: PySpark has just made a new one, which has none."""
+    """Give the JVM's client the token: PySpark has just created a new client, without one."""
     from py4j.java_gateway import JavaObject
 
     client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()

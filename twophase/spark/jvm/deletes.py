@@ -1,11 +1,12 @@
-"""What a ``DELETE FROM ... WHERE`` says, as frames: for conditions that Spark does not hand to a table."""
+"""The rows of a ``DELETE FROM ... WHERE`` as DataFrames: for conditions that Spark does not pass to a table."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from twophase.model import ObjectPath
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import frames
+from twophase.spark.jvm.gateway import Jvm, private_name
 
 _FILE = "__twophase_file"
 
@@ -26,7 +27,7 @@ class Delete:
             self._relation = plan.table().collectLeaves().head()
 
     def target(self) -> tuple[str, ObjectPath] | None:
-        """The catalog's name, and the table in it; None where it is no table of a catalog."""
+        """The catalog's name, and the table in it; None if it is not a table of a catalog."""
         if str(self._relation.getClass().getSimpleName()) != "DataSourceV2Relation":
             return None
         catalog, identifier = self._relation.catalog(), self._relation.identifier()
@@ -37,33 +38,33 @@ class Delete:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the condition is the same for a row each time that it is asked."""
+        """Return whether the condition has the same value for a row at each evaluation."""
         return bool(self._condition.deterministic())
 
     def files(self, table: Any) -> list[str]:
-        """The files of a table that hold rows to be deleted, as Spark writes their names."""
+        """The files of a table that contain rows to delete, with names as written by Spark."""
         from pyspark.sql.functions import input_file_name
 
-        named = self._jvm.frame_of(self._read(table)).withColumn(_FILE, input_file_name())
+        named = frames.frame_of(self._jvm, self._read(table)).withColumn(_FILE, input_file_name())
         with private_name("Dataset.queryExecution", self._jvm.spark):
             rows = named._jdf.queryExecution().analyzed()
-        found = self._jvm.frame_of(self._filter(self._condition, rows)).select(_FILE).distinct()
+        found = frames.frame_of(self._jvm, self._filter(self._condition, rows)).select(_FILE).distinct()
         return [str(row[0]) for row in found.collect()]
 
     def kept(self, table: Any) -> Any:
-        """The rows of a table that stay: those for which the condition is false or NULL."""
+        """The rows of a table that are kept: those for which the condition is false or NULL."""
         expressions = "org.apache.spark.sql.catalyst.expressions."
         with private_name("Literal.TrueLiteral", self._jvm.spark):
             true = self._jvm.kind(expressions + "Literal").TrueLiteral()
             goes = self._jvm.kind(expressions + "EqualNullSafe")(self._condition, true)
             stays = self._jvm.kind(expressions + "Not")(goes)
-        return self._jvm.frame_of(self._filter(stays, self._read(table)))
+        return frames.frame_of(self._jvm, self._filter(stays, self._read(table)))
 
     def _read(self, table: Any) -> Any:
-        """The relation that the condition speaks of, over another table of the same columns."""
+        """The relation that the condition refers to, over another table with the same columns."""
         with private_name("DataSourceV2Relation.makeCopy", self._jvm.spark):
             parts = self._jvm.kind("java.util.ArrayList")()
-            parts.add(table)  # An array takes no object of Python's.
+            parts.add(table)  # Py4J cannot put a Python object into an array.
             for place in range(1, self._relation.productArity()):
                 parts.add(self._relation.productElement(place))
             return self._relation.makeCopy(parts.toArray())

@@ -1,7 +1,7 @@
-"""The formats of SerDe tables: what ``STORED AS`` and the options of ``USING hive`` say, completed as Spark does.
+"""The formats of SerDe tables: ``STORED AS`` and the options of ``USING hive``, completed as by Spark.
 
-Spark completes such a table only when its own session catalog makes it (rule ``ResolveHiveSerdeTable``); another
-catalog is told what the statement says.
+Spark completes such a table only if its own session catalog creates it (rule ``ResolveHiveSerdeTable``); another
+catalog receives only what the statement contains.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 from twophase.errors import CatalogError
 from twophase.model import TableDefinition
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import values
+from twophase.spark.jvm.gateway import Jvm, private_name
 
-#: The setting that says how a SerDe table is stored that says nothing, and what it is where it is not set.
+#: The setting with the format of SerDe tables whose statement names none, and its default.
 DEFAULT_FORMAT, TEXT = "hive.default.fileformat", "textfile"
 _FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format": "outputFormat"}
 _LAZY_SIMPLE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
 
 
 def short_name(spark: Any, provider: str) -> str:
-    """The short name, in lower case, of a format that may be given by the name of a class."""
+    """The short name, in lower case, of a format that may be given as a class name."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -33,12 +34,12 @@ def short_name(spark: Any, provider: str) -> str:
                 provider, spark._jsparkSession.sessionState().conf()
             )
             return str(source.newInstance().shortName()).lower()
-        except (Py4JJavaError, PySparkException):  # No such class, or none that has a short name.
+        except (Py4JJavaError, PySparkException):  # There is no such class, or it has no short name.
             return provider.lower()
 
 
 def has_source(spark: Any, provider: str) -> bool:
-    """Whether Spark finds a data source of this name."""
+    """Return whether Spark finds a data source of this name."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -70,21 +71,21 @@ def _fields(facts: object) -> dict[str, str]:
 
 
 def with_hive_format(jvm: Jvm, definition: TableDefinition, default: Callable[[], str | None]) -> TableDefinition:
-    """The definition of a SerDe table with all three parts of its format; any other definition as it is.
+    """The definition of a SerDe table with all three parts of its format; any other definition unchanged.
 
     Parameters
     ----------
     jvm : Jvm
     definition : TableDefinition
     default : callable
-        Asks for the session's ``hive.default.fileformat``.
+        Returns the session's ``hive.default.fileformat``.
 
     Raises
     ------
     CatalogError
-        Its options name a format that Spark does not know, or it is bucketed.
+        Its options name a format unknown to Spark, or it is bucketed.
     py4j.protocol.Py4JJavaError
-        Spark's own refusal of the options.
+        Spark's own error for the options.
     """
     if (definition.provider or "").lower() != "hive":
         return definition
@@ -94,10 +95,10 @@ def with_hive_format(jvm: Jvm, definition: TableDefinition, default: Callable[[]
     if definition.bucketing is not None:
         raise CatalogError("A bucketed table USING hive cannot be made, as in Spark itself.", hint="Say STORED AS.")
     with private_name("HiveOptions", jvm.spark):
-        options = jvm.kind("org.apache.spark.sql.hive.execution.HiveOptions")(jvm.scala_map(definition.options))
+        options = jvm.kind("org.apache.spark.sql.hive.execution.HiveOptions")(values.scala_map(jvm, definition.options))
         word = options.fileFormat()
         said = _of_options(jvm, str(word.get())) if word.isDefined() else {}
-        settings = jvm.entries(options.serdeProperties())
+        settings = values.entries(jvm, options.serdeProperties())
         return replace(definition, serde={**usual, **said, **_fields(options)}, options=settings)
 
 

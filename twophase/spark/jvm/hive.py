@@ -1,55 +1,62 @@
-"""A Hive metastore below Spark's session catalog, reached past Spark's promised interfaces.
+"""A Hive metastore below Spark's session catalog, accessed without Spark's public interfaces.
 
-Spark's Hive client makes a table anew out of what it knows of it, refuses columns that do not fit those that are there,
-and has the metastore list the table's files at each change, however many they are. What it cannot do otherwise goes to
-the connection below it, under its lock.
+Spark's Hive client rebuilds a table from the parts that it knows, refuses columns that do not fit the existing ones,
+and makes the metastore list the table's files at each change, however many there are. Operations that it does not
+support use the connection below it, under its lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
 
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import values
 from twophase.spark.jvm.callbacks import JavaCallable
-from twophase.spark.jvm.metastore import external_catalog
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
+from twophase.spark.jvm.metastore import hive_catalog
 
 _CONTEXT = "org.apache.hadoop.hive.metastore.api.EnvironmentContext"
 _TABLE = "org.apache.hadoop.hive.metastore.api.Table"
-#: What it may say: not to list files, and (HIVE-26882) which value a parameter of the table must still have; and what
-#: the metastore answers when it has another one.
+#: Options of a call: do not list files, and (HIVE-26882) the value that a parameter of the table must still have; and
+#: the metastore's error if it has another one.
 _NOT_LOOKING, _KEY, _VALUE = "DO_NOT_UPDATE_STATS", "expected_parameter_key", "expected_parameter_value"
 _OTHER_VALUE = "The table has been modified"
-#: What it answers when it cannot compare and set: always where it speaks no SQL to its database (as its settings say)
-#: or not that of a condition, and once where its database would not have it just then (a deadlock): seconds to wait.
+#: Errors if it cannot compare and set: always, if its settings disable direct SQL or the SQL of a condition is not
+#: supported; or once, if its database refused it temporarily (a deadlock): seconds to wait.
 _NO_CONDITION = ("Cannot update parameter with JDO", "SQL is not operational")
 _SPEAKS_SQL = ("hive.metastore.try.direct.sql", "hive.metastore.try.direct.sql.ddl")
 _WAITS = (0.1, 0.5)
-#: Parameters of a table: Hive's for one whose files stay when it is dropped (beside the kind), and for its last change;
-#: Spark's for one whose partitions are the metastore's.
+#: Parameters of a table: Hive's for a table whose files stay when it is dropped (in addition to the kind), and for its
+#: last change; Spark's for a table whose partitions are managed by the metastore.
 _IS_EXTERNAL, _CHANGED_AT, _TRACKED = "EXTERNAL", "transient_lastDdlTime", "spark.sql.partitionProvider"
-#: Spark's for the format of a data source table.
+#: Spark's parameter for the format of a data source table.
 _PROVIDER = "spark.sql.sources.provider"
-#: Hive's for its files: how many, how large, and what it has counted in them.
+#: Prefix of Spark's parameters for the schema of a data source table.
+_SCHEMA = "spark.sql.sources.schema"
+#: Hive's parameters for its files: their number, their size, and the statistics of their rows.
 _FILES, _SIZE = "numFiles", "totalSize"
 _COUNTED = ("numRows", "rawDataSize", "COLUMN_STATS_ACCURATE")
-#: Spark's for what it has counted in them.
+#: Prefix of Spark's parameters for its statistics.
 _COUNTED_BY_SPARK = "spark.sql.statistics."
-#: Spark's for the location of a data source table, in the settings of its SerDe.
+#: Spark's setting for the location of a data source table, among those of its SerDe.
 _PATH = "path"
+#: All partitions, where a number is required; and the number read per call: Derby, which the metastore asks for all of
+#: them by their numbers in one statement, takes minutes to parse one with 20,000.
+_ALL, _AT_ONCE = -1, 1000
 
 
 def hive_tables(jvm: Jvm) -> HiveTables | None:
-    """What is below a Hive external catalog; None for the catalog in memory."""
-    with private_name("ExternalCatalogWithListener.unwrapped", jvm.spark):
-        unwrapped = external_catalog(jvm.spark).unwrapped()
-        if not str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog"):
-            return None
+    """The tables below a Hive external catalog; None for the in-memory catalog."""
+    unwrapped = hive_catalog(jvm)
+    if unwrapped is None:
+        return None
     with private_name("HiveExternalCatalog.client", jvm.spark):
         return HiveTables(jvm, unwrapped)
 
@@ -58,7 +65,7 @@ _PLACES = ("hive.metastore.uris", "hive.metastore.client.factory.class", "javax.
 
 
 def hive_settings(spark: Any, client: Any) -> dict[str, str]:
-    """Where the metastore of a Hive client is: its services, its database, and Derby's home directory."""
+    """The location of a Hive client's metastore: its services, its database, and Derby's home directory."""
     system = spark.sparkContext._jvm.java.lang.System.getProperty
     with private_name("HiveClient.getConf", spark):
         found = {key: str(client.getConf(key, "")) for key in _PLACES}
@@ -66,10 +73,10 @@ def hive_settings(spark: Any, client: Any) -> dict[str, str]:
 
 
 class HiveTables:
-    """Tables as the metastore itself has them, made and changed in its own calls.
+    """Tables as stored by the metastore itself, created and changed by its own calls.
 
-    Each method runs under the lock of Spark's Hive client, whose connection serves one thread at a time, and its errors
-    are those of the metastore.
+    Each method runs under the lock of Spark's Hive client, whose connection serves one thread at a time, and raises the
+    errors of the metastore.
 
     Parameters
     ----------
@@ -90,19 +97,19 @@ class HiveTables:
         self._conditions = True
 
     def create(self, table: Any) -> None:
-        """Make a table of what is to be kept of it (a ``CatalogTable``), in one call."""
+        """Create a table from its stored form (a ``CatalogTable``), in one call."""
         with private_name("HiveClient.createTable", self._jvm.spark):
             self.client.createTable(table, False)
 
     def properties_of(self, table: Any, provider: str) -> dict[str, str]:
-        """What Spark keeps of a data source table (a ``CatalogTable``) in the properties of Hive's."""
+        """The properties of the Hive table in which Spark stores a data source table (a ``CatalogTable``)."""
         with private_name("HiveExternalCatalog.tableMetaToTableProps", self._jvm.spark):
             method = self._jvm.once(("properties",), lambda: _method(self._catalog, "tableMetaToTableProps", 1))
-            arguments = self._jvm.array("java.lang.Object", [table])
-            return {**self._jvm.entries(method.invoke(self._catalog, arguments)), _PROVIDER: provider}
+            arguments = values.array(self._jvm, "java.lang.Object", [table])
+            return {**values.entries(self._jvm, method.invoke(self._catalog, arguments)), _PROVIDER: provider}
 
     def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
-        """Rename a table and set its kind; no file moves, as the metastore moves none of an external table."""
+        """Rename a table and set its kind; no files move, since the metastore moves none of an external table."""
 
         def call(store: Any) -> None:
             table = store.getTable(database, name)
@@ -118,7 +125,7 @@ class HiveTables:
         self._run(call)
 
     def make_managed(self, database: str, name: str) -> None:
-        """Let the files of a table go with it when it is dropped."""
+        """Make a table managed, so that a drop deletes its files."""
 
         def call(store: Any) -> None:
             table = store.getTable(database, name)
@@ -128,43 +135,106 @@ class HiveTables:
         self._run(call)
 
     def point(self, wanted: HiveTable, files: int, size: int, *, expected: str | None) -> None:
-        """Give a table another location and stamp; what the metastore has noted of its files is told, not looked up.
+        """Give a table another location and stamp, with its file statistics: the metastore need not list the files.
 
         Parameters
         ----------
         wanted : HiveTable
         files, size : int
-            How many lie there, and their bytes; not for partitioned tables, of which the metastore notes neither.
+            Number of files at the location, and their bytes; not stored for partitioned tables.
         expected : str, optional
             The stamp that it must still have.
         """
 
         def call(store: Any) -> None:
             table = store.getTable(wanted.database, wanted.name)
-            noted = table.getParameters()
-            _set_location(table, str(wanted.location))
-            for key in (*_COUNTED, *self._counted_by_spark(noted)):
-                noted.remove(key)
-            noted.put(STAMP, wanted.stamp)
+            self._stored.place(table, str(wanted.location), _PATH)
+            noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stamp}
             if not wanted.partition_columns:
-                noted.put(_FILES, str(files))
-                noted.put(_SIZE, str(size))
+                noted |= {_FILES: str(files), _SIZE: str(size)}
+            self._stored.note(table, json.dumps(noted), _COUNTED_BY_SPARK)
             self._alter(store, wanted.database, wanted.name, table, expected=expected)
 
         self._run(call)
 
     def place(self, database: str, name: str, location: str, *, expected: str | None) -> None:
-        """Give a partitioned table another location, and change nothing else of it."""
+        """Give a partitioned table another location, without any other change."""
 
         def call(store: Any) -> None:
             table = store.getTable(database, name)
-            _set_location(table, location)
+            self._stored.place(table, location, _PATH)
             self._alter(store, database, name, table, expected=expected)
 
         self._run(call)
 
+    def stored(self, database: str, name: str) -> Any:
+        """A table as the metastore has it, for :meth:`redefine`."""
+        found: list[Any] = []
+        self._run(lambda store: found.append(store.getTable(database, name)))
+        return found[0]
+
+    def redefine(self, seen: Any, changes: Mapping[str, str | None], described: Any | None, *, needs: bool) -> None:
+        """Change parameters and columns of a table, if its place, columns and stamp are as they were seen.
+
+        Parameters
+        ----------
+        seen : py4j.java_gateway.JavaObject
+            From :meth:`stored`.
+        changes : mapping of str to str or None
+            Parameters, and None for those that are removed.
+        described : py4j.java_gateway.JavaObject, optional
+            Spark's ``CatalogTable`` with the new columns. Its schema in the parameters is replaced, too.
+        needs : bool
+            Whether the metastore must have the new columns; otherwise it keeps its own if it refuses them (it compares
+            types by position), since Spark has them in the parameters.
+
+        Raises
+        ------
+        StampChangedError
+            The table is not as it was seen; nothing was changed.
+        """
+        database, name = str(seen.getDbName()), str(seen.getTableName())
+        before = self._seen(seen)
+        stamp = before.get(STAMP)
+        noted = dict(changes)
+        if described is not None:
+            now = self.properties_of(described, "")
+            noted |= {key: None for key in before if key != STAMP}
+            noted |= {key: value for key, value in now.items() if key.startswith(_SCHEMA)}
+        if stamp is not None:
+            noted[STAMP] = fenced(stamp)
+
+        def call(store: Any) -> None:
+            table = store.getTable(database, name)
+            if self._seen(table) != before or not table.getSd().equals(seen.getSd()):
+                raise StampChangedError(f"{database}.{name}")
+            self._stored.note(table, json.dumps(noted), None)
+            if described is not None:
+                table.getSd().setCols(self._columns(described))
+            try:
+                self._alter(store, database, name, table, expected=stamp)
+            except Py4JJavaError as error:
+                if described is None or needs or not _refused(error):
+                    raise
+                table.getSd().setCols(seen.getSd().getCols())
+                self._alter(store, database, name, table, expected=stamp)
+
+        self._run(call)
+
+    def _seen(self, table: Any) -> dict[str, str]:
+        """The parameters of a table with its stamp and the schema that Spark reads."""
+        found = values.entries(self._jvm, table.getParameters())
+        return {key: value for key, value in found.items() if key == STAMP or key.startswith(_SCHEMA)}
+
+    def _columns(self, described: Any) -> Any:
+        """The data columns of a ``CatalogTable``, as Spark stores them in the metastore."""
+        with private_name("HiveClientImpl.toHiveTable", self._jvm.spark):
+            method = self._jvm.once(("toHiveTable",), lambda: _method(self.client, "toHiveTable", 2))
+        arguments = values.array(self._jvm, "java.lang.Object", [described, values.option(self._jvm, None)])
+        return method.invoke(self.client, arguments).getTTable().getSd().getCols()
+
     def fence(self, database: str, name: str, stamp: str) -> None:
-        """Make the stamp of a table another one for whoever expects it as it is stored, where that can be."""
+        """Change the stamp of a table, so that delayed calls which expect the stored one fail, if that is supported."""
         if not self._conditions:
             return
 
@@ -176,7 +246,7 @@ class HiveTables:
                 noted.put(STAMP, fenced(stored))
                 self._alter_if(stored, store, database, name, table)
 
-        # Somebody has published meanwhile: that is as good. Or nobody's call names what it expects.
+        # Another writer has published meanwhile, which is as good; or no call can name the stamp that it expects.
         with contextlib.suppress(StampChangedError, _NoConditionsError):
             self._run(call)
 
@@ -188,14 +258,14 @@ class HiveTables:
         Parameters
         ----------
         wanted : HiveTable
-            Its ``database``, ``name``, ``kind`` and ``tracked`` are taken.
+            Its ``database``, ``name``, ``kind`` and ``tracked`` are used.
         template : str
             A table of the same database.
         at_once : bool
-            Whether the metastore takes the columns beside those that are there. It compares types position by
-            position, but it takes a table without columns; and against none, everything fits.
+            Whether the metastore accepts the columns in place of the existing ones. It compares types position by
+            position; but it accepts a table without columns, and any columns in place of none.
         look : bool
-            Whether the metastore is to look at the files: the template's statistics are of others.
+            Whether the metastore must list the files, because the template's statistics are of other files.
         expected : str, optional
             The stamp that the table must still have.
         """
@@ -213,8 +283,22 @@ class HiveTables:
 
         self._run(call)
 
-    def _counted_by_spark(self, noted: Any) -> list[str]:
-        return [key for key in self._jvm.entries(noted) if key.startswith(_COUNTED_BY_SPARK)]
+    def has_partitions(self, database: str, name: str) -> bool:
+        """Whether a table has partitions, by the name of one."""
+        found: list[Any] = []
+        self._run(lambda store: found.append(store.listPartitionNames(database, name, 1)))
+        return not found[0].isEmpty()
+
+    def partition_locations(self, database: str, name: str) -> list[str]:
+        """The locations of all partitions of a table, as stored in the metastore, without the rest of each."""
+        found: list[Any] = []
+        self._run(lambda store: found.extend(_all_partitions(store, database, name)))
+        locations = self._jvm.once(("Locations",), lambda: java_object(self._jvm, "Locations"))
+        return [location for partitions in found for location in values.to_json(self._jvm, locations.of(partitions))]
+
+    @property
+    def _stored(self) -> Any:
+        return self._jvm.once(("StoredTables",), lambda: java_object(self._jvm, "StoredTables"))
 
     def _alter(
         self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None
@@ -227,7 +311,7 @@ class HiveTables:
     def _alter_expecting(
         self, expected: str, store: Any, database: str, name: str, table: Any, *, look: bool = False
     ) -> None:
-        """Change a table that carries this stamp; where the metastore cannot compare and set, after a look at it."""
+        """Change a table that has this stamp; if the metastore cannot compare and set, after reading the stamp."""
         for wait in (*_WAITS, None):
             try:
                 self._alter_if(expected, store, database, name, table, look=look)
@@ -256,10 +340,9 @@ class HiveTables:
     def _alter_now(
         self, store: Any, database: str, name: str, table: Any, *, look: bool, expected: str | None = None
     ) -> None:
-        noted = table.getParameters()
-        noted.remove(_CHANGED_AT)  # The metastore sets it where it is missing.
-        # In formats that Hive does not know, it was made over a place without files: these are sized now.
-        facts = {} if look or _SIZE not in noted else {_NOT_LOOKING: "true"}
+        has_size = self._stored.without(table, _CHANGED_AT, _SIZE)  # The metastore sets the first if it is missing.
+        # In formats that Hive does not support, the table was created without files: their size is determined now.
+        facts = {} if look or not has_size else {_NOT_LOOKING: "true"}
         if expected is not None:
             facts |= {_KEY: STAMP, _VALUE: expected}
         context = self._context(store, facts) if facts else None
@@ -269,35 +352,47 @@ class HiveTables:
             store.alter_table_with_environmentContext(database, name, table, context)
 
     def _context(self, store: Any, facts: dict[str, str]) -> Any | None:
-        """What is said to the metastore beside the table; None for the client of a Hive 2.0, which cannot say it."""
-        if _NOT_LOOKING in facts and len(facts) == 1:
-            return self._jvm.once(("EnvironmentContext",), lambda: _context(self._jvm, store, facts))
-        return _context(self._jvm, store, facts)
+        """Options of a metastore call; None for the client of a Hive 2.0, which does not support them."""
+        kind = self._jvm.once(("EnvironmentContext",), lambda: _kind_of_context(self._jvm, store))
+        return None if kind is None else self._stored.context(kind, json.dumps(facts))
 
     def _run(self, call: Callable[[Any], None]) -> None:
         _Locked(lambda: call(self._connection()))._run(self.client)
 
     def _connection(self) -> Any:
-        """The metastore's client, as Spark's has it now; it connects anew and tries again by itself after an error."""
+        """The metastore client in current use by Spark's Hive client; it reconnects and retries after an error."""
         with private_name("HiveClientImpl.msClient", self._jvm.spark):
             method = self._jvm.once(("msClient",), lambda: _method(self.client, "msClient", 0))
-        return method.invoke(self.client, self._jvm.array("java.lang.Object"))
+        return method.invoke(self.client, values.array(self._jvm, "java.lang.Object"))
 
 
-def _context(jvm: Jvm, store: Any, facts: dict[str, str]) -> Any | None:
+def _all_partitions(store: Any, database: str, name: str) -> list[Any]:
+    """All partitions of a table, in lists; in a single list if their names changed during the reads."""
+    names = store.listPartitionNames(database, name, _ALL)
+    count = names.size()
+    if count > _AT_ONCE:
+        starts = range(0, count, _AT_ONCE)
+        parts = [names.subList(start, min(start + _AT_ONCE, count)) for start in starts]
+        found = [store.getPartitionsByNames(database, name, part) for part in parts]
+        # A partition renamed meanwhile may have been missed under both of its names.
+        complete = sum(partitions.size() for partitions in found) == count
+        if complete and names.equals(store.listPartitionNames(database, name, _ALL)):
+            return found
+    return [store.listPartitions(database, name, _ALL)]
+
+
+def _kind_of_context(jvm: Jvm, store: Any) -> Any | None:
+    """The class ``EnvironmentContext`` of the metastore's client; None if it accepts none."""
     kind = store.getClass()
     load = kind.getClassLoader().loadClass  # The metastore's client may be of another version than Spark's.
     with private_name("EnvironmentContext", jvm.spark):
         made_of, text = load(_CONTEXT), load("java.lang.String")
-        arguments = jvm.array("java.lang.Class", [text, text, load(_TABLE), made_of])
+        arguments = values.array(jvm, "java.lang.Class", [text, text, load(_TABLE), made_of])
         try:
             kind.getMethod("alter_table_with_environmentContext", arguments)
         except Py4JJavaError:  # NoSuchMethodException
             return None
-        context = made_of.newInstance()
-        for key, value in facts.items():
-            context.putToProperties(key, value)
-    return context
+    return made_of
 
 
 class _NoConditionsError(Exception):
@@ -305,24 +400,20 @@ class _NoConditionsError(Exception):
 
 
 def _speaks_no_sql(store: Any) -> bool:
-    """Whether a metastore's own settings say that it never compares and sets."""
+    """Return whether a metastore's own settings exclude compare and set."""
     try:
         return any(str(store.getMetaConf(key)).lower() == "false" for key in _SPEAKS_SQL)
-    except Py4JJavaError:  # Not Hive's own service, perhaps.
+    except Py4JJavaError:  # It may not be Hive's own service.
         return False
 
 
-def _set_location(table: Any, location: str) -> None:
-    """Where the metastore has a table, and Spark where it keeps that for itself."""
-    storage = table.getSd()
-    storage.setLocation(location)
-    settings = storage.getSerdeInfo().getParameters()
-    if settings.get(_PATH) is not None:
-        settings.put(_PATH, location)
+def _refused(error: Py4JJavaError) -> bool:
+    """Whether the metastore refuses a change of a table, and has changed nothing."""
+    return str(error.java_exception.getClass().getSimpleName()) == "InvalidOperationException"
 
 
 def _become(table: Any, kind: str) -> None:
-    """Set the kind, and Hive's location where Spark has it: a drop of a managed table then finds the files."""
+    """Set the kind, and Hive's location to Spark's copy of it: a drop of a managed table then finds the files."""
     table.setTableType(f"{kind}_TABLE")
     if kind == EXTERNAL:
         table.putToParameters(_IS_EXTERNAL, "TRUE")
@@ -335,7 +426,7 @@ def _become(table: Any, kind: str) -> None:
 
 
 def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
-    """The table that is there, with all that a template says."""
+    """The existing table, with everything that a template defines."""
     table, new = (store.getTable(wanted.database, name) for name in (wanted.name, template))
     table.setSd(new.getSd())
     table.setParameters(new.getParameters())
@@ -349,7 +440,7 @@ def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
 
 
 class _Locked(JavaCallable):
-    """A call under the lock of Spark's Hive client, and in the thread that Java calls back from."""
+    """A call under the lock of Spark's Hive client, in the thread from which Java calls back."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -361,10 +452,10 @@ class _Locked(JavaCallable):
             raise self._error
 
     def apply(self) -> None:
-        """What the Hive client runs."""
+        """Entry point of the Hive client."""
         try:
             self._call()
-        except BaseException as error:  # Java would make an error of Py4J's of it, of an interrupt, too.
+        except BaseException as error:  # Py4J would turn it into an error of its own, even an interrupt.
             self._error = error
 
     class Java:

@@ -1,4 +1,4 @@
-"""Which Python runs the tasks: Spark takes the first ``python3`` of the PATH where none is named."""
+"""The Python that runs the tasks: Spark uses the first ``python3`` of the PATH unless one is configured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _lock = threading.Lock()
 
 @contextmanager
 def own_python(spark: Any) -> Iterator[None]:
-    """Around the making of a task of ours: on the local machine it runs in the driver's Python, where none is named.
+    """Create tasks of twophase with the driver's Python, on the local machine if none is configured.
 
-    Functions of the user run where Spark lets them run.
+    Functions of the user run in the Python that Spark chooses.
     """
     context = getattr(spark, "_sc", None)  # none over Spark Connect
     if context is None or not is_own(context):
@@ -31,11 +31,11 @@ def own_python(spark: Any) -> Iterator[None]:
 
 
 def is_own(context: Any) -> bool:
-    """Whether tasks of ours may run in the driver's Python: on its machine, and where the user named no other."""
+    """Return whether twophase tasks may use the driver's Python: on its machine, if the user configured no other."""
     named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     return is_local(context) and not named
 
 
 def is_local(context: Any) -> bool:
-    """Whether the executors run on the driver's machine."""
+    """Return whether the executors run on the driver's machine."""
     return str(context.master).startswith("local")

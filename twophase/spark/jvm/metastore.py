@@ -1,7 +1,7 @@
-"""What the metastore of a session is asked and told, beneath Spark's promised interfaces.
+"""Calls to the metastore of a session, below Spark's public interfaces.
 
-Scala case classes made by the names of their fields, and the session's ``ExternalCatalog``; what is below it is in
-:mod:`.hive`.
+Scala case classes created by the names of their fields, and the session's ``ExternalCatalog``; the layer below it is
+in :mod:`.hive`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from twophase.model import quote
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import session_state, tables, values
+from twophase.spark.jvm.gateway import Jvm, private_name
 
 
 class Draft:
-    """All values of a case class, to make one instance or several of them.
+    """All values of a case class, for creating one or more instances.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class Draft:
 
 
 class CaseClasses:
-    """Makes and copies Scala case classes by the names of their fields, whatever the version added to them."""
+    """Creates and copies Scala case classes by the names of their fields, whatever fields a version has added."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
@@ -49,15 +50,15 @@ class CaseClasses:
         with private_name(f"case class with {', '.join(changes)}", self._jvm.spark):
             kind = str(instance.productPrefix())
             places = self._places(kind, instance, changes)
-            values = instance.productIterator().toArray(self._jvm.any_tag())
+            fields = instance.productIterator().toArray(values.any_tag(self._jvm))
             for place, value in zip(places, changes.values(), strict=True):
-                values[place] = value
-            return self._constructor(kind, instance).newInstance(values)
+                fields[place] = value
+            return self._constructor(kind, instance).newInstance(fields)
 
     def draft(self, class_name: str, *first: Any, **changes: Any) -> Draft:
         """A case class from its first fields; the others get the changes, or Scala's own defaults.
 
-        The defaults are asked for once: one that is not the same each time must be among the changes.
+        The defaults are fetched once: one that differs each time must be among the changes.
         """
         kind = self._jvm.kind(class_name)
         with private_name(f"case class {class_name}", self._jvm.spark):
@@ -91,30 +92,37 @@ class CaseClasses:
 
 
 def case_classes(jvm: Jvm) -> CaseClasses:
-    """Those of a session, which remember the fields that they have asked for."""
+    """The case classes of a session, with cached field names."""
     found: CaseClasses = jvm.once(("case classes",), lambda: CaseClasses(jvm))
     return found
 
 
 def session_read_table(jvm: Jvm, database: str, name: str) -> Any:
-    """What a named catalog's ``loadTable`` answers so that Spark reads a session table as ever.
+    """The result of a named catalog's ``loadTable`` that makes Spark read a session table as usual.
 
-    Outside the session catalog, Spark takes no ``V1Table`` whose partitions the metastore tracks. Such a table is
-    answered as a view of itself: its scan is Spark's own, with partitions from the metastore.
+    Outside the session catalog, Spark accepts no ``V1Table`` whose partitions are tracked by the metastore. Such a
+    table is returned as a view of itself: its scan is Spark's own, with partitions from the metastore.
     """
-    found = jvm.session_table(database, name)
+    found = session_state.session_table(jvm, database, name)
     if not found.tracksPartitionsInCatalog():
-        return jvm.v1_table(found)
+        return tables.v1_table(jvm, found)
     view = case_classes(jvm).copy(
         found,
-        tableType=jvm.table_type("VIEW"),
-        viewText=jvm.option(f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"),
+        tableType=session_state.table_type(jvm, "VIEW"),
+        viewText=values.option(jvm, f"SELECT * FROM spark_catalog.{quote(database)}.{quote(name)}"),
         tracksPartitionsInCatalog=False,
     )
-    return jvm.v1_table(view)
+    return tables.v1_table(jvm, view)
 
 
 def external_catalog(spark: Any) -> Any:
     """The ``ExternalCatalog`` of the session: in memory, or over a Hive metastore."""
     with private_name("SessionCatalog.externalCatalog", spark):
         return spark._jsparkSession.sessionState().catalog().externalCatalog()
+
+
+def hive_catalog(jvm: Jvm) -> Any | None:
+    """Spark's ``HiveExternalCatalog``; None for the in-memory catalog."""
+    with private_name("ExternalCatalogWithListener.unwrapped", jvm.spark):
+        unwrapped = external_catalog(jvm.spark).unwrapped()
+        return unwrapped if str(unwrapped.getClass().getName()).endswith(".HiveExternalCatalog") else None

@@ -1,4 +1,4 @@
-"""Partitions, formats and places of session tables, to the JVM and back in one text."""
+"""Partitions, formats and locations of session tables, transferred to the JVM and back as one text."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ import json
 import re
 import string
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm import values
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
+from twophase.spark.jvm.metastore import hive_catalog
 
 _TABLE = "org.apache.spark.sql.catalyst.catalog.CatalogTable"
 _PARTITION = "org.apache.spark.sql.catalyst.catalog.CatalogTablePartition"
 _STORAGE = "org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat"
 _MAP = "scala.collection.immutable.Map"
-#: What is read of many tables at once: of a schema, and of statistics, there may be megabytes.
+#: The fields read of a table: its schema and statistics may take megabytes.
 _FACTS = (
-    *("identifier", "tableType", "storage", "provider", "partitionColumnNames", "properties"),
+    *("identifier", "tableType", "storage", "provider", "partitionColumnNames", "properties", "bucketSpec", "comment"),
     "tracksPartitionsInCatalog",
 )
 #: Scheme and authority, which are never escaped.
 _HEAD = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?")
-#: What stands for itself in the path of a ``java.net.URI``: of ASCII these, of the rest all but controls and spaces.
+#: Unescaped characters in the path of a ``java.net.URI``: these of ASCII, and all others but controls and spaces.
 _LEGAL = frozenset(string.ascii_letters + string.digits + "_-!.~'()*:@&=+$,;/")
 _NEVER = ("Cc", "Zs", "Zl", "Zp")
 
 
 class PartitionTexts:
-    """Reads and makes what Spark's catalog takes for partitions.
+    """Reads and creates the partition objects of Spark's catalog.
 
     Parameters
     ----------
@@ -41,37 +44,69 @@ class PartitionTexts:
 
     def facts(self, partitions: Any) -> list[dict[str, Any]]:
         """Each field of each ``CatalogTablePartition`` of a Scala ``Seq``."""
-        found: list[dict[str, Any]] = self._jvm.to_json(partitions)
+        found: list[dict[str, Any]] = values.to_json(self._jvm, partitions)
+        return found
+
+    def table(self, catalog: Any, database: str, name: str) -> tuple[Any, dict[str, Any]] | None:
+        """A table of a session's ``ExternalCatalog``: the holder of the ``CatalogTable``, and its fields.
+
+        Beyond the fields of :meth:`tables`, ``schema`` is the JSON of its columns, and ``stats`` whether it has any.
+        """
+        found = self._reader(catalog).find(database, name)
+        return None if found is None else (found, json.loads(str(found.json())))
+
+    def tables_named(self, catalog: Any, database: str, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Those of some tables of a session's ``ExternalCatalog`` that exist, with the fields of :meth:`tables`."""
+        found: list[dict[str, Any]] = json.loads(str(self._reader(catalog).named(database, json.dumps(list(names)))))
+        return found
+
+    def _reader(self, catalog: Any) -> Any:
+        return self._jvm.once(("tables",), lambda: self._new_reader(catalog))
+
+    def _new_reader(self, catalog: Any) -> Any:
+        """What reads tables: of a Hive metastore, by single calls of its own."""
+        mappers = (self._mapper(), values.mapper(self._jvm))
+        below = hive_catalog(self._jvm)
+        if below is None:
+            return java_object(self._jvm, "Tables", catalog, *mappers)
+        with private_name("HiveExternalCatalog.restoreTableMetadata", self._jvm.spark):
+            return java_object(self._jvm, "HiveTables", catalog, *mappers, below)
+
+    def those_of(self, table: Any, specs: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
+        """Each field of those of some partitions of a table that exist; ``table`` is the holder from :meth:`table`."""
+        found: list[dict[str, Any]] = json.loads(str(table.partitions(json.dumps([dict(spec) for spec in specs]))))
         return found
 
     def tables(self, tables: Any) -> list[dict[str, Any]]:
-        """Where each ``CatalogTable`` of a Scala ``Seq`` lies, without its columns."""
-        with private_name("Jackson's ObjectMapper", self._jvm.spark):
-            mapper = self._jvm.once(("ObjectMapper of tables",), self._mapper_of_tables)
-            found: list[dict[str, Any]] = json.loads(str(mapper.writeValueAsString(tables)))
+        """Each ``CatalogTable`` of a Scala ``Seq``, without its columns and statistics."""
+        found: list[dict[str, Any]] = json.loads(str(self._mapper().writeValueAsString(tables)))
         return found
+
+    def _mapper(self) -> Any:
+        with private_name("Jackson's ObjectMapper", self._jvm.spark):
+            return self._jvm.once(("ObjectMapper of tables",), self._mapper_of_tables)
 
     def _mapper_of_tables(self) -> Any:
         kind = self._jvm.static("java.lang.Class", "forName")(_TABLE)
         fields = [str(field.getName()) for field in kind.getDeclaredFields()]
-        others = self._jvm.strings([field for field in fields if field not in _FACTS])
+        others = values.strings(self._jvm, [field for field in fields if field not in _FACTS])
         ignored = self._jvm.kind("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
-        mapper = self._jvm.new_mapper()
+        mapper = values.new_mapper(self._jvm)
         mapper.configOverride(kind).setIgnorals(ignored.forIgnoredProperties(others))
         return mapper
 
     def storage(self, storage: Any) -> dict[str, Any]:
         """Each field of a ``CatalogStorageFormat``."""
-        found: dict[str, Any] = self._jvm.to_json(storage)
+        found: dict[str, Any] = values.to_json(self._jvm, storage)
         return found
 
     def make_storage(self, facts: Mapping[str, Any]) -> Any:
-        """A ``CatalogStorageFormat``: ``locationUri`` as :func:`uri_of` has it; what is not said is not set."""
-        return self._jvm.from_json(_STORAGE, {"compressed": False, **facts})
+        """A ``CatalogStorageFormat``: ``locationUri`` as returned by :func:`uri_of`; missing fields are not set."""
+        return values.from_json(self._jvm, _STORAGE, {"compressed": False, **facts})
 
     def map(self, entries: Mapping[str, str]) -> Any:
         """A Scala ``Map``."""
-        return self._jvm.from_json(_MAP, dict(entries))
+        return values.from_json(self._jvm, _MAP, dict(entries))
 
     def partitions(self, facts: Iterable[Mapping[str, Any]]) -> Any:
         """A Scala ``Seq`` of ``CatalogTablePartition``."""
@@ -82,23 +117,36 @@ class PartitionTexts:
         return self._make(_MAP, specs)
 
     def _make(self, class_name: str, facts: Iterable[Mapping[str, Any]]) -> Any:
-        made = self._jvm.from_json(self._jvm.list_kind(class_name), [dict(fact) for fact in facts])
+        made = values.from_json(self._jvm, values.list_kind(self._jvm, class_name), [dict(fact) for fact in facts])
         return self._jvm.static("org.apache.spark.api.python.PythonUtils", "toSeq")(made)
 
 
 def path_of(uri: str) -> str:
-    """The Hadoop path string of a URI's text: without the slashes of an empty authority, or at the end."""
-    head = _HEAD.match(uri)
+    """The Hadoop path string of a URI's text: without trailing slashes or those of an empty authority."""
+    head, path = _split(uri)
+    return _tidied(head, unquote(path))
+
+
+def tidy(path: str) -> str:
+    """A Hadoop path string in the spelling of :func:`path_of`; a metastore stores paths as it receives them."""
+    return _tidied(*_split(path))
+
+
+def _split(text: str) -> tuple[str, str]:
+    head = _HEAD.match(text)
     assert head is not None
-    path = unquote(uri[head.end() :]).replace("//", "/")
-    return head.group().removesuffix("//") + (path.rstrip("/") or path[:1])
+    return head.group(), text[head.end() :]
+
+
+def _tidied(head: str, path: str) -> str:
+    path = path.replace("//", "/")
+    return head.removesuffix("//") + (path.rstrip("/") or path[:1])
 
 
 def uri_of(path: str) -> str:
     """The text of a Hadoop path's URI, escaped as ``java.net.URI`` does: Spark compares the texts."""
-    head = _HEAD.match(path)
-    assert head is not None
-    return head.group() + "".join(map(_escaped, path[head.end() :]))
+    head, rest = _split(path)
+    return head + "".join(map(_escaped, rest))
 
 
 def _escaped(letter: str) -> str:
@@ -107,4 +155,4 @@ def _escaped(letter: str) -> str:
     return quote(letter, safe="")
 
 
-__all__ = ["PartitionTexts", "path_of", "uri_of"]
+__all__ = ["PartitionTexts", "path_of", "tidy", "uri_of"]

@@ -1,10 +1,11 @@
-"""Every name of Spark's JVM side that Spark does not promise to keep: the one list of what a new version may break.
+"""Every name of Spark's JVM side that Spark does not promise to keep: the only names that a new version may break.
 
-``attach`` looks for all of them (:func:`check`) and refuses, with each missing name and the version, before it changes
-anything. The modules ``jvm*`` use them, and no other names of this kind; a test compares.
+``attach`` looks up all of them (:func:`check`) and refuses, with each missing name and the version, before it changes
+anything. The modules of ``twophase.spark.jvm`` and its Java sources use them, and no other names of this kind; a test
+compares.
 
-A class stands with its members: methods (own or inherited), and fields after a dot. A name that only some of the
-supported versions have stands in :data:`SINCE`; the code that uses it does without it on the others.
+A class is listed with its members: methods (own or inherited), and fields after a dot. A name that exists only in some
+of the supported versions is listed in :data:`SINCE`; the code that uses it works without it on the others.
 """
 
 from __future__ import annotations
@@ -20,32 +21,29 @@ _CATALYST = _SQL + "catalyst."
 _PLANS = _CATALYST + "plans.logical."
 _HIVE_METASTORE = "org.apache.hadoop.hive.metastore."
 
-#: The session and what hangs on it.
+#: The session and its parts.
 _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "classic.SparkSession": ("sessionState", "sharedState", "sessionUUID", "expression"),
     _SQL + "classic.Dataset": ("ofRows", "queryExecution"),
     _SQL + "classic.DataFrameWriter": (
         *("source", "curmode", "extraOptions", "partitioningColumns", "partitioningColumns_$eq"),
-        *("numBuckets", "numBuckets_$eq", "bucketColumnNames", "bucketColumnNames_$eq"),
-        *("sortColumnNames", "sortColumnNames_$eq", "clusteringColumns", "clusteringColumns_$eq"),
+        *("numBuckets", "bucketColumnNames", "sortColumnNames", "clusteringColumns"),
     ),
     _SQL + "internal.SessionState": (
         *("sqlParser", "catalog", "catalogManager", "conf", "executePlan", "newHadoopConf"),
     ),
     _SQL + "internal.SharedState": ("cacheManager",),
-    _SQL + "internal.SQLConf": ("resolver",),
     _SQL + "errors.QueryCompilationErrors": (
         "invalidNameForTableOrDatabaseError",
         "createExternalTableWithoutLocationError",
     ),
-    _SQL + "internal.VariableSubstitution": ("substitute",),
     _SQL + "internal.HiveSerDe": ("sourceToSerDe",),
     _SQL + "execution.CacheManager": ("isEmpty", "uncacheTableOrView", "recacheByPlan"),
     _SQL + "execution.CommandExecutionMode": ("SKIP",),
     _SQL + "execution.command.CommandUtils": ("updateTableStats",),
-    _SQL + "execution.datasources.LogicalRelation": ("relation", ".relation"),
     _SQL + "execution.datasources.HadoopFsRelation": (
         *("location", "options", "schema", "fileFormat", ".location", ".options"),
+        *("partitionSchema", "dataSchema", "bucketSpec", "sparkSession"),
     ),
     _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
     _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
@@ -57,6 +55,18 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     ),
     _SQL + "execution.datasources.v2.DataSourceV2ScanRelation": ("relation",),
     _SQL + "execution.columnar.InMemoryRelation": ("cacheBuilder",),
+    _SQL + "execution.datasources.FileIndex": (
+        *("inputFiles", "refresh", "sizeInBytes", "listFiles", "rootPaths", "partitionSchema", "metadataOpsTimeNs"),
+    ),
+    _SQL + "execution.datasources.InMemoryFileIndex": (),
+    _SQL + "execution.datasources.FileStatusCache": ("getLeafFiles", "putLeafFiles", "invalidateAll"),
+    _SQL + "execution.datasources.CatalogFileIndex": ("filterPartitions", "rootPaths", "sizeInBytes", "table"),
+    _SQL + "execution.datasources.PartitioningAwareFileIndex": (
+        *("partitionSpec", "leafFiles", "leafDirToChildrenFiles", "listFiles"),
+    ),
+    _SQL + "SparkSession": (),
+    _SQL + "execution.datasources.PartitionPath": (),
+    _SQL + "execution.datasources.PartitionSpec": (),
     _SQL + "internal.connector.PredicateUtils": ("toV1",),
     _SQL + "sources.Filter": (),
     _SQL + "util.CaseInsensitiveStringMap": (),
@@ -65,8 +75,15 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.datasources.v2.python.UserDefinedPythonDataSource": (),
     "org.apache.spark.SparkContext": ("listenerBus", "statusTracker"),
     "org.apache.spark.SparkStatusTracker": ("getJobIdsForTag",),
+    "org.apache.spark.scheduler.SparkListener": ("onJobStart", "onJobEnd", "onTaskEnd"),
+    "org.apache.spark.scheduler.SparkListenerJobStart": ("jobId", "properties", "stageInfos"),
+    "org.apache.spark.scheduler.SparkListenerJobEnd": ("jobId", "jobResult"),
+    "org.apache.spark.scheduler.SparkListenerTaskEnd": ("stageId", "taskInfo"),
+    "org.apache.spark.scheduler.JobFailed": ("exception",),
+    "org.apache.spark.scheduler.StageInfo": ("stageId", "numTasks"),
     "org.apache.spark.scheduler.LiveListenerBus": ("addToQueue", "removeListener", "waitUntilEmpty"),
     "org.apache.spark.api.python.PythonUtils": ("toSeq", "toScalaMap"),
+    "scala.runtime.ScalaRunTime": ("stringOf",),
     "org.codehaus.janino.SimpleCompiler": ("cook", "getClassLoader"),
 }
 
@@ -100,18 +117,20 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("renameTable", "dropTable", "listPartitions", "createPartitions", "alterPartitions", "dropPartitions"),
     ),
     _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped", "addListener", "removeListener"),
-    _CATALYST + "catalog.ExternalCatalogEventListener": (),
+    _CATALYST + "catalog.ExternalCatalogEventListener": ("onEvent",),
+    _CATALYST + "catalog.ExternalCatalogEvent": (),
     _CATALYST + "catalog.DropTableEvent": ("database", "name"),
     _CATALYST + "catalog.RenameTableEvent": ("database", "name", "newName"),
     _CATALYST + "catalog.CatalogDatabase": ("locationUri", "description", "properties"),
     _CATALYST + "catalog.CatalogTable": (
         *("identifier", "tableType", "storage", "schema", "provider", "partitionColumnNames", "bucketSpec"),
-        *("properties", "comment", "tracksPartitionsInCatalog", "copy", "productElementNames"),
+        *("properties", "comment", "tracksPartitionsInCatalog", "stats", "copy", "productElementNames"),
     ),
     "org.apache.spark.sql.connector.expressions.ClusterByTransform": (),
     _CATALYST + "catalog.CatalogTableType": ("MANAGED", "EXTERNAL", "VIEW"),
+    _CATALYST + "InternalRow": (),
     _CATALYST + "catalog.CatalogTablePartition": (
-        *("spec", "storage", "parameters", "createTime", "lastAccessTime", "stats"),
+        *("spec", "storage", "parameters", "createTime", "lastAccessTime", "stats", "toRow"),
     ),
     "com.fasterxml.jackson.module.scala.DefaultScalaModule": (),
     "com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value": ("forIgnoredProperties",),
@@ -128,82 +147,102 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     },
 }
 
-#: Spark's parser and the nodes of its plans.
-_PARSER: Mapping[str, tuple[str, ...]] = {
+#: Spark's parser and analyser, and the nodes of its plans. Members of a node that begin with a dot are constructor
+#: arguments, which the rules on plans find by these names.
+_PLANNING: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "parser.ParserInterface": ("parsePlan", "parseMultipartIdentifier"),
-    _CATALYST + "trees.Origin": ("startIndex", "stopIndex", "sqlText"),
+    _CATALYST + "trees.Origin": ("startIndex", "sqlText"),
+    _CATALYST + "analysis.Analyzer": ("hintResolutionRules", "postHocResolutionRules"),
+    _CATALYST + "analysis.AnalysisContext": ("get", "catalogAndNamespace"),
+    _CATALYST + "rules.Rule": ("apply",),
+    _CATALYST + "trees.TreeNode": (*("makeCopy", "productElementName", "getTagValue", "setTagValue", "unsetTagValue"),),
+    _CATALYST + "trees.TreeNodeTag": (),
+    _CATALYST + "AliasIdentifier": (),
     _CATALYST + "analysis.NameParameterizedQuery": (),
     _CATALYST + "analysis.PosParameterizedQuery": (),
-    _CATALYST + "analysis.UnresolvedIdentifier": ("nameParts",),
-    _CATALYST + "analysis.UnresolvedRelation": ("multipartIdentifier", "options"),
-    _CATALYST + "analysis.UnresolvedTableOrView": ("multipartIdentifier",),
-    _CATALYST + "analysis.UnresolvedTable": ("multipartIdentifier",),
-    _CATALYST + "analysis.PlanWithUnresolvedIdentifier": (),
-    _PLANS + "CreateTableAsSelect": ("name", "tableSpec"),
-    _PLANS + "ReplaceTableAsSelect": ("name", "tableSpec"),
-    _PLANS + "CreateTable": ("name", "tableSpec"),
-    _PLANS + "ReplaceTable": ("name", "tableSpec"),
-    _PLANS + "UnresolvedTableSpec": ("provider", "serde"),
-    _PLANS + "InsertIntoStatement": ("table", "partitionSpec", "overwrite", "ifPartitionNotExists"),
-    _PLANS + "InsertIntoDir": (),
-    _PLANS + "UnresolvedWith": ("child", "cteRelations"),
+    _CATALYST + "analysis.UnresolvedIdentifier": (".nameParts",),
+    _CATALYST + "analysis.UnresolvedRelation": (".multipartIdentifier", ".options"),
+    _CATALYST + "analysis.UnresolvedTableOrView": (".multipartIdentifier",),
+    _CATALYST + "analysis.UnresolvedTable": (".multipartIdentifier",),
+    _PLANS + "LogicalPlan": (
+        *("collectLeaves", "subqueriesAll", "mapChildren", "analyzed", "children", "output", "origin", "isStreaming"),
+    ),
+    _PLANS + "Command": (),
+    _PLANS + "ParsedStatement": (),
+    _PLANS + "Project": ("projectList", "child"),
+    _PLANS + "SubqueryAlias": ("child",),
+    **{_PLANS + name: ("child",) for name in ("GlobalLimit", "LocalLimit", "Offset", "Sort")},
+    _PLANS + "LocalRelation": ("data",),
+    _CATALYST + "analysis.ResolvedInlineTable": ("rows",),
+    _CATALYST + "analysis.UnresolvedInlineTable": ("rows",),
+    _CATALYST + "analysis.UnresolvedAttribute": ("name",),
+    _CATALYST + "expressions.NamedExpression": ("name", "exprId", "metadata"),
+    _CATALYST + "expressions.AttributeReference": ("references",),
+    _CATALYST + "expressions.Alias": ("child", "references"),
     _PLANS + "Union": ("children",),
-    _PLANS + "DeleteFromTable": ("table", "condition"),
     _PLANS + "Filter": (),
-    _PLANS + "LogicalPlan": ("collectLeaves", "subqueriesAll"),
+    _PLANS + "CreateTableAsSelect": (".name", ".partitioning", ".query", ".tableSpec", ".writeOptions"),
+    _PLANS + "ReplaceTableAsSelect": (".name", ".partitioning", ".query", ".tableSpec", ".writeOptions"),
+    _PLANS + "AddColumns": (".table", ".columnsToAdd"),
+    **{_PLANS + name: (".table",) for name in ("DropColumns", "RenameColumn")},
+    _PLANS + "QualifiedColType": ("path", "position"),
+    _PLANS + "UnresolvedTableSpec": (".provider", ".serde", ".properties"),
+    _PLANS + "SerdeInfo": ("storedAs", "formatClasses", "serde", "serdeProperties"),
+    _PLANS + "InsertIntoStatement": (
+        *("userSpecifiedCols", ".table", ".query", ".partitionSpec", ".overwrite", ".ifPartitionNotExists"),
+    ),
+    _PLANS + "InsertIntoDir": (),
+    _PLANS + "AppendData": ("byName", "byPosition", ".table"),
+    _PLANS + "OverwriteByExpression": (".table",),
+    _PLANS + "OverwritePartitionsDynamic": (".table", ".query", ".writeOptions"),
+    _PLANS + "DeleteFromTable": ("table", "condition"),
     _CATALYST + "expressions.EqualNullSafe": (),
     _CATALYST + "expressions.Literal": ("TrueLiteral", "create"),
     _CATALYST + "expressions.Cast": ("eval",),
     _SQL + "connector.expressions.LiteralValue": ("productIterator",),
     _CATALYST + "expressions.Not": (),
-    _PLANS + "CompoundBody": ("collection",),
-    _PLANS + "SingleStatement": ("parsedPlan",),
-    _PLANS + "IfElseStatement": ("conditions", "conditionalBodies", "elseBody"),
-    _PLANS + "WhileStatement": ("condition", "body"),
-    _PLANS + "RepeatStatement": ("condition", "body"),
-    _PLANS + "LoopStatement": ("body",),
-    _PLANS + "ForStatement": ("query", "body"),
-    _PLANS + "SearchedCaseStatement": ("conditions", "conditionalBodies", "elseBody"),
-    _PLANS + "SimpleCaseStatement": ("conditionalBodies", "elseBody"),
-    _PLANS + "CacheTableAsSelect": ("plan",),
-    _PLANS + "CreateView": ("query",),
-    _PLANS + "AlterViewAs": ("query",),
-    _SQL + "execution.command.DescribeQueryCommand": ("plan",),
-    _SQL + "execution.command.ExplainCommand": ("logicalPlan",),
-    _SQL + "execution.datasources.LogicalRelation": ("catalogTable",),
+    _SQL + "execution.datasources.LogicalRelation": ("relation", "catalogTable", ".relation", ".catalogTable"),
     _CATALYST + "catalog.HiveTableRelation": ("tableMeta",),
-    _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": ("query",),
+    _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": (
+        *("dynamicPartitionOverwrite", ".query", ".mode", ".catalogTable", ".staticPartitions"),
+    ),
 }
 
-#: Below a session with Hive support; the wheel of PySpark always holds it.
+#: Below a session with Hive support; always part of the PySpark wheel.
 _HIVE: Mapping[str, tuple[str, ...]] = {
-    _SQL + "hive.HiveExternalCatalog": ("client", "tableMetaToTableProps"),
-    _SQL + "hive.client.HiveClient": ("createTable", "getTable", "getConf"),
-    _SQL + "hive.client.HiveClientImpl": ("msClient", "withHiveState"),
+    _SQL + "hive.HiveExternalCatalog": (
+        *("client", "tableMetaToTableProps", "restoreTableMetadata", "restorePartitionMetadata"),
+    ),
+    _SQL + "hive.client.HiveClient": (
+        *("createTable", "getTable", "getConf", "getRawHiveTableOption", "getPartitionOption"),
+    ),
+    _SQL + "hive.client.RawHiveTable": ("toCatalogTable",),
+    _SQL + "hive.client.HiveClientImpl": ("msClient", "toHiveTable", "withHiveState"),
     _HIVE_METASTORE + "IMetaStoreClient": ("getTable", "alter_table"),
     _HIVE_METASTORE + "api.EnvironmentContext": ("putToProperties",),
+    _SQL + "hive.execution.InsertIntoHiveTable": (".table", ".partition", ".query", ".overwrite"),
+    _SQL + "execution.datasources.DataSourceAnalysis": ("convertStaticPartitions",),
+    _CATALYST + "types.DataTypeUtils": ("toAttributes",),
     _SQL + "hive.execution.HiveOptions": ("fileFormat", "inputFormat", "outputFormat", "serde", "serdeProperties"),
 }
 
-NAMES: Mapping[str, tuple[str, ...]] = {**_SESSION, **_CATALOGS, **_PARSER, **_HIVE}
+NAMES: Mapping[str, tuple[str, ...]] = {**_SESSION, **_CATALOGS, **_PLANNING, **_HIVE}
 
-#: What a class was called in earlier versions.
+#: Names of classes in earlier versions.
 FORMERLY: Mapping[str, str] = {
     _SQL + "connector.catalog.DefaultCatalogManager": _SQL + "connector.catalog.CatalogManager",
 }
 
-#: What the code uses where it is there: from which version on, or until which.
+#: Names that are used if they exist: the first version that has them, or the last.
 SINCE: Mapping[str, str] = {
-    _PLANS + "ExceptionHandler": "4.0",
-    _PLANS + "UnresolvedInsert": "4.2",
     _SQL + "connector.catalog.TableSummary": "4.2",
     _CATALYST + "parser.NamedParameterContext": "4.1",
     _CATALYST + "parser.PositionalParameterContext": "4.1",
     _CATALYST + "parser.ParserInterface.parsePlanWithParameters": "4.1",
     _PLANS + "InsertIntoStatement.replaceCriteriaOpt": "4.2",
-    _PLANS + "CompoundBody.handlers": "4.0",
     _SQL + "execution.columnar.CachedRDDBuilder.logicalPlan": "4.1",
     _CATALYST + "analysis.UnresolvedExecuteImmediate": "4.1",
+    _CATALYST + "SqlScriptingContextManager": "4.1",
     _CATALYST + "analysis.ExecuteImmediateQuery": "until 4.0",
 }
 
@@ -212,19 +251,19 @@ COMPARED = ("4.0.5", "4.3.0")
 
 
 def check(spark: Any, names: Mapping[str, tuple[str, ...]] | None = None) -> None:
-    """Look for every private name, on a version that nobody has compared with the list (it takes a second).
+    """Look up every private name, on a version that was never compared with the list (takes a second).
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         A classic session.
     names : mapping of str to tuple of str, optional
-        Classes to members, looked for on every version; default: the list of this module.
+        Classes and their members, looked up on every version; default: the list of this module.
 
     Raises
     ------
     ConfigurationError
-        Some are missing: all of them are named.
+        Some are missing: the error names all of them.
     """
     if names is None and spark.version in COMPARED:
         return
@@ -262,6 +301,6 @@ def members_of(jvm: Any, found: Any) -> set[str]:
     methods = [str(wrap(array).mkString("\n")) for array in (found.getMethods(), found.getDeclaredMethods())]
     fields = str(wrap(found.getDeclaredFields()).mkString("\n"))
     names = set(re.findall(r"\.([\w$]+)\(", "\n".join(methods)))
-    # Scala prefixes what is private to a class but used from another with the name of its home.
+    # Scala prefixes members that are private to a class but used from another one with their owner's name.
     names |= {name.rpartition("$$")[2] for name in names}
     return names | {"." + name.rpartition("$$")[2] for name in re.findall(r"\.([\w$]+)$", fields, re.MULTILINE)}

@@ -1,22 +1,22 @@
-"""The tables of catalogs that a DataFrame reads, as its plan names them."""
+"""The catalog tables that a DataFrame reads, as named in its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JError
-
 from twophase.catalogs.hive.metastore import STAMP
-from twophase.spark.jvm.bridge import Jvm, private_name
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
 from twophase.spark.jvm.partitions import path_of
-from twophase.spark.jvm.statements import catalog_table, option_text
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTable:
-    """A table of the session catalog as a plan reads it: where Spark found its files when it analysed the plan.
+    """A table of the session catalog in a plan: the location of its files when Spark analysed the plan.
 
     Attributes
     ----------
@@ -24,62 +24,70 @@ class SessionTable:
     location : str or None
         Hadoop path string.
     stamp : str or None
-        The transaction that published what is there, as the metastore keeps it.
+        The transaction that published this version, as recorded in the metastore.
+    transaction_id : str or None
+        The transaction that checks its files when the plan runs.
+    files : callable
+        The JVM's index of the files that the plan reads; None if they are listed only when it runs.
     """
 
     database: str
     name: str
     location: str | None
     stamp: str | None
+    transaction_id: str | None
+    files: Callable[[], Any]
 
 
 def session_tables(jvm: Jvm, df: Any) -> list[SessionTable]:
-    """Each table of the session catalog that is read: also in views, subqueries, and by what is cached."""
+    """Each table of the session catalog that is read: also in views, subqueries, and cached queries."""
     if not hasattr(df, "_jdf"):
         return []
     with private_name("LogicalPlan.collectLeaves", jvm.spark):
-        return [found for leaf in _leaves(df._jdf.queryExecution().analyzed()) for found in _session_table(leaf)]
+        scans = _scans(jvm)
+        return [
+            SessionTable(
+                facts["database"],
+                facts["name"],
+                None if facts["location"] is None else path_of(facts["location"]),
+                facts["stamp"],
+                facts["transaction"],
+                functools.partial(scans.files, df._jdf, place),
+            )
+            for place, facts in enumerate(json.loads(str(scans.tables(df._jdf, STAMP)))["tables"])
+        ]
 
 
-def _session_table(leaf: Any) -> Iterator[SessionTable]:
-    kind = _kind(leaf)
-    table = catalog_table(kind, leaf) if kind in ("LogicalRelation", "HiveTableRelation") else None
-    if table is not None:
-        identifier, location = table.identifier(), option_text(table.storage().locationUri())
-        yield SessionTable(
-            str(option_text(identifier.database())),
-            str(identifier.table()),
-            None if location is None else path_of(location),
-            option_text(table.properties().get(STAMP)),
-        )
+def lists_the_same(jvm: Jvm, files: Any) -> bool:
+    """Return whether an index of files is up to date; afterwards it is.
+
+    The partitions of a partitioned table are listed when the plan runs, from now on all of them again: cached listings
+    may be older, which is not reported.
+    """
+    with private_name("FileIndex.inputFiles", jvm.spark):
+        if _kind(files) != "InMemoryFileIndex":
+            files.refresh()
+            return True
+        before = _listed(jvm, files)
+        files.refresh()
+        return before == _listed(jvm, files)
 
 
-def scanned_tables(jvm: Jvm, df: Any) -> Iterator[Any]:
-    """Each Java ``Table`` that is read: also in subqueries, and by what is cached of earlier plans."""
+def _listed(jvm: Jvm, files: Any) -> tuple[list[str], int]:
+    """The names, and the total bytes. They are fetched as one text: each name would cost a call."""
+    names = str(jvm.jvm.scala.runtime.ScalaRunTime.stringOf(files.inputFiles()))
+    return sorted(names.removeprefix("Array(").removesuffix(")").split(", ")), int(files.sizeInBytes())
+
+
+def scanned_tables(jvm: Jvm, df: Any) -> list[Any]:
+    """Each Java ``Table`` of another catalog that is read: also in subqueries, and in cached earlier plans."""
     with private_name("LogicalPlan.collectLeaves", jvm.spark):
-        for leaf in _leaves(df._jdf.queryExecution().analyzed()):
-            relation = leaf.relation() if _kind(leaf) == "DataSourceV2ScanRelation" else leaf
-            if _kind(relation) == "DataSourceV2Relation":
-                yield relation.table()
+        found = _scans(jvm).sources(df._jdf)
+        return [] if found is None else [found.get(place) for place in range(found.size())]
 
 
-def _leaves(plan: Any) -> Iterator[Any]:
-    for found in (plan, *_each(plan.subqueriesAll())):
-        for leaf in _each(found.collectLeaves()):
-            yield from _cached(leaf) if _kind(leaf) == "InMemoryRelation" else (leaf,)
-
-
-def _cached(relation: Any) -> list[Any]:
-    try:
-        return list(_leaves(relation.cacheBuilder().logicalPlan()))
-    except Py4JError:  # Not every version keeps it.
-        return []
-
-
-def _each(found: Any) -> Iterator[Any]:
-    iterator = found.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
+def _scans(jvm: Jvm) -> Any:
+    return jvm.once(("scans",), lambda: java_object(jvm, "Scans"))
 
 
 def _kind(node: Any) -> str:

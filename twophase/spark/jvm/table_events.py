@@ -1,78 +1,101 @@
-"""What happens to the tables of Spark's session catalog while a statement runs whose names only Spark knows."""
+"""Drops and renames of tables in Spark's session catalog, by any code in any session.
+
+Spark reports them synchronously, in the thread that makes the change and after it; ``java/TableChanges.java`` keeps all
+other events in the JVM, and those of twophase's own changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from twophase.redaction import logger
-from twophase.spark.jvm.bridge import Jvm, private_name
 from twophase.spark.jvm.callbacks import JavaCallable
+from twophase.spark.jvm.gateway import Jvm, private_name
+from twophase.spark.jvm.java_sources import java_object
 from twophase.spark.jvm.metastore import external_catalog
-from twophase.spark.jvm.remembering import remembering
 
 log = logger("twophase.spark")
 
-
-@dataclass
-class TableEvents:
-    """Tables that were dropped or renamed, each by its database and names, in their order.
-
-    Attributes
-    ----------
-    dropped : list of (str, str)
-    renamed : list of (str, str, str)
-        Database, old and new name.
-    """
-
-    dropped: list[tuple[str, str]] = field(default_factory=list)
-    renamed: list[tuple[str, str, str]] = field(default_factory=list)
+#: Called with the database and the name; after a rename, with the new name too.
+Told = Callable[..., None]
 
 
 class _Listener(JavaCallable):
-    """The Python side of an ``ExternalCatalogEventListener``: called by the thread that changes the catalog."""
+    """The Python side: called by the thread that changes the catalog, which holds the lock of Spark's session catalog.
+
+    Its calls to the JVM run in that thread as well. It must not wait for any other thread that could need that lock.
+    """
 
     class Java:
         implements = ["org.apache.spark.sql.catalyst.catalog.ExternalCatalogEventListener"]
 
-    def __init__(self, heard: TableEvents) -> None:
-        self._heard = heard
+    def __init__(self, dropped: Told, renamed: Told) -> None:
+        self._dropped = dropped
+        self._renamed = renamed
 
     def onEvent(self, event: Any) -> None:  # noqa: N802 (Spark's name)
         try:
-            kind = str(event.getClass().getSimpleName())
-            if kind == "DropTableEvent":
-                self._heard.dropped.append((str(event.database()), str(event.name())))
-            elif kind == "RenameTableEvent":
-                self._heard.renamed.append((str(event.database()), str(event.name()), str(event.newName())))
-        except Exception:  # The statement is the user's, and goes on.
-            log.warning("An event of Spark's catalog was not understood.", exc_info=True)
-
-    def equals(self, other: Any) -> bool:
-        return self is other
-
-    def hashCode(self) -> int:  # noqa: N802
-        return id(self) & 0x7FFFFFFF
-
-    def toString(self) -> str:  # noqa: N802
-        return "twophase table listener"
+            table = str(event.database()), str(event.name())
+            if str(event.getClass().getSimpleName()) == "RenameTableEvent":
+                self._renamed(*table, str(event.newName()))
+            else:
+                self._dropped(*table)
+        except Exception:  # The statement's own outcome counts.
+            log.warning("A table that was dropped or renamed could not be followed.", exc_info=True)
 
 
-@contextmanager
-def table_events(jvm: Jvm) -> Iterator[TableEvents]:
-    """Hear, inside the block, which tables are dropped and renamed, by whatever thread."""
-    heard = TableEvents()
-    listener = remembering(jvm, _Listener(heard), {})
-    with private_name("ExternalCatalogWithListener.addListener", jvm.spark):
-        catalog = external_catalog(jvm.spark)
-        catalog.addListener(listener)
-    try:
-        yield heard
-    finally:
-        with private_name("ExternalCatalogWithListener.removeListener", jvm.spark):
-            catalog.removeListener(listener)
+class TableListener:
+    """Follows all drops and renames of tables in an application, until it is closed.
+
+    Parameters
+    ----------
+    jvm : Jvm
+        JVM of any session of the application.
+    dropped : callable
+        Called with the database and the name.
+    renamed : callable
+        Called with the database, the old name and the new one.
+    """
+
+    def __init__(self, jvm: Jvm, dropped: Told, renamed: Told) -> None:
+        self._jvm = jvm
+        self._catalog = external_catalog(jvm.spark)
+        self._listener = java_object(jvm, "TableChanges")
+        self._listener.tell(_Listener(dropped, renamed))
+        with private_name("ExternalCatalogWithListener.addListener", jvm.spark):
+            self._catalog.addListener(self._listener)
+
+    def close(self) -> None:
+        """Stop listening. Idempotent, and harmless if Spark has been stopped."""
+        try:
+            with private_name("ExternalCatalogWithListener.removeListener", self._jvm.spark):
+                self._catalog.removeListener(self._listener)
+        except Exception:
+            log.debug("The listener of tables could not be removed; the JVM is probably gone", exc_info=True)
 
 
-__all__ = ["TableEvents", "table_events"]
+class OwnChanges:
+    """Drops and renames by twophase, which are not reported to any :class:`TableListener`.
+
+    Parameters
+    ----------
+    jvm : Jvm
+    catalog : py4j.java_gateway.JavaObject
+        Spark's ``ExternalCatalog``.
+    """
+
+    def __init__(self, jvm: Jvm, catalog: Any) -> None:
+        self._jvm = jvm
+        self._catalog = catalog
+
+    def drop(self, database: str, name: str) -> None:
+        """Drop a table if it exists; the files of a managed one are deleted with it."""
+        self._java().drop(self._catalog, database, name)
+
+    def rename(self, database: str, name: str, new_name: str) -> None:
+        """Rename a table; the in-memory catalog moves the files of a managed one."""
+        self._java().rename(self._catalog, database, name, new_name)
+
+    def _java(self) -> Any:
+        return self._jvm.once(("own changes",), lambda: java_object(self._jvm, "TableChanges$Own"))

@@ -1,4 +1,4 @@
-"""The private Spark names that looking into a ``DataFrameWriter`` needs: a part of :mod:`twophase.spark.jvm.bridge`."""
+"""The settings of a ``DataFrameWriter``, read from its JVM side."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.model import quote
-from twophase.spark.jvm.bridge import private_name
+from twophase.spark.jvm.gateway import private_name
 
 
 @dataclass(frozen=True, slots=True)
 class WriterFacts:
-    """What a job has told its ``DataFrameWriter``.
+    """The settings that a job has given its ``DataFrameWriter``.
 
     Attributes
     ----------
@@ -22,13 +22,13 @@ class WriterFacts:
     mode : str
         ``Append``, ``Overwrite``, ``ErrorIfExists`` or ``Ignore``.
     partition_columns : tuple of str or None
-        None where ``partitionBy`` was not called.
+        None if ``partitionBy`` was not called.
     bucketing : tuple or None
         Number of buckets, bucket columns, sort columns.
     clustering_columns : tuple of str or None
-        As the job wrote them; None where ``clusterBy`` was not called.
+        As written by the job; None if ``clusterBy`` was not called.
     options : dict
-        Keys as the job wrote them.
+        Keys as written by the job.
     """
 
     source: str
@@ -40,7 +40,7 @@ class WriterFacts:
 
     @property
     def path(self) -> str | None:
-        """The option ``path``: where an external table is to be."""
+        """The option ``path``: the location of an external table."""
         return next((value for key, value in self.options.items() if key.lower() == "path"), None)
 
 
@@ -61,24 +61,8 @@ def writer_facts(spark: Any, writer: Any) -> WriterFacts:
 
 
 @contextmanager
-def without_layout(spark: Any, writer: Any) -> Iterator[None]:
-    """Make a Java ``DataFrameWriter`` forget its partitions, buckets and clustering for a while."""
-    fields = ("partitioningColumns", "numBuckets", "bucketColumnNames", "sortColumnNames", "clusteringColumns")
-    with private_name("DataFrameWriter.partitioningColumns", spark):
-        before = {name: getattr(writer, name)() for name in fields}
-        nothing = spark._jvm.scala.Option.empty()
-        for name in fields:
-            getattr(writer, f"{name}_$eq")(nothing)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            getattr(writer, f"{name}_$eq")(value)
-
-
-@contextmanager
 def quoted_partitions(spark: Any, writer: Any) -> Iterator[None]:
-    """Quote the partition columns of a Java ``DataFrameWriter`` for a while: for a v2 catalog Spark parses them."""
+    """Quote the partition columns of a Java ``DataFrameWriter`` temporarily: for a v2 catalog Spark parses them."""
     with private_name("DataFrameWriter.partitioningColumns", spark):
         before = writer.partitioningColumns()
         names = _names(before)
@@ -91,41 +75,12 @@ def quoted_partitions(spark: Any, writer: Any) -> Iterator[None]:
         set_names(before)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFacts:
-    """What Spark compares a ``saveAsTable`` in append mode with."""
-
-    columns: tuple[str, ...]
-    bucketing: tuple[int, tuple[str, ...], tuple[str, ...]] | None
-    #: As JSON, a list of names for each column.
-    clustering: str | None
-    location: str | None
-
-
-def stored_facts(spark: Any, table: Any) -> StoredFacts:
-    """Read a ``CatalogTable``."""
-    with private_name("CatalogTable.bucketSpec", spark):
-        bucketing, location = table.bucketSpec(), table.storage().locationUri()
-        clustering = table.properties().get("clusteringColumns")
-        return StoredFacts(
-            tuple(str(name) for name in table.schema().fieldNames()),
-            _bucketing(bucketing.get()) if bucketing.isDefined() else None,
-            str(clustering.get()) if clustering.isDefined() else None,
-            str(location.get().toString()) if location.isDefined() else None,
-        )
-
-
 def qualified(spark: Any, path: str) -> str:
     """A path with its scheme, as Spark's session catalog stores it."""
     with private_name("Hadoop Path", spark):
         hadoop = spark._jvm.org.apache.hadoop.fs.Path(path)
         files = hadoop.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         return str(hadoop.makeQualified(files.getUri(), files.getWorkingDirectory()).toUri().toString())
-
-
-def _bucketing(specification: Any) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    columns, sort = specification.bucketColumnNames(), specification.sortColumnNames()
-    return int(specification.numBuckets()), _strings(columns), _strings(sort)
 
 
 def _names(option: Any) -> tuple[str, ...] | None:

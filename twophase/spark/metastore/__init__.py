@@ -1,1 +1,1 @@
-"""The Hive catalog's metastore as the session itself knows it: Spark's own client, embedded or of a server."""
+"""The Hive catalog's metastore accessed through the session: Spark's own client, of an embedded or remote metastore."""

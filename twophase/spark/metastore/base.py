@@ -1,4 +1,4 @@
-"""What every part of the session's metastore stands on: its Spark catalogs, and values of the JVM."""
+"""Common base of the parts of the session's metastore: its Spark catalogs, and values of the JVM."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from twophase.catalogs.hive.metastore import Metastore
 from twophase.spark import types
 from twophase.spark.jvm import hive as jvm_hive
 from twophase.spark.jvm import metastore as jvm_metastore
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm import session_state, tables, values
 from twophase.spark.jvm.caches import TableCaches
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.partitions import PartitionTexts
+from twophase.spark.jvm.table_events import OwnChanges
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: The parts of a Hive format, and Spark's fields for them.
@@ -19,14 +21,14 @@ SERDE_FIELDS = {"serde": "serde", "input_format": "inputFormat", "output_format"
 
 
 class SessionStore(Metastore):
-    """The session's catalogs, and their small values.
+    """The session's catalogs, and conversions of simple values.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         A classic session.
     jvm : Jvm, optional
-        Its JVM, where it is at hand: what has been fetched once is shared then.
+        Its JVM, if available: values that were fetched once are then shared.
     """
 
     def __init__(self, spark: Any, jvm: Jvm | None = None) -> None:
@@ -34,6 +36,7 @@ class SessionStore(Metastore):
         self._jvm = jvm or Jvm(spark)
         self._version = str(spark.version)
         self._catalog = jvm_metastore.external_catalog(spark)
+        self._own = OwnChanges(self._jvm, self._catalog)
         self._hive = jvm_hive.hive_tables(self._jvm)
         self._caches = TableCaches(self._jvm)
         self._case = jvm_metastore.case_classes(self._jvm)
@@ -41,17 +44,17 @@ class SessionStore(Metastore):
 
     @property
     def is_hive(self) -> bool:
-        """Whether a Hive metastore is behind the session."""
+        """Whether the session uses a Hive metastore."""
         return self._hive is not None
 
     def _struct(self, schema: Any) -> Any:
-        return self._jvm.struct(types.from_arrow(schema))
+        return tables.struct(self._jvm, types.from_arrow(schema))
 
     def _identifier(self, database: str, name: str) -> Any:
-        return self._jvm.table_identifier(database, name)
+        return session_state.table_identifier(self._jvm, database, name)
 
     def _kind(self, kind: str) -> Any:
-        return self._jvm.table_type(kind)
+        return session_state.table_type(self._jvm, kind)
 
     def _session_catalog(self) -> Any:
         return self._spark._jsparkSession.sessionState().catalog()
@@ -60,13 +63,13 @@ class SessionStore(Metastore):
         return None if location is None else self._jvm.static(_CATALOG + "CatalogUtils", "stringToURI")(location)
 
     def _option(self, value: Any | None) -> Any:
-        return self._jvm.option(value)
+        return values.option(self._jvm, value)
 
     def _none(self) -> Any:
-        return self._jvm.option(None)
+        return values.option(self._jvm, None)
 
     def _seq(self, items: Sequence[Any]) -> Any:
-        return self._jvm.seq(items)
+        return values.seq(self._jvm, items)
 
     def _map(self, entries: Mapping[str, str]) -> Any:
         return self._texts.map(entries)

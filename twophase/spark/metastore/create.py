@@ -17,18 +17,18 @@ from twophase.spark.jvm.partitions import uri_of
 from twophase.spark.metastore.base import SERDE_FIELDS, SessionStore, spark_errors, tells
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
-#: Types that Hive has as Spark has them: a table of these has its columns in the metastore, too.
+#: Types that are the same in Hive and in Spark: a table of only these has its columns in the metastore, too.
 _HIVE_TYPES = frozenset("boolean byte short integer long float double string binary date timestamp".split())
 _HIVE_FORMATS = ("parquet", "orc")
-#: Spark's option for a table that Hive shall not read.
+#: Spark's option for a table that Hive must not read.
 _NOT_FOR_HIVE = "skiphivemetadata"
 
 
 class SessionCreation(SessionStore):
-    """The part of :class:`.SessionMetastore` that makes tables."""
+    """The part of :class:`.SessionMetastore` that creates tables."""
 
     def creates_in_one_step(self, provider: str) -> bool:
-        # Spark would keep the location of a managed data source table from Hive, which then has the default one.
+        # Spark would not pass the location of a managed data source table to Hive, which then uses the default one.
         return self._hive is None or provider == "hive"
 
     def creates_at_once(self, table: HiveTable) -> bool:
@@ -36,7 +36,7 @@ class SessionCreation(SessionStore):
 
     @staticmethod
     def _is_plain(table: HiveTable) -> bool:
-        """Whether Spark would keep a table in Hive's own way; what it may keep in its own, or refuse, is left to it."""
+        """Return whether Spark would certainly store a table in Hive's own way, and not in its own or refuse it."""
         if str(table.provider).lower() not in _HIVE_FORMATS or table.partition_columns or table.bucketing is not None:
             return False
         if any(key == "EXTERNAL" or key.startswith("spark.sql.") for key in table.properties):
@@ -64,17 +64,17 @@ class SessionCreation(SessionStore):
             self.make_managed(table.database, table.name)
 
     def _created_at_once(self, table: HiveTable) -> bool:
-        """Make a managed table whose location Hive knows; False where Hive does not take it in its own way."""
+        """Create a managed table whose location Hive knows; False if Hive does not accept it in its own way."""
         assert self._hive is not None
         try:
             self._hive.create(self._as_kept(table))
         except spark_errors() as error:
             self._refuse(error, table)
-            return False  # Spark, too, then keeps it in its own way.
+            return False  # Spark itself then stores it in its own way.
         return True
 
     def _as_kept(self, table: HiveTable) -> Any:
-        """The table as Spark keeps one of a data source in Hive, but for the location, which is Hive's as well."""
+        """The table as Spark stores a data source table in Hive, except that its location is Hive's as well."""
         assert self._hive is not None
         options = {**table.options, "path": str(table.location)}
         draft = self._draft(replace(table, options=options, serde=hive_format(self._jvm, str(table.provider))))
@@ -91,7 +91,7 @@ class SessionCreation(SessionStore):
     def _refuse(self, error: Exception, table: HiveTable) -> None:
         path = f"{table.database}.{table.name}"
         if tells(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
-            raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+            raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
         if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
             raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
 

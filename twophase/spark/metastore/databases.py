@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.errors import CatalogError, DatabaseAlreadyExistsError, DatabaseNotExistError
+from twophase.spark.jvm import session_state, values
 from twophase.spark.jvm.partitions import path_of
 from twophase.spark.metastore.base import SessionStore, spark_errors, strings, tells, words
 
@@ -13,7 +14,7 @@ _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 
 
 class SessionDatabases(SessionStore):
-    """The part of :class:`.SessionMetastore` that deals with databases."""
+    """The part of :class:`.SessionMetastore` for databases."""
 
     def list_databases(self) -> list[str]:
         return sorted(strings(self._catalog.listDatabases()))
@@ -35,7 +36,7 @@ class SessionDatabases(SessionStore):
     def _database(self, database: str) -> dict[str, Any] | None:
         """Each field of a ``CatalogDatabase``."""
         try:
-            found: dict[str, Any] = self._jvm.to_json(self._catalog.getDatabase(database))
+            found: dict[str, Any] = values.to_json(self._jvm, self._catalog.getDatabase(database))
             return found
         except spark_errors() as error:
             if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
@@ -44,7 +45,7 @@ class SessionDatabases(SessionStore):
 
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         if not ignore_if_exists and self._catalog.databaseExists(database):
-            raise DatabaseAlreadyExistsError(f"Database {database} exists already.", path=database)
+            raise DatabaseAlreadyExistsError(f"Database {database} already exists.", path=database)
         facts = dict(properties)
         location = facts.pop("location", None)
         default = self._session_catalog().getDefaultDBPath(database)
@@ -52,7 +53,7 @@ class SessionDatabases(SessionStore):
         definition = self._jvm.kind(_CATALOG + "CatalogDatabase")(
             database, facts.pop("comment", ""), uri, self._map(facts)
         )
-        # The session's catalog: it puts a relative location below the warehouse.
+        # The session's catalog resolves a relative location against the warehouse.
         self._session_catalog().createDatabase(definition, ignore_if_exists)
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
@@ -62,7 +63,7 @@ class SessionDatabases(SessionStore):
                 path=database,
             )
         found = self._catalog.getDatabase(database)
-        facts = {**self._jvm.entries(found.properties()), "comment": str(found.description() or "")}
+        facts = {**values.entries(self._jvm, found.properties()), "comment": str(found.description() or "")}
         uri = self._uri(changes["location"]) if changes.get("location") else found.locationUri()
         for key, value in changes.items():
             facts[key] = value or ""
@@ -83,4 +84,4 @@ class SessionDatabases(SessionStore):
         except spark_errors() as error:
             raise CatalogError(f"Database {database} cannot be dropped: {words(error)}", path=database) from error
         for table in tables:
-            self._jvm.forget_relation(database, table)
+            session_state.forget_relation(self._jvm, database, table)

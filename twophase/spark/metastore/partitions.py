@@ -7,33 +7,49 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Located, partition_specs
-from twophase.spark.jvm.partitions import path_of, uri_of
+from twophase.errors import TableNotExistError
+from twophase.spark.jvm.partitions import path_of, tidy, uri_of
 from twophase.spark.metastore.base import SessionStore
 
-#: SerDes whose files say themselves how they are read.
+#: SerDes whose files describe their own format.
 _SELF_DESCRIBING = ("parquet", "orc", "avro")
-#: Parameters of a partition that tell about its files, as Spark and Hive call them.
+#: Parameters of a partition with statistics of its files, named by Spark and Hive.
 _PARTITION_STATISTICS = (
     *("spark.sql.statistics.totalSize", "spark.sql.statistics.numRows", "COLUMN_STATS_ACCURATE"),
     *("numFiles", "numRows", "rawDataSize", "totalSize"),
 )
-#: How many partitions are asked for one by one (a few milliseconds each) and not by a listing of all.
+#: Largest number of partitions that are fetched one by one (a few milliseconds each) instead of listing all.
 _ONE_BY_ONE = 500
 
 
 class SessionPartitions(SessionStore):
-    """The part of :class:`.SessionMetastore` that deals with partitions."""
+    """The part of :class:`.SessionMetastore` for partitions."""
 
     def list_partitions(self, table: HiveTable) -> list[HivePartition]:
         return self._found(table, self._catalog.listPartitions(table.database, table.name, self._none()))
 
+    def has_partitions(self, table: HiveTable) -> bool:
+        if self._hive is None:
+            return super().has_partitions(table)
+        return self._hive.has_partitions(table.database, table.name)
+
     def get_partitions(self, table: HiveTable, keys: Collection[tuple[str, ...]]) -> list[HivePartition]:
         if len(keys) > _ONE_BY_ONE:
             return super().get_partitions(table, keys)
-        specs = [dict(zip(table.partition_columns, key, strict=True)) for key in keys]
-        asked = [self._catalog.getPartitionOption(table.database, table.name, self._map(spec)) for spec in specs]
-        found = [option.get() for option in asked if option.isDefined()]
-        return self._found(table, self._seq(found)) if found else []
+        # A metastore has the names of the columns in lower case.
+        names = [column.lower() if self.is_hive else column for column in table.partition_columns]
+        known = self._known(table)
+        return self._read(table, self._texts.those_of(known, (dict(zip(names, key, strict=True)) for key in keys)))
+
+    def _known(self, table: HiveTable) -> Any:
+        """The holder of a table, which is looked up only if it was not read from the metastore under its name."""
+        facts = table.extra.get("facts")
+        if facts is not None and facts["identifier"]["table"] == table.name:
+            return table.extra["found"]
+        found = self._texts.table(self._catalog, table.database, table.name)
+        if found is None:
+            raise TableNotExistError(f"Table {table.database}.{table.name} does not exist.")
+        return found[0]
 
     def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
         if {column.lower() for column in values} == {column.lower() for column in table.partition_columns}:
@@ -43,12 +59,17 @@ class SessionPartitions(SessionStore):
         return self._found(table, self._catalog.listPartitions(table.database, table.name, spec))
 
     def _found(self, table: HiveTable, partitions: Any) -> list[HivePartition]:
+        return self._read(table, self._texts.facts(partitions))
+
+    def _read(self, table: HiveTable, partitions: Sequence[Mapping[str, Any]]) -> list[HivePartition]:
         columns = {column.lower(): column for column in table.partition_columns}
-        return [_partition(facts, columns) for facts in self._texts.facts(partitions)]
+        return [_partition(facts, columns) for facts in partitions]
 
     def partition_locations(self, table: Located) -> list[str]:
         if not table.partition_columns:
             return []
+        if self._hive is not None:
+            return [tidy(path) for path in self._hive.partition_locations(table.database, table.name)]
         found = self._catalog.listPartitions(table.database, table.name, self._none())
         return [path_of(facts["storage"]["locationUri"]) for facts in self._texts.facts(found)]
 
@@ -68,8 +89,8 @@ class SessionPartitions(SessionStore):
 
     def has_own_format(self, table: HiveTable, partition: HivePartition) -> bool:
         if table.provider != "hive" or partition.extra is None:
-            return False  # Spark reads every partition of its own formats as the table says
-        own, common = partition.extra["storage"], self._texts.storage(table.extra["spark"].storage())
+            return False  # Spark reads every partition of its own formats in the table's format
+        own, common = partition.extra["storage"], table.extra["facts"]["storage"]
         if any(own[fact] != common[fact] for fact in ("serde", "inputFormat")):
             return True
         if any(name in str(own["serde"]).lower() for name in _SELF_DESCRIBING):
@@ -91,7 +112,7 @@ def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePart
 
 
 def _facts(partition: HivePartition, common: Mapping[str, Any]) -> dict[str, Any]:
-    """A partition for Spark's catalog, without statistics: those that it had are of other files."""
+    """A partition for Spark's catalog, without its former statistics, which are of other files."""
     found = partition.extra or {"parameters": partition.parameters, "createTime": time.time_ns() // 1_000_000}
     return {
         "spec": dict(partition.values),

@@ -1,42 +1,55 @@
 """The Spark session's own metastore, behind the interface of the Hive catalog.
 
-Calls go to Spark's ``ExternalCatalog``, so that schemas of data source tables are kept in table properties as Spark
-itself keeps them. What it does not have in one step (a rename with the kind, the whole definition at once) goes to the
-Hive metastore below it.
+Calls go to Spark's ``ExternalCatalog``, so that schemas of data source tables are stored in table properties as by
+Spark itself. Operations that it does not support in one step (a rename that sets the kind, replacing the whole
+definition) go to the Hive metastore below it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
 
 from twophase.catalogs.files import same
 from twophase.catalogs.hive import identity as identities
+from twophase.catalogs.hive.columns import Columns
+from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.metastore import (
     EXTERNAL,
     MANAGED,
     STAMP,
     HiveTable,
     Located,
+    StampChangedError,
     unfenced,
 )
 from twophase.errors import (
+    CatalogError,
     TableAlreadyExistsError,
     TableNotExistError,
 )
 from twophase.model import BucketSpec
 from twophase.spark import types
 from twophase.spark.jvm import hive as jvm_hive
+from twophase.spark.jvm import session_state
 from twophase.spark.jvm.formats import short_name
 from twophase.spark.jvm.partitions import path_of
-from twophase.spark.metastore.base import SERDE_FIELDS, spark_errors, strings, tells
+from twophase.spark.metastore import columns as spark_columns
+from twophase.spark.metastore.base import SERDE_FIELDS, spark_errors, strings
 from twophase.spark.metastore.create import SessionCreation
 from twophase.spark.metastore.databases import SessionDatabases
 from twophase.spark.metastore.partitions import SessionPartitions
 
-#: How many tables are asked for in one call: a metastore's answer has a largest size.
+#: Number of tables fetched in one call: the size of a metastore's response is limited.
 _TABLES_AT_ONCE = 1000
+#: From this number on, tables are read together: a Hive metastore finds a single one three times as fast by its name.
+_FEW_TABLES = 4
+#: The parameter of a table in a Hive metastore with its comment.
+_COMMENT = "comment"
 
 
 class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
@@ -47,7 +60,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     spark : pyspark.sql.SparkSession
         A classic session.
     jvm : Jvm, optional
-        Its JVM, where it is at hand.
+        Its JVM, if available.
     """
 
     @property
@@ -65,7 +78,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
 
     @property
     def ends_with_driver(self) -> bool:
-        # A database that is a server, or a service that a client of its own stands for, may go on with a call.
+        # A remote database, or a service behind a client of its own, may continue with a call after the driver's crash.
         foreign = self._hive is not None and self._settings["hive.metastore.client.factory.class"]
         return not foreign and identities.is_embedded(self.identity)
 
@@ -93,15 +106,8 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         return sorted(strings(self._catalog.listTables(database)))
 
     def get_table(self, database: str, name: str) -> HiveTable | None:
-        # Asked first, because an exception costs dozens of calls over Py4J; it may still be dropped in between.
-        if not self._catalog.tableExists(database, name):
-            return None
-        try:
-            return self._from_spark(self._catalog.getTable(database, name))
-        except spark_errors() as error:
-            if tells(error, "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "NoSuchTable", "NoSuchDatabase"):
-                return None
-            raise
+        found = self._texts.table(self._catalog, database, name)
+        return None if found is None else self._from_spark(*found)
 
     def located_tables(self, database: str) -> list[Located]:
         names = self._catalog.listTables(database)
@@ -110,6 +116,12 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             tables = self._catalog.getTablesByName(database, names.slice(start, start + _TABLES_AT_ONCE))
             found += map(_located, self._texts.tables(tables))
         return found
+
+    def find_located(self, database: str, names: Sequence[str]) -> list[Located]:
+        if len(names) < _FEW_TABLES:
+            return super().find_located(database, names)
+        each = (names[start : start + _TABLES_AT_ONCE] for start in range(0, len(names), _TABLES_AT_ONCE))
+        return [_located(facts) for some in each for facts in self._texts.tables_named(self._catalog, database, some)]
 
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
@@ -131,15 +143,52 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         settings = {**self._texts.storage(found.storage())["properties"], key: value}
         storage = self._case.copy(found.storage(), properties=self._map(settings))
         self._catalog.alterTable(self._case.copy(found, storage=storage))
-        self._jvm.forget_relation(database, name)
+        session_state.forget_relation(self._jvm, database, name)
 
     def fence_table(self, database: str, name: str, stamp: str) -> None:
         if self._hive is not None and self._catalog.tableExists(database, name):
             self._hive.fence(database, name, stamp)
 
-    def alter_columns(self, table: HiveTable) -> None:
-        width = len(table.schema) - len(table.partition_columns)
-        self._catalog.alterTableDataSchema(table.database, table.name, self._struct(_first(table.schema, width)))
+    def alter_definition(self, table: HiveTable) -> None:
+        name = f"{table.database}.{table.name}"
+        if not self._catalog.tableExists(table.database, table.name):
+            raise StampChangedError(name)
+        seen = None if self._hive is None else self._hive.stored(table.database, table.name)
+        now = self.get_table(table.database, table.name)
+        if now is None or _as_read(now) != _as_read(table):
+            raise StampChangedError(name)
+        changed = not table.schema.equals(now.schema, check_metadata=True)
+        fields = {"schema": self._struct(table.schema)} if changed else {}
+        found = now.extra["found"].table()
+        if self._hive is None:
+            facts = {"properties": self._map(table.properties), "comment": self._option(table.comment)}
+            self._catalog.alterTable(self._case.copy(found, **fields, **facts))
+            return
+        described = self._case.copy(found, **fields) if changed else None
+        needs = table.provider == SERDE_PROVIDER
+        self._hive.redefine(seen, _noted(now, table), described, needs=needs)
+
+    @property
+    def reads_by_ids(self) -> bool:
+        return self._spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false").lower() == "true"
+
+    def columns_of(self, table: HiveTable) -> Columns | None:
+        if table.provider != "parquet" or not table.schema.names:
+            return None
+        name = f"{table.database}.{table.name}"
+        return spark_columns.read(name, table.extra["facts"]["schema"], table.partition_columns)
+
+    def has_marks(self, schema: pa.Schema) -> bool:
+        return spark_columns.has_ids(schema)
+
+    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
+        return replace(table, schema=spark_columns.write(columns))
+
+    def numbered(self, schema: pa.Schema, partition_columns: Sequence[str], *, with_ids: bool) -> pa.Schema:
+        return spark_columns.numbered(schema, partition_columns) if with_ids else spark_columns.plain(schema)
+
+    def rows_for(self, df: Any, schema: pa.Schema) -> Any:
+        return spark_columns.rows_for(df, schema)
 
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         if self._hive is None:
@@ -153,7 +202,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         if self._hive is None:
             self._replace_in_memory(table, template)
             return
-        # Where the columns do not fit, Spark still sees one step: it reads a data source table's from the properties.
+        # If columns do not fit, it is one step for Spark: it reads a data source table's from the properties.
         at_once = self.replace_in_one_step(table, template)
         self._hive.replace(table, template, at_once=at_once, look=not same_files, expected=instead_of)
 
@@ -177,22 +226,22 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
                 raise TableNotExistError(f"Table {path} does not exist.", path=path) from error
             if self.get_table(database, new_name) is not None:
                 path = f"{database}.{new_name}"
-                raise TableAlreadyExistsError(f"Table {path} exists already.", path=path) from error
+                raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
             raise
 
     def _rename_in_memory(self, database: str, name: str, new_name: str, kind: str | None) -> None:
         table = self._catalog.getTable(database, name)
         before = str(table.tableType().name())
         if before == MANAGED:
-            # The catalog in memory moves the files of a managed table, never those of an external one.
+            # The in-memory catalog moves the files of a managed table, never those of an external one.
             self._catalog.alterTable(self._case.copy(table, tableType=self._kind(EXTERNAL)))
-        self._catalog.renameTable(database, name, new_name)
+        self._own.rename(database, name, new_name)
         if (kind or before) == MANAGED:
             renamed = self._catalog.getTable(database, new_name)
             self._catalog.alterTable(self._case.copy(renamed, tableType=self._kind(MANAGED)))
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
-        self._catalog.renameTable(database, name, new_name)
+        self._own.rename(database, name, new_name)
 
     def lost_location(self, database: str, name: str) -> str | None:
         if self._hive is None:
@@ -206,47 +255,47 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         return None if same(location, path) else location
 
     def drop_table(self, database: str, name: str) -> None:
-        self._catalog.dropTable(database, name, True, False)
-        self._jvm.forget_relation(database, name)  # Or the next table of this name is read as this one.
+        self._own.drop(database, name)
+        session_state.forget_relation(self._jvm, database, name)  # Or the next table of this name is read as this one.
 
     # -- the session ---------------------------------------------------------------------------------------------
 
-    def changed(self, database: str, name: str, *, written: bool = False, fresh: bool = False) -> None:
-        if written:
-            self._caches.follow(database, name, statistics=not fresh or self._sizes_tables())
-        else:
-            self._jvm.forget_relation(database, name)
+    def changed(
+        self, database: str, name: str, *, written: bool = False, counted: bool = True, seen: HiveTable | None = None
+    ) -> None:
+        if not written:
+            session_state.forget_relation(self._jvm, database, name)
+            return
+        counted = counted and (seen is None or seen.extra["facts"]["stats"])
+        table = seen.extra["found"].table() if seen else None
+        self._caches.follow(database, name, statistics=counted or self._sizes_tables(), table=table)
 
     def _sizes_tables(self) -> bool:
         return self._spark.conf.get("spark.sql.statistics.size.autoUpdate.enabled", "false").lower() == "true"
 
     # -- to Spark and back ---------------------------------------------------------------------------------------
 
-    def _from_spark(self, found: Any) -> HiveTable:
-        storage = self._texts.storage(found.storage())
+    def _from_spark(self, found: Any, facts: Mapping[str, Any]) -> HiveTable:
+        """Convert a Spark table from its JSON facts; ``found`` holds the table itself."""
+        storage, provider, bucketing = facts["storage"], facts["provider"], facts["bucketSpec"]
         location = storage["locationUri"]
-        bucketing = found.bucketSpec()
-        provider = found.provider()
-        serde = self._is_serde(provider)
+        serde = str(provider).lower() == SERDE_PROVIDER
         return HiveTable(
-            database=str(found.identifier().database().get()),
-            name=str(found.identifier().table()),
-            kind=str(found.tableType().name()),
-            schema=types.to_arrow(str(found.schema().json())),
-            provider=short_name(self._spark, str(provider.get())) if provider.isDefined() else None,
+            database=facts["identifier"]["database"],
+            name=facts["identifier"]["table"],
+            kind=facts["tableType"]["name"],
+            schema=types.to_arrow(facts["schema"]),
+            provider=None if provider is None else short_name(self._spark, provider),
             location=None if location is None else path_of(location),
-            partition_columns=tuple(strings(found.partitionColumnNames())),
-            bucketing=_bucketing(bucketing.get()) if bucketing.isDefined() else None,
+            partition_columns=tuple(facts["partitionColumnNames"]),
+            bucketing=None if bucketing is None else _bucketing(bucketing),
             serde=self._serde(storage) if serde else {},
             options={k: v for k, v in storage["properties"].items() if k.lower() != "path"},
-            properties=self._jvm.entries(found.properties()),
-            comment=str(found.comment().get()) if found.comment().isDefined() else None,
-            tracked=serde or bool(found.tracksPartitionsInCatalog()),
-            extra={"spark": found},
+            properties=facts["properties"],
+            comment=facts["comment"],
+            tracked=serde or facts["tracksPartitionsInCatalog"],
+            extra={"found": found, "facts": facts},
         )
-
-    def _is_serde(self, provider: Any) -> bool:
-        return bool(provider.isDefined()) and str(provider.get()).lower() == "hive"
 
     @staticmethod
     def _serde(storage: Mapping[str, Any]) -> dict[str, str]:
@@ -254,8 +303,9 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         return {key: value for key, value in found.items() if value is not None}
 
     def _changed(self, table: HiveTable) -> Any:
-        """The table as it was read, with what :meth:`alter_table` may set."""
-        found = table.extra.get("spark") or self._catalog.getTable(table.database, table.name)
+        """The table as it was read, with the fields that :meth:`alter_table` may set."""
+        known = table.extra.get("found")
+        found = known.table() if known else self._catalog.getTable(table.database, table.name)
         storage = self._case.copy(found.storage(), locationUri=self._option(self._uri(table.location)))
         return self._case.copy(
             found,
@@ -270,9 +320,9 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
 
 
 def _located(facts: Mapping[str, Any]) -> Located:
-    """Where a table lies, by what Spark's catalog says of it."""
+    """The location of a table, from the facts of Spark's catalog."""
     names, place, stamp = facts["identifier"], facts["storage"]["locationUri"], facts["properties"].get(STAMP)
-    tracked = str(facts["provider"]).lower() == "hive" or facts["tracksPartitionsInCatalog"]
+    tracked = str(facts["provider"]).lower() == SERDE_PROVIDER or facts["tracksPartitionsInCatalog"]
     return Located(
         database=names["database"],
         name=names["table"],
@@ -283,16 +333,25 @@ def _located(facts: Mapping[str, Any]) -> Located:
     )
 
 
-def _first(schema: Any, width: int) -> Any:
-    import pyarrow as pa
+def _as_read(table: HiveTable) -> list[Any]:
+    """What an ``ALTER TABLE`` is based on."""
+    facts = table.extra["facts"]
+    return [facts[key] for key in ("tableType", "provider", "storage", "schema", "properties", "comment")]
 
-    return pa.schema([schema.field(index) for index in range(width)])
+
+def _noted(now: HiveTable, table: HiveTable) -> dict[str, str | None]:
+    """The changed parameters of a table in a Hive metastore."""
+    before, wanted = ({**one.properties, _COMMENT: one.comment} for one in (now, table))
+    changed = {key: wanted.get(key) for key in {*before, *wanted} if before.get(key) != wanted.get(key)}
+    for key in changed:
+        if key == "EXTERNAL" or key.startswith("spark.sql."):
+            path = f"{table.database}.{table.name}"
+            raise CatalogError(f"{path} was not altered: the property {key} is Spark's own.", path=path)
+    return changed
 
 
-def _bucketing(spec: Any) -> BucketSpec:
-    return BucketSpec(
-        int(spec.numBuckets()), tuple(strings(spec.bucketColumnNames())), tuple(strings(spec.sortColumnNames()))
-    )
+def _bucketing(spec: Mapping[str, Any]) -> BucketSpec:
+    return BucketSpec(spec["numBuckets"], tuple(spec["bucketColumnNames"]), tuple(spec["sortColumnNames"]))
 
 
 def _types(raw: Any) -> list[str]:

@@ -1,1 +1,1 @@
-"""How the statements of an unchanged job reach a catalog of ours: the doors, the text, the target, the decision."""
+"""Routing of the statements of an unchanged job to a twophase catalog: patches, rules, targets, decisions."""

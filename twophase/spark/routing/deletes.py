@@ -1,41 +1,40 @@
-"""``DELETE FROM ... WHERE`` with a condition that Spark does not hand to a table: a function, a subquery.
+"""``DELETE FROM ... WHERE`` with a condition that Spark does not pass to a table: a function, a subquery.
 
-The rows of each file that holds some of those to be deleted are written anew without them (copy on write, as Iceberg's
-own integration does with Spark's row-level operations, which Python cannot offer).
+Each file that contains rows to delete is rewritten without them (copy on write, as in Iceberg's own integration with
+Spark's row-level operations, which cannot be implemented in Python).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 
-from twophase.catalog import Catalog
+from twophase.catalog import Catalog, SupportsDelete
+from twophase.catalog.capabilities import required
+from twophase.catalog.reading import Deletion, FileReader
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope
-from twophase.reading import Deletion, FileReader
+from twophase.spark.attached import AttachedSession
+from twophase.spark.connector.delete import replace_rows
+from twophase.spark.connector.parquet import ParquetTable
 from twophase.spark.jvm.deletes import Delete
-from twophase.spark.native.delete import replace_rows
-from twophase.spark.native.parquet import ParquetTable
-
-if TYPE_CHECKING:
-    from twophase.spark.jvm.statements import StatementReader
-    from twophase.spark.routing.rewrite import Args
-    from twophase.spark.session import Handle
-
+from twophase.spark.jvm.statements import StatementReader
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//)?")
 
 
-def delete_by_rows(handle: Handle, reader: StatementReader, text: str, args: Args) -> Callable[[], None] | None:
-    """What runs a ``DELETE`` that Spark has refused.
+def delete_by_rows(
+    session: AttachedSession, reader: StatementReader, text: str, args: Any
+) -> Callable[[], None] | None:
+    """Return a callable that runs a ``DELETE`` refused by Spark.
 
     Parameters
     ----------
-    handle : Handle
+    session : AttachedSession
     reader : StatementReader
     text, args
         The statement.
@@ -43,7 +42,7 @@ def delete_by_rows(handle: Handle, reader: StatementReader, text: str, args: Arg
     Returns
     -------
     callable or None
-        None where the statement is something else, or Spark was right: then its own error is the one to tell.
+        None if the statement is something else or Spark was right: Spark's own error is then raised.
     """
     try:
         plan = reader.analysed(text, args)
@@ -51,35 +50,35 @@ def delete_by_rows(handle: Handle, reader: StatementReader, text: str, args: Arg
         return None
     if plan is None or str(plan.nodeName()) != "DeleteFromTable":
         return None
-    statement = Delete(handle.jvm, plan)
+    statement = Delete(session.jvm, plan)
     name, path = statement.target() or ("", None)
-    catalog = handle.catalogs.get(name)
+    catalog = session.catalogs.get(name)
     if catalog is None or path is None or not statement.is_deterministic:
         return None
-    return lambda: _delete(handle, catalog, path, statement)
+    return lambda: _delete(session, catalog, path, statement)
 
 
-def _delete(handle: Handle, catalog: Catalog, path: ObjectPath, statement: Delete) -> None:
-    plan = catalog.plan_delete(path, [None])
+def _delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, statement: Delete) -> None:
+    plan = required(catalog, SupportsDelete, "cannot delete rows", path).plan_delete(path, [None])
     if plan.rewritten is None or plan.rewritten.files is None:
         return  # There are no rows.
     definition = catalog.load_table(path)
     shown = plan.rewritten.definition or definition
 
     def table(files: FileReader) -> ParquetTable:
-        return ParquetTable(handle, catalog, path, shown, files)
+        return ParquetTable(session, catalog, path, shown, files)
 
     found = _among(path, plan, statement.files(table(plan.rewritten.files)))
     if found:
         kept = statement.kept(table(plan.rewritten.files.only(found)))
-        replace_rows(handle, catalog, path, definition, OverwriteScope(files=found, version=plan.version), kept)
+        replace_rows(session, catalog, path, definition, OverwriteScope(files=found, version=plan.version), kept)
 
 
 def _among(path: ObjectPath, plan: Deletion, names: list[str]) -> tuple[str, ...]:
-    """The files of the plan that Spark has named: it encodes names, and knows one scheme for a file system."""
+    """The planned files that Spark has named: it encodes names, and uses one scheme for a file system."""
     known = {_without_scheme(file): file for file in plan.files}
     wanted = {_without_scheme(unquote(name)) for name in names}
-    # Rows of a file that is passed over would stay.
+    # Rows of a skipped file would not be deleted.
     if strange := sorted(wanted - known.keys()):
         raise CatalogError(f"Rows of {path} cannot be deleted: Spark read them from {strange[0]}.", path=path)
     return tuple(known[name] for name in sorted(wanted))

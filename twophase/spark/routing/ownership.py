@@ -1,37 +1,40 @@
-"""Whose a write is: the one answer that SQL, ``saveAsTable``, ``insertInto`` and ``writeTo`` share.
+"""The owner of a write, decided in one place for SQL, ``saveAsTable``, ``insertInto`` and ``writeTo``.
 
-It looks at what a name means (:class:`twophase.spark.routing.targets.Targets`) and at the format, never at how the name
-is written: prefixed, unprefixed, or after ``USE``.
+It depends on the table that a name means and on its format, never on how the name is written: prefixed, unprefixed, or
+after ``USE``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
+from twophase.model import OverwriteScope, Purpose
 from twophase.spark.jvm.statements import TableFacts
-from twophase.spark.routing.targets import Target, Targets
+from twophase.spark.routing.targets import Names, Target
 
 
 class Owner(Enum):
-    """Who runs a write."""
+    """The engine that runs a write."""
 
     OURS = "a twophase catalog"
-    SPARK = "Spark itself, with effect at once"
-    NOBODY = "Spark will refuse it: there is nothing to write"
+    SPARK = "Spark itself, with immediate effect"
+    NOT_FOUND = "Spark will refuse it: there is nothing to write"
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """Whose a write is.
+class RoutingDecision:
+    """The owner of a write.
 
     Attributes
     ----------
     owner : Owner
     target : Target or None
-        What the name means; None where it is none of a twophase catalog's.
+        The table that the name means; None if it belongs to no twophase catalog.
     facts : TableFacts or None
-        What is known of a table that exists, where that was looked up.
+        Facts about an existing table, if they were looked up.
     """
 
     owner: Owner
@@ -40,45 +43,78 @@ class Ruling:
 
     @property
     def ours(self) -> Target | None:
-        """The target, where it is ours to write."""
+        """The target, if twophase writes it."""
         return self.target if self.owner is Owner.OURS else None
 
 
+class Resolver(Protocol):
+    """The session's part of the decision."""
+
+    def resolve(self, parts: tuple[str, ...], *, views: bool = False, names: Names | None = None) -> Target | None:
+        """The table that a name means; None if it is outside twophase."""
+
+    def existing(self, target: Target) -> TableFacts | None:
+        """Facts about a table, staged in the surrounding transaction or published."""
+
+    def is_staged(self, target: Target) -> bool:
+        """Return whether the surrounding transaction has written a table."""
+
+    def can_create(self, target: Target, provider: str | None) -> bool:
+        """Return whether twophase creates new tables of this format."""
+
+    def can_write(self, target: Target, facts: TableFacts | None) -> bool:
+        """Return whether twophase writes an existing table."""
+
+    def unsupported_reason(self, target: Target, purpose: Purpose | None) -> tuple[str, str] | None:
+        """The reason why a write cannot be made atomic, and a hint."""
+
+    def carried_scope(
+        self, facts: TableFacts, static: Mapping[str, str | None], options: Mapping[str, str]
+    ) -> OverwriteScope | None:
+        """The scope of an overwrite that Spark itself cannot pass to a V1 write."""
+
+    def partition_exists(self, target: Target, values: Mapping[str, str | None]) -> bool:
+        """Return whether a partition exists, published or staged."""
+
+    def hive_format(self) -> str:
+        """The format of a SerDe table that is created without one."""
+
+
 class Ownership:
-    """Rules for one attached session.
+    """Ownership rules of one attached session.
 
     Parameters
     ----------
-    targets : Targets
+    targets : Resolver
     """
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: Resolver) -> None:
         self._targets = targets
 
-    def of_new(self, parts: tuple[str, ...], provider: str | None) -> Ruling:
-        """A table that is made or replaced, with its format."""
-        target = self._targets.resolve(parts)
+    def of_new(self, parts: tuple[str, ...], provider: str | None, *, names: Names | None = None) -> RoutingDecision:
+        """Decide a table that is created or replaced, with its format."""
+        target = self._targets.resolve(parts, names=names)
         if target is None:
-            return Ruling(Owner.SPARK)
-        # Where Spark asks the catalog anyway, it is the catalog that refuses a format.
-        is_ours = not target.spliced or self._targets.can_create(target, provider)
-        return Ruling(Owner.OURS if is_ours else Owner.SPARK, target)
+            return RoutingDecision(Owner.SPARK)
+        # If Spark calls the catalog anyway, the catalog refuses the format.
+        is_ours = not target.via_session_catalog or self._targets.can_create(target, provider)
+        return RoutingDecision(Owner.OURS if is_ours else Owner.SPARK, target)
 
-    def of_existing(self, parts: tuple[str, ...], *, views: bool = True) -> Ruling:
-        """A table that is written.
+    def of_existing(self, parts: tuple[str, ...], *, views: bool = True, names: Names | None = None) -> RoutingDecision:
+        """Decide a table that is written.
 
         Parameters
         ----------
         parts : tuple of str
         views : bool
-            Whether a temporary view of that name goes first, as it does everywhere but in ``saveAsTable``.
+            Whether a temporary view of that name takes precedence, as it does everywhere but in ``saveAsTable``.
         """
-        target = self._targets.resolve(parts, views=views)
+        target = self._targets.resolve(parts, views=views, names=names)
         if target is None:
-            return Ruling(Owner.SPARK)
+            return RoutingDecision(Owner.SPARK)
         facts = self._targets.existing(target)
-        if not target.spliced:
-            return Ruling(Owner.OURS, target, facts)
+        if not target.via_session_catalog:
+            return RoutingDecision(Owner.OURS, target, facts)
         if facts is None or facts.provider is None:
-            return Ruling(Owner.NOBODY, target, facts)
-        return Ruling(Owner.OURS if self._targets.can_write(target, facts) else Owner.SPARK, target, facts)
+            return RoutingDecision(Owner.NOT_FOUND, target, facts)
+        return RoutingDecision(Owner.OURS if self._targets.can_write(target, facts) else Owner.SPARK, target, facts)

@@ -1,4 +1,4 @@
-"""Writes a DataFrame the way Spark's own ``INSERT`` does, past the statements that twophase takes over."""
+"""Writes a DataFrame as Spark's own ``INSERT`` does, without routing through twophase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from twophase.catalogs.hive.metastore import TableWriter
 from twophase.model import quote
-from twophase.spark.jvm.bridge import Jvm
+from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.statements import NameReader
 from twophase.spark.routing.targets import SESSION_CATALOG
 
@@ -37,7 +37,7 @@ class SessionTableWriter(TableWriter):
                 self._insert_by_text(df, target)
 
     def _insert_by_text(self, df: Any, target: str) -> None:
-        """After ``USE catalog`` Spark's ``insertInto`` finds no v1 table of the session catalog; its SQL does."""
+        """Insert by SQL, which after ``USE catalog`` finds the session catalog's v1 table; ``insertInto`` does not."""
         rows = f"__twophase_rows_{secrets.token_hex(12)}"
         names = [f"c{index}" for index in range(len(df.columns))]
         df.toDF(*names)._jdf.createTempView(rows)
@@ -48,7 +48,7 @@ class SessionTableWriter(TableWriter):
 
     @contextmanager
     def _dynamic_partitions(self) -> Iterator[None]:
-        """Hive's strict mode guards the user's inserts, not the staging of a whole table."""
+        """Disable Hive's strict mode: it guards the user's inserts, not the staging of a whole table."""
         before = self._spark.conf.get(_STRICT_MODE, None)
         self._spark.conf.set(_STRICT_MODE, "nonstrict")
         try:

@@ -1,41 +1,88 @@
-"""Which table a statement's target is, and whether twophase takes the statement over.
+"""The target table of a statement, and whether twophase takes the statement over.
 
-A name is taken over where it means a table of Spark's session catalog whose format the session's twophase catalog can
-write. Everything else stays exactly Spark's: views, other formats, other catalogs, paths.
+A name is taken over if it means a table of Spark's session catalog whose format the session's twophase catalog can
+write. Everything else remains Spark's: views, other formats, other catalogs, paths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyspark.sql import functions
 
-from twophase.errors import DatabaseNotExistError, TableNotExistError
+from twophase.catalog import Catalog, SupportsStagedDrop
+from twophase.errors import CatalogError, DatabaseNotExistError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
-from twophase.spark import live
+from twophase.spark import active
+from twophase.spark.attached import AttachedSession
+from twophase.spark.jvm import session_state
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, TEXT
-from twophase.spark.jvm.statements import NameReader, TableFacts, WriteNode
-
-if TYPE_CHECKING:
-    from twophase.catalog import Catalog
-    from twophase.spark.session import Handle
+from twophase.spark.jvm.statements import NameReader, TableFacts
+from twophase.spark.staged import is_dropped, staged_table
 
 SESSION_CATALOG = "spark_catalog"
 #: Database of the global temporary views.
 GLOBAL_VIEWS = "global_temp"
-#: Set to something else by users of another lakehouse: their extension serves all session tables, and we keep out.
+#: Changed by users of another lakehouse: its extension serves all session tables, and twophase leaves them alone.
 _EXTENSION = "spark.sql.catalog.spark_catalog"
-#: What keeps a table's files where they are.
+#: Hint: the ways to keep a table's files at their location.
 STAYS = "give the table a LOCATION, or its catalog the option recipe=rename"
 _LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
+class Names(Protocol):
+    """The context in which Spark resolves a name: of the session, or given by a rule on the plan."""
+
+    def current_catalog(self) -> str:
+        """Name of the current catalog; empty if Spark cannot load it."""
+
+    def current_namespace(self) -> tuple[str, ...]:
+        """The current namespace of the current catalog."""
+
+    def current_database(self) -> str:
+        """The current database of the session catalog."""
+
+    def is_catalog(self, name: str) -> bool:
+        """Return whether a catalog has this name."""
+
+    def is_temporary_view(self, name: str) -> bool:
+        """Return whether a temporary view has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNames:
+    """The context of one name as given by a rule, without a call to the session.
+
+    Attributes
+    ----------
+    facts : mapping
+        The rule's question.
+    """
+
+    facts: Mapping[str, Any]
+
+    def current_catalog(self) -> str:
+        return str(self.facts["current_catalog"])
+
+    def current_namespace(self) -> tuple[str, ...]:
+        return tuple(self.facts["current_namespace"])
+
+    def current_database(self) -> str:
+        return str(self.facts["current_database"])
+
+    def is_catalog(self, _: str) -> bool:
+        return bool(self.facts["is_catalog"])
+
+    def is_temporary_view(self, _: str) -> bool:
+        return bool(self.facts["is_temporary_view"])
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that a statement of ours writes.
+    """A twophase table that a statement writes.
 
     Attributes
     ----------
@@ -43,15 +90,15 @@ class Target:
     catalog_name : str
         The catalog's name in the session.
     path : ObjectPath
-    spliced : bool
-        Whether the catalog's name is to be put in front; False where Spark finds the catalog without that: the user
-        wrote it, or said USE.
+    via_session_catalog : bool
+        Whether the catalog's name must be prepended; False if Spark finds the catalog anyway, because the user wrote
+        its name or said USE.
     """
 
     catalog: Catalog
     catalog_name: str
     path: ObjectPath
-    spliced: bool = True
+    via_session_catalog: bool = True
 
     @property
     def name(self) -> str:
@@ -64,87 +111,83 @@ class Targets:
 
     Parameters
     ----------
-    handle : Handle
+    session : AttachedSession
     """
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self.names = NameReader(handle.jvm)
-        self.streams = Streams(handle)
+    def __init__(self, session: AttachedSession) -> None:
+        self._session = session
+        self.names = NameReader(session.jvm)
+        self.streams = Streams(session)
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     @property
     def session_catalog(self) -> Catalog | None:
-        """The catalog that serves unprefixed names; None where that is off or another extension serves them."""
-        if self._handle.session_catalog is None:
+        """The catalog that serves unprefixed names; None if that is off or another extension serves them."""
+        if self._session.catalogs.session_name is None:
             return None
-        if self._handle.spark.conf.get(_EXTENSION, "builtin") != "builtin":
+        if self._session.spark.conf.get(_EXTENSION, "builtin") != "builtin":
             return None
-        return self._handle.catalog(self._handle.session_catalog)
+        return self._session.catalogs.named(self._session.catalogs.session_name)
 
-    def resolve(self, parts: tuple[str, ...], *, views: bool = False) -> Target | None:
-        """The table that a name means; None where it is none of ours.
+    def resolve(self, parts: tuple[str, ...], *, views: bool = False, names: Names | None = None) -> Target | None:
+        """The table that a name means; None if it is outside twophase.
 
         Parameters
         ----------
         parts : tuple of str
-            The name as the statement has it.
+            The name as written in the statement.
         views : bool
-            Whether a temporary view of that name goes first (inserts and reads, not CREATE).
+            Whether a temporary view of that name takes precedence (for inserts and reads, not for CREATE).
+        names : Names, optional
+            The context of the name; that of the session when None.
         """
-        if len(parts) > 1 and parts[0] in self._handle.catalogs:
+        names = names or self.names
+        if len(parts) > 1 and parts[0] in self._session.catalogs:
             return self._named(parts[0], parts[1:])
-        if not all(parts) or (views and self._is_temporary_view(parts)):
+        if not all(parts) or (views and _is_temporary_view(parts, names)):
             return None
         if len(parts) == 3 and parts[0].lower() == SESSION_CATALOG:
             return self.in_session(ObjectPath.of(*parts[1:]))
-        current = self.names.current_catalog()
-        if current in self._handle.catalogs:
-            return self._in_current(current, parts)
-        if current != SESSION_CATALOG or len(parts) > 2 or self._is_elsewhere(parts):
+        current = names.current_catalog()
+        if current in self._session.catalogs:
+            return self._in_current(current, parts, names)
+        if current != SESSION_CATALOG or len(parts) > 2 or _is_elsewhere(parts, names):
             return None
-        return self.in_session(ObjectPath.of(*(parts if len(parts) == 2 else (self.names.current_database(), *parts))))
+        return self.in_session(ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database(), *parts))))
 
     def in_session(self, path: ObjectPath) -> Target | None:
-        """A table of the session catalog; None where twophase does not serve it."""
+        """A table of the session catalog; None if twophase does not serve it."""
         catalog = self.session_catalog
-        return Target(catalog, self._handle.name_of(catalog), path) if catalog else None
+        return Target(catalog, self._session.catalogs.name_of(catalog), path) if catalog else None
 
     def _named(self, catalog: str, parts: tuple[str, ...]) -> Target:
-        """A table that Spark finds in a catalog of ours by the name as it is written."""
-        return Target(self._handle.catalog(catalog), catalog, ObjectPath.of(*parts), spliced=False)
+        """A table that Spark finds in a twophase catalog by the name as written."""
+        return Target(self._session.catalogs.named(catalog), catalog, ObjectPath.of(*parts), via_session_catalog=False)
 
-    def _in_current(self, catalog: str, parts: tuple[str, ...]) -> Target | None:
-        """After ``USE catalog``: Spark itself finds the way to it by the name as it is written."""
+    def _in_current(self, catalog: str, parts: tuple[str, ...], names: Names) -> Target | None:
+        """A table after ``USE catalog``: Spark itself finds it by the name as written."""
         if len(parts) > 1:
-            return None if self.names.is_catalog(parts[0]) else self._named(catalog, parts)
-        namespace = self.names.current_namespace()
+            return None if names.is_catalog(parts[0]) else self._named(catalog, parts)
+        namespace = names.current_namespace()
         return self._named(catalog, (*namespace, *parts)) if namespace else None
-
-    def _is_elsewhere(self, parts: tuple[str, ...]) -> bool:
-        """Whether the first of two parts is no database of the session catalog."""
-        return len(parts) == 2 and (parts[0].lower() == GLOBAL_VIEWS or self.names.is_catalog(parts[0]))
-
-    def _is_temporary_view(self, parts: tuple[str, ...]) -> bool:
-        if len(parts) == 1:
-            return self.names.is_temporary_view(parts[0])
-        return len(parts) == 2 and parts[0].lower() == GLOBAL_VIEWS
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free where none is open."""
-        return live.any_open() and self._handle.current_transaction() is not None
+        """Whether a ``with twophase.transaction(spark)`` is around this thread's statement; free if none is open."""
+        return active.any_open() and active.current_transaction(self._session) is not None
 
     # -- tables --------------------------------------------------------------------------------------------------
 
     def existing(self, target: Target) -> TableFacts | None:
         """Provider and partition columns of a table, staged in the surrounding transaction or published."""
+        if self.is_dropped(target):
+            return None
         staged = self.staged_definition(target)
         if staged is not None:
             provider = (staged.provider or self.default_provider()).lower()
             return TableFacts(provider, _sources(staged), lambda: staged.options)
-        if target.catalog_name == self._handle.session_catalog:
+        if target.catalog_name == self._session.catalogs.session_name:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
 
@@ -156,20 +199,83 @@ class Targets:
         return TableFacts(definition.provider or "", _sources(definition), lambda: definition.options)
 
     def staged_definition(self, target: Target) -> TableDefinition | None:
-        """The definition of what the surrounding transaction staged for a table."""
-        found = live.staged(self._handle, target.catalog, target.path)
+        """The definition that the surrounding transaction staged for a table."""
+        found = staged_table(self._session, target.catalog, target.path)
         return (found[1] or target.catalog.load_table(target.path)) if found else None
 
+    def require_managed(self, target: Target) -> None:
+        """Refuse a table whose rows are not Spark's to remove.
+
+        Raises
+        ------
+        CatalogError
+        """
+        definition = self.staged_definition(target) or target.catalog.load_table(target.path)
+        if definition.external:
+            raise CatalogError(
+                f"{target.path} is an EXTERNAL table, which TRUNCATE TABLE does not empty.",
+                path=target.path,
+                hint="Write INSERT OVERWRITE, with a query of no rows.",
+            )
+
+    def is_dropped(self, target: Target) -> bool:
+        """Return whether the surrounding transaction drops a table."""
+        transaction = active.current_transaction(self._session) if self.in_transaction else None
+        return is_dropped(transaction, target.catalog, target.path)
+
+    def drops(self, target: Target) -> bool:
+        """Return whether a table can be dropped as a part of a transaction; or there is none, which Spark reports."""
+        if not target.via_session_catalog:
+            return True  # The catalog itself decides.
+        if not isinstance(target.catalog, SupportsStagedDrop):
+            return False
+        facts = self.existing(target)
+        return facts is None or facts.provider is None or self.can_write(target, facts)
+
+    def is_staged(self, target: Target) -> bool:
+        """Return whether the surrounding transaction has written a table."""
+        return staged_table(self._session, target.catalog, target.path) is not None
+
+    def partition_exists(self, target: Target, values: Mapping[str, str | None]) -> bool:
+        """Return whether a partition, given by a value for each column, exists: published or staged."""
+        if self.is_staged(target):
+            return self.has_rows(target, values)
+        return self.names.partition_exists(target.path.database, target.path.name, values)
+
+    def existing_partition(
+        self, target: Target, facts: TableFacts, values: Mapping[str, str | None]
+    ) -> dict[str, str | None]:
+        """The columns of a PARTITION clause as the table spells them, with their values.
+
+        Raises
+        ------
+        CatalogError
+            They are not the table's first partition columns, or there is no such partition.
+        """
+        given = {column.lower(): value for column, value in values.items()}
+        named = [column for column in facts.partition_columns[: len(given)] if column.lower() in given]
+        if len(named) != len(values):
+            raise CatalogError(
+                f"{target.path} is partitioned by {', '.join(facts.partition_columns) or 'nothing'}, and PARTITION "
+                f"names {', '.join(values)}: it has to name the first of them.",
+                path=target.path,
+            )
+        partition = {column: given[column.lower()] for column in named}
+        is_whole = partition and len(partition) == len(facts.partition_columns)
+        if is_whole and not self.is_staged(target) and not self.partition_exists(target, partition):
+            raise CatalogError(f"{target.path} has no partition {partition}.", path=target.path)
+        return partition
+
     def has_rows(self, target: Target, values: Mapping[str, str | None]) -> bool:
-        """Whether a table has rows in a partition, given by a value for each column, as in a directory name."""
-        rows = self._handle.spark.table(target.name)
+        """Return whether a table has rows in a partition, given by a value for each column as in a directory name."""
+        rows = self._session.spark.table(target.name)
         for column, value in values.items():
             rows = rows.where(functions.col(quote(column)).eqNullSafe(functions.lit(value)))
         return not rows.isEmpty()
 
     def redefined(self, target: Target) -> TableDefinition | None:
-        """The definition of a table that the surrounding transaction makes or replaces; None for every other."""
-        transaction = self._handle.current_transaction()
+        """The definition of a table that the surrounding transaction creates or replaces; otherwise None."""
+        transaction = active.current_transaction(self._session)
         participant = transaction.find(target.catalog.name, target.path) if transaction else None
         if transaction is None or participant is None or not transaction.redefines(participant):
             return None
@@ -189,31 +295,21 @@ class Targets:
         """Formats that a catalog writes atomically."""
         return catalog.capabilities.providers
 
-    def is_view(self, parts: tuple[str, ...]) -> bool:
-        """Whether a name that is read means a view, temporary or kept in the session catalog."""
-        if self._is_temporary_view(parts):
-            return True
-        target = self.resolve(parts)
-        if target is None or not target.spliced or self.staged_definition(target) is not None:
-            return False
-        facts = self.existing(target)
-        return facts is not None and facts.provider is None
-
     def can_create(self, target: Target, provider: str | None) -> bool:
-        """Whether a new table of this format is ours to make. SerDe tables need Hive support, as in Spark itself."""
+        """Return whether twophase creates new tables of this format. SerDe tables need Hive support, as in Spark."""
         name = self.names.short_name(provider) if provider else self.default_provider()
         if name == "hive" and self.names.setting("spark.sql.catalogImplementation") != "hive":
             return False
         return name in self.providers(target.catalog)
 
     def can_write(self, target: Target, facts: TableFacts | None) -> bool:
-        """Whether an existing table is ours to write."""
+        """Return whether twophase writes an existing table."""
         return facts is not None and facts.provider is not None and facts.provider in self.providers(target.catalog)
 
-    def hindrance(self, target: Target, purpose: Purpose | None) -> tuple[str, str] | None:
-        """Why a write cannot be made all-or-nothing, and what helps; None where it can.
+    def unsupported_reason(self, target: Target, purpose: Purpose | None) -> tuple[str, str] | None:
+        """The reason why a write cannot be made atomic, and a hint; None if it can.
 
-        Without a purpose, the catalog itself will say whether it can.
+        Without a purpose, the catalog itself raises if it cannot.
         """
         if self.streams.reads(target):
             problem = f"a streaming query of this session reads {target.path}, and it would move"
@@ -229,10 +325,10 @@ class Targets:
     def carried_scope(
         self, facts: TableFacts, static: Mapping[str, str | None], options: Mapping[str, str]
     ) -> OverwriteScope | None:
-        """The scope of an overwrite that Spark cannot hand to a V1 write itself; None where it can.
+        """The scope of an overwrite that Spark itself cannot pass to a V1 write; None if it can.
 
         Tables with a Hive SerDe always replace only the partitions that they write. For others the statement's option
-        counts before the table's own, and that before the session's: as in Spark itself. In a session's dynamic mode
+        overrides the table's own, and that overrides the session's, as in Spark itself. In a session's dynamic mode
         Spark makes *every* overwrite of a v2 table a dynamic one.
         """
         named = {column.lower() for column in static}
@@ -243,55 +339,57 @@ class Targets:
 
 
 class Streams:
-    """Tables that streaming queries of one session read, and that twophase has not moved yet.
+    """Tables read by streaming queries of one session, and not yet moved by twophase.
 
     Parameters
     ----------
-    handle : Handle
+    session : AttachedSession
     """
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        #: Where the files of each table are.
+    def __init__(self, session: AttachedSession) -> None:
+        self._session = session
+        #: The location of each table's files.
         self._places: dict[ObjectPath, str] = {}
 
     def add(self, target: Target) -> None:
-        """A streaming DataFrame of a table was made."""
-        table = self._handle.jvm.session_table(target.path.database, target.path.name)
+        """Register the table of a new streaming DataFrame."""
+        table = session_state.session_table(self._session.jvm, target.path.database, target.path.name)
         self._places[target.catalog.canonical(target.path)] = str(table.location().toString())
 
     def reads(self, target: Target) -> bool:
-        """Whether a query that runs reads a table, as far as that can be told: one may not have looked yet."""
+        """Return whether a running query reads a table, as far as known: a query may not have read anything yet."""
         place = self._places.get(target.catalog.canonical(target.path)) if self._places else None
         if place is None:
             return False
-        said = [query.lastProgress for query in self._handle.spark.streams.active]
+        said = [query.lastProgress for query in self._session.spark.streams.active]
         sources = [None if progress is None else [s.description for s in progress.sources] for progress in said]
         return any(found is None or any(f"[{place}]" in description for description in found) for found in sources)
 
 
+def _is_elsewhere(parts: tuple[str, ...], names: Names) -> bool:
+    """Return whether the first of two parts is not a database of the session catalog."""
+    return len(parts) == 2 and (parts[0].lower() == GLOBAL_VIEWS or names.is_catalog(parts[0]))
+
+
+def _is_temporary_view(parts: tuple[str, ...], names: Names) -> bool:
+    if len(parts) == 1:
+        return names.is_temporary_view(parts[0])
+    return len(parts) == 2 and parts[0].lower() == GLOBAL_VIEWS
+
+
 def _sources(definition: TableDefinition) -> tuple[str, ...]:
-    """Columns that partitions are made of, whatever the transform."""
+    """The source columns of the partitions, whatever the transform."""
     makes_partitions = [t for t in definition.partitioning if t.name != "cluster_by"]
     return tuple(dict.fromkeys(column for t in makes_partitions for column in t.columns))
 
 
 def _overwrite_mode(facts: TableFacts, options: Mapping[str, str], configured: str) -> str:
-    """How much an overwrite replaces: ``static`` or ``dynamic``."""
+    """The mode of an overwrite: ``static`` or ``dynamic``."""
     for given in (options, facts.options()):
         for key, value in given.items():
             if key.lower() == "partitionoverwritemode":
                 return value.lower()
     return configured
-
-
-def purpose_of(node: WriteNode) -> Purpose:
-    """What a parsed statement does to its target."""
-    if node.kind == "insert":
-        return Purpose.INSERT_OVERWRITE if node.overwrite else Purpose.INSERT_INTO
-    if node.kind == "replace":
-        return Purpose.CREATE_OR_REPLACE_TABLE_AS
-    return Purpose.CREATE_TABLE_AS
 
 
 def quoted(parts: Collection[Any]) -> str:

@@ -1,0 +1,1 @@
+"""What routing adds to a statement, and where its time goes."""

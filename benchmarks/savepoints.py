@@ -1,0 +1,111 @@
+"""What a named savepoint costs, and a restore beside a CREATE OR REPLACE of the same tables.
+
+``python -m benchmarks.savepoints`` measures 100 session tables of 1,000 files, and ten Iceberg tables of ten; with
+``--tables`` and ``--files`` others. A restore is compared with a replace by a query, for some of the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+import twophase
+from benchmarks.hive_ctas import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COMPARED = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=100, help="session tables")
+    parser.add_argument("--files", type=int, default=1000, help="files of each")
+    parser.add_argument("--lake-tables", type=int, default=10, help="Iceberg tables, of ten files each")
+    options = parser.parse_args(arguments)
+    shown = Table("what", "tables", "seconds", "beside", "ratio")
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        conf = {
+            "spark.sql.catalog.lake": "twophase.lakehouse",
+            "spark.sql.catalog.lake.uri": f"sqlite:///{root / 'lake.db'}",
+            "spark.sql.catalog.lake.warehouse": str(root / "lake"),
+        }
+        spark = stack.enter_context(session(root))
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        twophase.attach(spark)
+        tables = _session_tables(spark, root, options.tables, options.files)
+        _measure(spark, shown, f"session tables, {options.files} files each", tables, root)
+        spark.sql("CREATE DATABASE lake.db")
+        lake = [f"lake.db.t{number}" for number in range(options.lake_tables)]
+        for name in lake:
+            spark.sql(f"CREATE TABLE {name} AS SELECT /*+ REPARTITION(10) */ id FROM range(100)")
+        _measure(spark, shown, "Iceberg tables, 10 files each", lake, root)
+    Console(width=max(100, Console().width)).print(shown)
+
+
+def _session_tables(spark: SparkSession, root: Path, count: int, files: int) -> list[str]:
+    """Make tables whose other files are copies of their first one, as another engine would add them."""
+    names = [f"t{number}" for number in range(count)]
+    for name in names:
+        spark.sql(f"CREATE TABLE {name} USING parquet AS SELECT /*+ COALESCE(1) */ id FROM range(100)")
+        (first,) = (file for file in (root / "warehouse").rglob("*.parquet") if f"/{name}/" in str(file))
+        for number in range(1, files):
+            shutil.copyfile(first, first.with_name(f"copy-{number}.parquet"))
+        spark.sql(f"REFRESH TABLE {name}")
+    return names
+
+
+def _measure(spark: SparkSession, shown: Table, what: str, tables: Sequence[str], root: Path) -> None:
+    some = list(tables[:_COMPARED])
+    bytes_before = _bytes(root)
+    created = _seconds(lambda: twophase.create_savepoint(spark, "measured", tables=tables))
+    copied = _bytes(root) - bytes_before
+    shown.add_row(f"savepoint of {what}", str(len(tables)), f"{created:.2f}", f"{copied} bytes of rows copied", "")
+    replaced = _seconds(lambda: _replace(spark, some))
+    restored = _seconds(lambda: twophase.restore(spark, "measured", tables=some))
+    beside = f"{replaced:.2f} s for CREATE OR REPLACE"
+    shown.add_row("restore of some", str(len(some)), f"{restored:.2f}", beside, f"{restored / replaced:.2f}")
+    whole = _seconds(lambda: twophase.restore(spark, "measured"))
+    shown.add_row("restore of all", str(len(tables)), f"{whole:.2f}", "", "")
+    twophase.drop_savepoint(spark, "measured")
+
+
+def _replace(spark: SparkSession, tables: Sequence[str]) -> None:
+    with twophase.transaction(spark):
+        for name in tables:
+            provider = "" if name.startswith("lake.") else "USING parquet "
+            spark.sql(f"CREATE OR REPLACE TABLE {name} {provider}AS SELECT id + 1 AS id FROM {name}")
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def _bytes(root: Path) -> int:
+    """Bytes of all Parquet files, each counted once, however many names it has."""
+    found = {}
+    for file in root.rglob("*.parquet"):
+        facts = os.stat(file)
+        found[facts.st_ino] = facts.st_size
+    return sum(found.values())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

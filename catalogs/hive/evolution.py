@@ -1,0 +1,292 @@
+"""Schema evolution of Parquet tables that Spark reads: by the rules of :mod:`twophase.schema`, without touching a file.
+
+Spark binds the columns of a file by their names or, if the table's schema has field ids, by those. Its reader applies
+filters to a file by *name* in both cases, and loses ids where it prunes nested columns. So a change is native only if
+every file is read right under it, with filters and pruning; every other one needs a rewrite, and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalog import TableChange
+from twophase.catalog.column_changes import default_sql, position_of
+from twophase.catalogs.files import is_hidden
+from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
+from twophase.catalogs.hive.definitions import FIELD_IDS
+from twophase.catalogs.hive.metastore import HiveTable
+from twophase.catalogs.hive.store import HiveStore
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath
+from twophase.schema import (
+    AddField,
+    Change,
+    ChangeComment,
+    ChangeNullability,
+    ChangeType,
+    DropField,
+    Field,
+    Kind,
+    MoveField,
+    Position,
+    RenameField,
+    Schema,
+    after,
+    apply_changes,
+    first,
+)
+from twophase.schema.errors import SchemaError, UnknownFieldError
+from twophase.schema.leaf import SPARK_TYPE
+
+_SPARK_FIELD = b"SPARK:field"
+_BELOW = (Kind.LIST, Kind.MAP)
+
+
+def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> bool:
+    """Apply changes of columns in one metastore call; return False for a table that Spark does not read by name.
+
+    Raises
+    ------
+    CatalogError
+        A change is not native, or breaks a rule; nothing was changed.
+    """
+    metastore = store.metastore
+    before = metastore.columns_of(table)
+    if before is None:
+        return False
+    started = _with_ids(store, table, before, changes)
+    try:
+        evolved = _Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
+    except SchemaError as error:
+        raise CatalogError(f"{path} was not altered: {error}", path=path) from error
+    if evolved != before:
+        if evolved.has_ids and not before.has_ids:
+            table = replace(table, properties={**table.properties, FIELD_IDS: "true"})
+        metastore.alter_definition(metastore.with_columns(table, evolved))
+    return True
+
+
+def _with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Sequence[TableChange]) -> Columns:
+    """Give ids to a table without files, if a change needs them: from now on its files have them."""
+    if before.has_ids or all(change.kind != "rename_column" for change in changes):
+        return before
+    return Columns(before.schema, has_ids=True) if _is_empty(store, table) else before
+
+
+def _is_empty(store: HiveStore, table: HiveTable) -> bool:
+    """Whether a table certainly has no files, by the top level of its directory."""
+    if table.location is None or (table.partitioned and store.metastore.has_partitions(table)):
+        return False
+    return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))
+
+
+class _Evolution:
+    """The changes of one statement, applied one after the other."""
+
+    def __init__(self, table: HiveTable, path: ObjectPath, columns: Columns, *, reads_by_ids: bool) -> None:
+        self._path = path
+        self._reads_by_ids = reads_by_ids
+        self._has_ids = columns.has_ids
+        self._schema = columns.schema
+        self._used = list(columns.used)
+        bucketing = table.bucketing
+        buckets = () if bucketing is None else (*bucketing.columns, *bucketing.sort_columns)
+        self._partition = {name.lower() for name in table.partition_columns}
+        self._layout = {*self._partition, *(name.lower() for name in buckets)}
+
+    def apply(self, changes: Sequence[TableChange]) -> Columns:
+        for change in changes:
+            self._check_layout(change)
+            _STEPS[change.kind](self, change)
+        return Columns(self._schema, self._has_ids, tuple(self._used))
+
+    def _do(self, change: Change) -> None:
+        self._schema = apply_changes(self._schema, change, promotion="wide")
+
+    def refused(self, why: str, *, rewrite: bool = False) -> CatalogError:
+        hint = (
+            f"Rewrite the table in one step: CREATE OR REPLACE TABLE {self._path} USING parquet "
+            f"TBLPROPERTIES ('{FIELD_IDS}' = 'true') AS SELECT ... FROM {self._path}"
+        )
+        return CatalogError(f"{self._path} was not altered: {why}.", path=self._path, hint=hint if rewrite else None)
+
+    def _check_layout(self, change: TableChange) -> None:
+        name = change.path[0]
+        if name.lower() in self._layout and not (change.kind == "add_column" and len(change.path) == 1):
+            raise self.refused(f"its files are laid out by {name}, which stays as it is")
+        anchor = str(change.arguments.get("position") or "").removeprefix("after:")
+        if len(change.path) == 1 and anchor.lower() in self._partition:
+            raise self.refused(f"{anchor} is a partition column, which comes behind all others")
+
+    # -- the changes ---------------------------------------------------------------------------------------------
+
+    def add(self, change: TableChange) -> None:
+        field = change.arguments["field"].field(0)
+        described = json.loads((field.metadata or {}).get(_SPARK_FIELD, b'{"type": null, "metadata": {}}'))
+        self._check_name(change.path, None)
+        facts = described.get("metadata", {})
+        default = default_sql(change)
+        if not field.nullable and default is None:
+            raise self.refused(f"old files have no values for {field.name}, which must be nullable or have a default")
+        if default is not None and not _is_literal(default):
+            raise self.refused(f"the default of {field.name} must be a literal, which old rows can take")
+        data_type, metadata = _spelled(field.type, described["type"])
+        kept = {HELD + key: facts[key] for key in DEFAULTS if key in facts}
+        self._do(
+            AddField(
+                change.path,
+                data_type,
+                comment=facts.get("comment"),
+                position=position_of(change) or self._behind(change.path),
+                metadata=tuple(sorted({**metadata, **kept}.items())),
+            )
+        )
+
+    def _behind(self, path: tuple[str, ...]) -> Position | None:
+        """Behind the last data column, and before the partition columns."""
+        data = [field.name for field in self._schema if field.name.lower() not in self._partition]
+        return after(data[-1]) if len(path) == 1 and self._partition else None
+
+    def drop(self, change: TableChange) -> None:
+        try:
+            node = self._schema.find(change.path)
+        except UnknownFieldError:
+            if change.arguments.get("if_exists"):
+                return
+            raise
+        data = [field for field in self._schema if field.name.lower() not in self._partition]
+        if data == [node]:
+            raise self.refused(f"{node.name} is its last column")
+        self._retire(node)
+        self._do(DropField(change.path))
+
+    def rename(self, change: TableChange) -> None:
+        node, name = self._schema.find(change.path), str(change.arguments["name"])
+        if name == node.name:
+            return
+        shown = ".".join(change.path)
+        if not self._reads_by_ids:
+            raise self.refused(
+                "this session reads Parquet files by the names of their columns "
+                f"(spark.sql.parquet.fieldId.read.enabled is false), and would find no {shown} by another name"
+            )
+        if not self._has_ids:
+            raise self.refused(f"its files have no field ids, so that they are read by the name {shown}", rewrite=True)
+        if any(above.kind in _BELOW for above in self._schema.ancestors(node.id)):
+            raise self.refused(f"{shown} is below a list or map, where Spark reads fields by their names", rewrite=True)
+        if _holds_struct(node):
+            raise self.refused(
+                f"{shown} holds a struct, which Spark reads by its name where it needs a part of it", rewrite=True
+            )
+        self._check_name((*change.path[:-1], name), node.id)
+        self._retire(node)
+        self._do(RenameField(change.path, name))
+
+    def _retire(self, node: Field) -> None:
+        entry = (self._key(self._schema.path_of(node.id)), node.id if self._has_ids else None)
+        if entry not in self._used:
+            self._used.append(entry)
+
+    def _check_name(self, path: Sequence[str], number: int | None) -> None:
+        """Refuse a name that files have for another field: Spark applies filters to them by name."""
+        key = self._key(path)
+        for used, owner in self._used:
+            if used == key and (number is None or owner != number):
+                raise self.refused(
+                    f"files of it have another column {'.'.join(path)}, dropped or renamed since, and Spark filters "
+                    "their rows by name",
+                    rewrite=True,
+                )
+
+    @staticmethod
+    def _key(path: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name.lower() for name in path)
+
+    def change_type(self, change: TableChange) -> None:
+        node = self._schema.find(change.path)
+        field = change.arguments["field"].field(0)
+        described = json.loads((field.metadata or {}).get(_SPARK_FIELD, b'{"type": null}'))
+        data_type, metadata = _spelled(field.type, described["type"])
+        if OPAQUE in metadata or OPAQUE in dict(node.metadata):
+            raise self.refused(f"Spark reads no other type for {'.'.join(change.path)}", rewrite=True)
+        if not _reads(node.leaf, data_type):
+            raise self.refused(
+                f"Spark reads no {node.leaf} of {'.'.join(change.path)} as {data_type}; a decimal needs room for ten "
+                "digits before the point",
+                rewrite=True,
+            )
+        self._do(ChangeType(change.path, data_type))
+        rest = {key: value for key, value in node.metadata if key != SPARK_TYPE}
+        self._schema = _with_metadata(self._schema, node.id, {**rest, **metadata})
+
+    def comment(self, change: TableChange) -> None:
+        self._do(ChangeComment(change.path, change.arguments["comment"]))
+
+    def nullability(self, change: TableChange) -> None:
+        if not change.arguments["nullable"]:
+            raise self.refused(
+                f"Spark checks no NOT NULL of a session table, so that {'.'.join(change.path)} stays nullable"
+            )
+        self._do(ChangeNullability(change.path, True))
+
+    def move(self, change: TableChange) -> None:
+        self._do(MoveField(change.path, position_of(change) or first()))
+
+
+_STEPS: Mapping[str, Callable[[_Evolution, TableChange], None]] = {
+    "add_column": _Evolution.add,
+    "drop_column": _Evolution.drop,
+    "rename_column": _Evolution.rename,
+    "update_column_type": _Evolution.change_type,
+    "update_column_comment": _Evolution.comment,
+    "update_column_nullability": _Evolution.nullability,
+    "move_column": _Evolution.move,
+}
+#: The changes of columns.
+KINDS = frozenset(_STEPS)
+
+
+def _holds_struct(node: Field) -> bool:
+    return node.kind is Kind.STRUCT or any(_holds_struct(child) for child in node.children)
+
+
+def _reads(old: pa.DataType | None, new: pa.DataType) -> bool:
+    """Whether Spark's vectorised reader can widen: small integers are stored as 32-bit ones."""
+    small = old is not None and (pa.types.is_int8(old) or pa.types.is_int16(old))
+    return not (small and pa.types.is_decimal(new) and new.precision - new.scale < 10)
+
+
+def _is_literal(sql: str) -> bool:
+    """Whether the text of a default is a plain literal, so that Spark can store it for old rows."""
+    text = sql.strip()
+    is_text = len(text) > 1 and text[0] == text[-1] == "'" and "'" not in text[1:-1] and "\\" not in text
+    is_number = text.lstrip("+-").replace(".", "", 1).isdigit()
+    return is_text or is_number or text.upper() in ("NULL", "TRUE", "FALSE")
+
+
+def _spelled(data_type: pa.DataType, described: Any) -> tuple[pa.DataType, dict[str, str]]:
+    """A new field's type for the rules, and the metadata that restores Spark's own."""
+    if isinstance(described, str) and described.startswith(("char(", "varchar(")):
+        return pa.string(), {SPARK_TYPE: described}
+    if described is None or is_plain(described):
+        return data_type, {}
+    return pa.binary(), {OPAQUE: json.dumps(described)}
+
+
+def _with_metadata(schema: Schema, number: int, metadata: Mapping[str, str]) -> Schema:
+    def changed(fields: Sequence[Field]) -> tuple[Field, ...]:
+        return tuple(
+            replace(
+                node,
+                metadata=tuple(sorted(metadata.items())) if node.id == number else node.metadata,
+                children=changed(node.children),
+            )
+            for node in fields
+        )
+
+    return replace(schema, fields=changed(schema.fields))

@@ -1,0 +1,131 @@
+"""Append files: rename new files into the current directory of the table or of its partition.
+
+One rename, of one file or of one directory with all files, is the whole publish: its cost does not depend on the size
+of the table, any number of writers may append concurrently, and no new version of the table is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import base_name, is_hidden, join, same
+from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.definitions import RECURSIVE, is_recursive
+from twophase.catalogs.hive.linking import CannotLinkError
+from twophase.catalogs.hive.metastore import HivePartition, HiveTable
+from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.publish.move import MoveFiles, Moves
+from twophase.catalogs.hive.staging import written_as_files
+from twophase.catalogs.hive.state import MoveState
+
+
+class AppendFiles(MoveFiles):
+    """INSERT INTO a managed table; the rows go to the table's location at the time of the publish."""
+
+    #: Whether old and new files are linked in one directory, for a read inside the transaction.
+    _is_shown = False
+
+    @property
+    def _own(self) -> MoveState:
+        return self.state.of(MoveState)
+
+    def prepare(self) -> None:
+        table = self.target.check_unchanged()
+        if self.moves is None or not self._is_for(table):
+            self.plan(table)
+        self.write.reach(*self.reached())
+
+    def _is_for(self, table: HiveTable) -> bool:
+        """Whether the planned directories are still those of the table or of the partitions."""
+        then = self._own.goes_to
+        keys = [tuple(key) for key, _ in then] if table.partitioned else []
+        now = _goes_to(table, keys, self.target.registered(table, keys))
+        return all(same(one, other) or one == other for (_, one), (_, other) in zip(then, now, strict=True))
+
+    @property
+    def _gathered(self) -> str | None:
+        """The directory of all rows, whose single rename publishes them; None if each file is renamed."""
+        if not self._own.gathered:
+            return None
+        return join(self.state.version, layout.version_name(self.state.transaction_id, self.state.ordinal))
+
+    def planned(self, table: HiveTable, new: dict[Key, str], listed: dict[Key, HivePartition]) -> Moves:
+        self.write.update_own(goes_to=_goes_to(table, sorted(new), listed))
+        rows = self._gathered
+        if rows is None:
+            return super().planned(table, new, listed)
+        self.check_reachable([str(table.location)])
+        with self.write.step("gather"):
+            self._gather(rows)
+        if not is_recursive(table.options):
+            # Before the directory is moved in: readers would not look into it. Until then there is none to read.
+            with self.write.step("look_below"):
+                self.metastore.set_option(self.write.database, self.write.path.name, RECURSIVE, "true")
+        return Moves([], [(rows, join(str(table.location), base_name(rows)))], [], [], [])
+
+    def _gather(self, rows: str) -> None:
+        version = self.state.version
+        self.files.make_directory(rows)
+        for entry in self.files.list(version, recursive=False):
+            if entry.is_file and not is_hidden(entry.name):
+                self.files.move(join(version, entry.name), join(rows, entry.name))
+
+    def roots(self, table: HiveTable) -> Iterator[str]:
+        yield str(table.location)
+        # Before the metastore is called. Files moved to a location that the table has left since are taken back, too.
+        paths = self.write.paths
+        yield from (place for _, place in self._own.goes_to if place and paths.is_tables(place))
+        yield from super().roots(table)
+
+    def move(self, table: HiveTable) -> HiveTable:
+        if not self._is_for(table):
+            raise self.write.conflict("another writer published it meanwhile")
+        super().move(table)
+        if table.partitioned:
+            return table
+        if table.stamp is not None and not self.metastore.ends_with_driver:
+            # Refuses a writer with another timeline that read the table before the rename and replaces it now.
+            with self.write.step("fence"):
+                self.metastore.fence_table(self.write.database, self.write.path.name, table.stamp)
+        now = self.write.current()
+        if now is None or not self._is_for(now):
+            # A writer outside the timeline has pointed the table elsewhere, so no reader would see these rows.
+            self.undo()
+            raise self.write.conflict("another writer published it meanwhile")
+        return now
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        place, table = join(self.state.version, "_read"), self.write.current()
+        if table is None or table.partitioned or not self._shown(str(table.location), place):
+            return None
+        definition = self.write.definition
+        if written_as_files(definition):
+            return ReadSource("files", provider=definition.provider, location=place, definition=definition)
+        return self.staging.overlay({}, place)
+
+    def _shown(self, there: str, place: str) -> bool:
+        """Hard-link the existing and the new files into one directory; return False if links are not possible.
+
+        Done only once: files that others publish later would mix with those already read.
+        """
+        if self._is_shown:
+            return True
+        with self.write.step("read"):
+            try:
+                for source in (there, self._gathered or self.state.version):
+                    linking.link_tree(self.files, source, place, linking.keep_all, self.state.transaction_id)
+            except CannotLinkError:
+                return False
+        self._is_shown = True
+        return True
+
+
+def _goes_to(table: HiveTable, keys: list[Key], there: Mapping[Key, HivePartition]) -> list[list[Any]]:
+    """Each partition, or the whole table, with its current directory."""
+    if not table.partitioned:
+        return [[[], str(table.location)]]
+    return [[list(key), there[key].location if key in there else None] for key in keys]

@@ -1,0 +1,159 @@
+"""Drop a table: one metastore call gives it a hidden name, and what it holds is removed after the publish."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import ClassVar
+
+import pyarrow as pa
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import is_below, join
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.housekeeping import Housekeeping
+from twophase.catalogs.hive.layout import BACKUP
+from twophase.catalogs.hive.metastore import EXTERNAL, PLACEHOLDER, HiveTable
+from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.replaced import Nothing, Replaced
+from twophase.errors import TableAlreadyExistsError, WriteConflictError
+from twophase.model import Level, Outcome
+
+
+class DropTable(Publisher):
+    """DROP TABLE. The table stays whole under its hidden name until the transaction is complete.
+
+    The hidden name is the record of the publish, and afterwards a mark in the staging directory. Of a table that only
+    its transaction has created nothing is there to be dropped; then that mark alone is the publish.
+    """
+
+    changes_table: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
+    result: ClassVar[str] = "it is dropped"
+
+    # -- before the decision -------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self._check_target()
+        self.write.update(can_undo=True)
+        self.write.reach(Level.ATOMIC)
+
+    def _check_target(self) -> HiveTable | None:
+        now = self.write.current()
+        if self.state.before is not None:
+            now = self.target.require_unchanged(now)
+            self.target.check_replaced(self.target.replaced(now))
+            return now
+        if now is not None:
+            raise self.write.conflict("another writer created it meanwhile")
+        return None
+
+    def replaced_state(self) -> Replaced:
+        return Nothing() if self.state.before is None else self.target.replaced_state(defines=True)
+
+    # -- the publish ---------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        if self.was_published():
+            return
+        now = self._check_target()
+        self.check_staged()
+        if now is None:
+            self.staging.mark_published()
+            return
+        with self.write.step("publish"), self.write.calls.calling():
+            self.write.hidden.hide(self.write.path.name, BACKUP)
+        self._require_old(now)
+        self._forget()
+
+    def _require_old(self, checked: HiveTable) -> None:
+        """Give another table its name back, which took that of the checked one just before the call."""
+        try:
+            self.target.require_unchanged(self._hidden())
+        except WriteConflictError:
+            self._show(checked.kind)
+            raise
+
+    def _hidden(self) -> HiveTable | None:
+        """The dropped table, while it has its hidden name."""
+        found = self.write.hidden.find(BACKUP)
+        return None if found is None or PLACEHOLDER in found.properties else found
+
+    def _show(self, kind: str) -> None:
+        self.write.hidden.show(BACKUP, self.write.path.name, kind=kind)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.metastore.changed(self.write.database, self.write.path.name)
+
+    def outcome(self) -> Outcome:
+        try:
+            published = self._hidden() is not None or self.is_marked()
+        except Exception:  # the store is unreachable: unknown, and the coordinator keeps everything
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
+
+    # -- after it ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        if self.outcome() is not Outcome.PUBLISHED:
+            return
+        self.staging.mark_published()
+        with self.write.step("retire"):
+            self.supersede()
+        with self.write.step("drop_hidden"):
+            if self._hidden() is not None:
+                self.metastore.forget_table(self.write.database, self.write.hidden.name(BACKUP))
+        Housekeeping(self.write.store).table_dropped(self.write.path)
+        self._forget()
+
+    def supersede(self) -> None:
+        """Mark the directories of a managed table, whose files are removed; those of others stay."""
+        table, now = self._hidden(), self.write.current()
+        if table is None or self.state.before is None:
+            return
+        root = str(table.location)
+        if now is not None and is_below(str(now.location), root):
+            return  # Another writer has created a table there since.
+        if table.partitioned:
+            self.superseded.mark_outside(self.metastore.list_partitions(table), root, table.partition_columns)
+        self.superseded.mark_table()
+
+    def compensate(self) -> bool:
+        before = self.state.before
+        if before is None:
+            self.files.remove_file(join(self.state.version, layout.PUBLISHED_FILE))
+            return True
+        if self.is_marked():
+            return False  # It is complete: its files may be gone.
+        now = self.write.current()
+        if self._hidden() is None:
+            return now is not None and self.target.is_unmoved(now) and now.stamp == before.stamp
+        if now is not None:
+            return False
+        with self.write.step("restore"):
+            self._show(before.kind)
+        return True
+
+    # -- a rollback ----------------------------------------------------------------------------------------------
+
+    def fence(self) -> None:
+        """Take the hidden name, so that a dead driver's delayed call fails."""
+        name = self.write.hidden.name(BACKUP)
+        placeholder = HiveTable(
+            self.write.database,
+            name,
+            EXTERNAL,
+            pa.schema([("dropped", pa.string())]),
+            provider="parquet",
+            location=self.state.version,
+            properties={PLACEHOLDER: "true"},
+        ).with_stamp(self.state.transaction_id)
+        with self.write.step("fence"), suppress(TableAlreadyExistsError):  # It has arrived, or is fenced off.
+            self.write.hidden.create(BACKUP, placeholder)
+
+    def undo(self) -> None:
+        self.target.restore_kind(lambda _: False)
+        super().undo()
+
+    def read_source(self) -> ReadSource | None:
+        return None

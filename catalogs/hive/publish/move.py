@@ -1,0 +1,406 @@
+"""Move files: rename the staged files, one by one, into the fixed directory of a table.
+
+A manifest beside the staged files lists every rename before the first one is made, so that recovery either undoes all
+of them or finds that all were made.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import Files, data_entries, data_files, join
+from twophase.catalogs.hive import layout, linking, renames
+from twophase.catalogs.hive.definitions import SERDE_PROVIDER
+from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
+from twophase.catalogs.hive.metastore import HivePartition, HiveTable
+from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.replaced import Added, Replaced, added_files
+from twophase.catalogs.hive.state import MoveState
+from twophase.catalogs.hive.store import partitions_of
+from twophase.errors import CatalogError
+from twophase.model import Level, Outcome, Purpose
+
+Renames = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """All renames of one publish, and its changes to the partitions in the metastore."""
+
+    #: Old files and their backups.
+    backups: Renames
+    into: Renames
+    adds: list[tuple[Key, str]]
+    removes: list[tuple[Key, str]]
+    #: Existing partitions whose files this publish may move.
+    touched: list[Key] | None = None
+    #: Files of others in the directories of new partitions: readers see them once there are the partitions.
+    unlisted: list[str] = field(default_factory=list)
+
+    def save(self, files: Files, version: str) -> None:
+        """Write the manifest."""
+        document = {
+            "aside": self.backups,
+            "into": self.into,
+            "adds": [[list(key), location] for key, location in self.adds],
+            "removes": [[list(key), location] for key, location in self.removes],
+            "touched": self.touched,
+            "unlisted": self.unlisted,
+        }
+        files.write_json(join(version, MANIFEST_FILE), document)
+
+    @classmethod
+    def load(cls, files: Files, version: str) -> Moves | None:
+        """Read the manifest; None if prepare has not written one."""
+        found: Any = files.read_json(join(version, MANIFEST_FILE))
+        if not isinstance(found, dict) or "into" not in found:
+            return None
+        keyed = {name: [(tuple(key), location) for key, location in found[name]] for name in ("adds", "removes")}
+        touched = found.get("touched")
+        keys = None if touched is None else [tuple(key) for key in touched]
+        backups, into = ([(source, target) for source, target in found[name]] for name in ("aside", "into"))
+        return cls(backups, into, **keyed, touched=keys, unlisted=found.get("unlisted", []))
+
+    def begun(self, files: Files) -> Moves:
+        """The renames that were made, completely or in part, and must be undone."""
+        into, backups = ([pair for pair in pairs if files.exists(pair[1])] for pairs in (self.into, self.backups))
+        adds = [(key, place) for key, place in self.adds if files.exists(place)]
+        return Moves(backups, into, adds, self.removes, self.touched)
+
+    @property
+    def data_files(self) -> list[str]:
+        """New files, without their checksum files."""
+        return [target for _, target in self.into if not posixpath.basename(target).startswith(".")]
+
+
+class MoveFiles(Publisher):
+    """INSERT INTO and INSERT OVERWRITE in place: into an EXTERNAL table, or with the recipe ``rename``."""
+
+    # -- preparing -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        table = self.target.check_unchanged()
+        if self.moves is None:
+            self.plan(table)
+        self.write.reach(*self.reached())
+
+    def plan(self, table: HiveTable) -> None:
+        """Write the manifest for the table's current state."""
+        new = self.staging.partitions(table.partition_columns) if table.partition_columns else {}
+        listed = self.target.within_reach(table, new) if table.partitioned else {}
+        with self.write.step("manifest"):
+            moves = self.planned(table, new, listed)
+            moves.save(self.files, self.state.version)
+            self.write.update_own(lands=moves.into[-1][1] if moves.into else None)
+
+    @property
+    def shares_appends(self) -> bool:
+        return self.state.purpose is Purpose.INSERT_INTO
+
+    def reservation_scope(self) -> frozenset[str] | None:
+        return self.target.written_partitions(lambda: self.staging.partitions(self.state.partition_columns))
+
+    def replaced_state(self) -> Replaced | None:
+        moves = self.existing_moves
+        if moves.backups or moves.removes:
+            return None  # The old files are moved away.
+        added, unlisted = added_files(moves.data_files), added_files(moves.unlisted)
+        if added is None or unlisted is None:
+            return None
+        keys = tuple(key for key, _ in moves.adds)
+        return Added(self.target.directory, self.state.old.stamp, added, keys, unlisted)
+
+    @property
+    def moves(self) -> Moves | None:
+        """The manifest; None before prepare."""
+        return Moves.load(self.files, self.state.version)
+
+    @property
+    def existing_moves(self) -> Moves:
+        """Same as :attr:`moves`, but it must exist."""
+        moves = self.moves
+        if moves is None:
+            raise CatalogError(
+                f"The manifest of {self.write.path} is missing in {self.state.version}.",
+                transaction_id=self.state.transaction_id,
+            )
+        return moves
+
+    def reached(self) -> tuple[Level, str | None]:
+        """The level of this publish, and the reason if it is not the highest."""
+        moves = self.existing_moves
+        new = [location + "/" for _, location in moves.adds]
+        only_new = all(any(target.startswith(root) for root in new) for target in moves.data_files)
+        if not moves.backups and (only_new or (len(moves.data_files) <= 1 and not moves.adds)):
+            return Level.ATOMIC, None
+        return Level.REVERSIBLE, (
+            f"The files of {self.write.path} stay at its location: "
+            f"{len(moves.data_files)} new ones are renamed in one by one."
+        )
+
+    def planned(self, table: HiveTable, new: dict[Key, str], listed: dict[Key, HivePartition]) -> Moves:
+        """The renames that publish the staged files.
+
+        Parameters
+        ----------
+        table : HiveTable
+        new : dict
+            Partitions of the staged rows: key to directory name.
+        listed : dict
+            Existing partitions among these, and others that the statement changes.
+        """
+        places = {key: part.location for key, part in listed.items()}
+        self.target.refuse_own_formats(table, {key: listed[key] for key in new if key in listed})
+        root = str(table.location)
+        homes = {name: places.get(key, join(root, name)) for key, name in new.items()}
+        self.check_reachable([root, *homes.values()])
+        backups, removes = self._old(table, places, new, homes)
+        adds = [(key, homes[name]) for key, name in sorted(new.items()) if table.partitioned and key not in places]
+        unlisted = [path for _, home in adds for path in self._listed(home)]
+        return Moves(backups, list(self._renames(homes, root)), adds, removes, sorted(places), unlisted)
+
+    def _listed(self, directory: str) -> Iterator[str]:
+        entries = self.files.list(directory, recursive=False)
+        return (join(directory, entry.name) for entry in data_files(entries))
+
+    def check_reachable(self, directories: list[str]) -> None:
+        """Refuse to publish into a directory that a rename cannot reach."""
+        for directory in directories:
+            if not self.files.can_move(self.state.version, directory):
+                raise CatalogError(
+                    f"{self.write.path} was not written: {directory} is on another filesystem than "
+                    f"{self.state.version}, and no rename goes from one to the other.",
+                    path=self.write.path,
+                    transaction_id=self.state.transaction_id,
+                    hint="Write to that directory by its path, or move the partition.",
+                )
+
+    def _locations(self, table: HiveTable, changed: list[tuple[Key, str]]) -> dict[Key, str]:
+        """Locations in the metastore of those of the given partitions that exist."""
+        return self.target.locations(table, [key for key, _ in changed])
+
+    def _renames(self, homes: dict[str, str], root: str) -> Iterator[tuple[str, str]]:
+        """Renames of the data files, then of their checksum files."""
+        version = self.state.version
+        entries = sorted(data_entries(self.files.list(version)), key=lambda entry: entry.base.startswith("."))
+        for entry in entries:
+            directory, name = posixpath.split(entry.name)
+            home = homes.get(directory, join(root, directory) if directory else root)
+            target = join(home, name)
+            if self.files.exists(target):
+                target = join(home, f"{self.state.transaction_id}-{name}")
+            yield join(version, entry.name), target
+
+    def _old(
+        self, table: HiveTable, places: dict[Key, str], new: dict[Key, str], homes: dict[str, str]
+    ) -> tuple[Renames, list[tuple[Key, str]]]:
+        """Files that an overwrite backs up, and partitions that it leaves without rows."""
+        added = self._emptied(table, {key: homes[name] for key, name in new.items() if key not in places})
+        if self.state.purpose is not Purpose.INSERT_OVERWRITE and not added:
+            return [], []
+        if table.partitioned:
+            replaced = {key: home for key, home in places.items() if self._replaced(table, key, key in new)}
+            ended = sorted({**replaced, **added}.items())
+            backups = [pair for key, home in ended for pair in self._backup(home, "-".join(key))]
+            return backups, [(key, home) for key, home in sorted(replaced.items()) if key not in new]
+        backups = self._backup(str(table.location), "")
+        if table.partition_columns and self.state.overwrite is not None:
+            keep = linking.outside(self.state.overwrite, table.partition_columns, new)
+            root = str(table.location).rstrip("/") + "/"
+            backups = [pair for pair in backups if not keep(pair[0].removeprefix(root))]
+        return backups, []
+
+    def _emptied(self, table: HiveTable, added: dict[Key, str]) -> dict[Key, str]:
+        """New partitions whose directories must hold nothing but the new rows: see docs/hive.md."""
+        if not table.partitioned:
+            return {}
+        if self.state.purpose is Purpose.INSERT_OVERWRITE:
+            return {key: home for key, home in added.items() if self._replaced(table, key, True)}
+        return added if self._is_written_by_hive(table) else {}
+
+    def _is_written_by_hive(self, table: HiveTable) -> bool:
+        """Whether stock Spark writes the table like Hive, which replaces existing files when it adds a partition."""
+        if table.provider != SERDE_PROVIDER:
+            return False
+        serde, conf = str(table.serde.get("serde", "")).lower(), self.write.store.conf
+        kind = next((kind for kind in ("parquet", "orc") if kind in serde), None)
+        settings = (f"convertMetastore{str(kind).capitalize()}", "convertInsertingPartitionedTable")
+        return kind is None or any(conf.get(f"spark.sql.hive.{name}", "true").lower() == "false" for name in settings)
+
+    def _replaced(self, table: HiveTable, key: Key, has_rows: bool) -> bool:
+        if self.state.purpose is Purpose.INSERT_INTO:
+            return False
+        if self.state.overwrite is None:
+            return True
+        return linking.in_scope(self.state.overwrite, key, table.partition_columns, replaced=has_rows)
+
+    def _backup(self, directory: str, label: str) -> Renames:
+        self.target.check_replaced([directory])
+        place = join(self.state.version, "_aside", layout.escape(label) if label else "all")
+        return [
+            (join(directory, entry.name), join(place, entry.name)) for entry in data_entries(self.files.list(directory))
+        ]
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        seen = None
+        if not self.is_marked():
+            table = self.write.current()
+            if not (self._all_there(table) or self._has_landed()):
+                self._check_replaced()
+                seen = self.move(self.target.require_unchanged(table))
+        self.staging.mark_published()
+        self.write.announce(seen=seen)
+
+    def _check_replaced(self) -> None:
+        """Refuse if files were added to or removed from the overwritten directories, before our first rename."""
+        moves = self.existing_moves
+        if any(self.files.exists(target) for _, target in [*moves.backups, *moves.into]):
+            return
+        self.target.check_replaced({posixpath.dirname(source) for source, _ in moves.backups})
+
+    def _check_paths(self, moves: Moves, table: HiveTable | None) -> None:
+        """Refuse a manifest that names paths outside its version and the table's directories.
+
+        Raises
+        ------
+        CatalogError
+            It does; or the table no longer exists for comparison, and another user wrote the manifest.
+        """
+        version = self.state.version
+        if table is not None:
+            new = [location for _, location in moves.adds]
+            renames.check(self.files, version, self.roots(table), moves.into, moves.backups, new)
+        elif (moves.into or moves.backups) and not renames.is_own(self.files, version):
+            raise CatalogError(
+                f"{self.write.path} was dropped meanwhile: what another user's transaction has renamed into its "
+                "directory stays there.",
+                path=self.write.path,
+                transaction_id=self.state.transaction_id,
+                left_behind=[target for _, target in moves.into],
+            )
+
+    def roots(self, table: HiveTable) -> Iterator[str]:
+        """Directories of the table's files: its own directory first, which usually holds all of them."""
+        yield str(table.location)
+        moves = self.moves
+        if not table.partitioned or moves is None:
+            return
+        if moves.touched is None:  # An older version of twophase wrote it.
+            yield from (part.location for part in self.metastore.list_partitions(table))
+        else:
+            yield from (part.location for part in self.target.registered(table, moves.touched).values())
+
+    def move(self, table: HiveTable) -> HiveTable:
+        """Make the remaining renames, and add new partitions; return the table as it was loaded."""
+        moves = self.existing_moves
+        self._check_paths(moves, table)
+        for source, target in moves.backups:
+            with self.write.step("file_aside"):
+                renames.make(self.files, source, target)
+        for source, target in moves.into:
+            with self.write.step("file_in"):
+                renames.make(self.files, source, target)
+        # The old names, too: a file system without a journal might show one again, and clean would remove the file.
+        self._persist_renames((place for pair in (*moves.backups, *moves.into) for place in pair), table)
+        with self.write.step("add_partitions"):
+            there = self._locations(table, moves.adds)
+            missing = {key: location for key, location in moves.adds if key not in there}
+            self.metastore.add_partitions(table, partitions_of(table, missing))
+        return table
+
+    def _persist_renames(self, renamed: Iterable[str], table: HiveTable) -> None:
+        """Make renames survive a power failure, like the record of the transaction that follows."""
+        self.files.persist_names(*renamed, below=str(table.location))
+
+    def outcome(self) -> Outcome:
+        try:
+            done = self.is_marked() or self._all_there(self.write.current()) or self._has_landed()
+        except Exception:  # the store is unreachable
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if done else Outcome.NOT_PUBLISHED
+
+    def is_marked(self) -> bool:
+        return self.files.exists(join(self.state.version, PUBLISHED_FILE))
+
+    def _has_landed(self) -> bool:
+        """Whether the files are at their final paths, and the staging directory has since been removed."""
+        lands = self.state.of(MoveState).lands
+        return lands is not None and not self.files.exists(self.state.version) and self.files.exists(lands)
+
+    def _all_there(self, table: HiveTable | None) -> bool:
+        """Whether every rename of the manifest was made."""
+        moves = self.moves
+        if moves is None or table is None or not (moves.into or moves.backups):
+            return False
+        if any(self.files.exists(source) for source, _ in [*moves.into, *moves.backups]):
+            return False
+        if not all(self.files.exists(target) for _, target in moves.into):
+            return False
+        return not moves.adds or {key for key, _ in moves.adds} <= set(self._locations(table, moves.adds))
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    def undo(self) -> None:
+        super().undo()
+        moves, table = self.moves, self.write.current()
+        if moves is None:
+            return
+        self._check_paths(moves.begun(self.files), table)
+        with self.write.step("put_back"):
+            if table is not None and moves.adds:
+                places = self._locations(table, moves.adds)
+                ours = {key: place for key, place in moves.adds if places.get(key) == place and self._only_ours(place)}
+                self.metastore.drop_partitions(table, partitions_of(table, ours))
+            for source, target in [*reversed(moves.into), *reversed(moves.backups)]:
+                renames.take_back(self.files, source, target)
+            self.target.was_restored()
+            if table is not None:
+                self._persist_renames((place for pair in [*moves.backups, *moves.into] for place in pair), table)
+            for _, location in moves.adds:
+                if self.files.exists(location):
+                    self.files.remove_if_empty(location)
+
+    def _only_ours(self, location: str) -> bool:
+        """Whether a partition's directory holds only files of this write."""
+        moves = self.existing_moves
+        mine = {target for _, target in moves.into}
+        return all(join(location, entry.name) in mine for entry in data_entries(self.files.list(location)))
+
+    def supersede(self) -> None:
+        moves = self.moves
+        table = self.write.current() if moves is not None and moves.removes else None
+        if moves is not None and table is not None:
+            with self.write.step("drop_partitions"):
+                self.metastore.drop_partitions(table, partitions_of(table, dict(moves.removes)))
+        if moves is not None and moves.into and not moves.backups and self.state.of(MoveState).lands:
+            self.staging.remove()  # All its files are in the table.
+        else:
+            layout.supersede(self.files, self.state.version, self.state.transaction_id)
+
+    def compensate(self) -> bool:
+        moves, table = self.moves, self.write.current()
+        if moves is None or table is None or not self._all_there(table):
+            return False
+        with self.write.step("restore"):
+            places = self._locations(table, moves.removes)
+            missing = {key: place for key, place in moves.removes if key not in places}
+            self.metastore.add_partitions(table, partitions_of(table, missing))
+        self.files.remove_file(join(self.state.version, PUBLISHED_FILE))
+        self.undo()
+        self.write.announce()
+        return True
+
+    def read_source(self) -> ReadSource | None:
+        return None
+
+    def leftovers(self) -> list[str]:
+        moves = self.moves
+        renamed = [] if moves is None else [target for _, target in moves.into if self.files.exists(target)]
+        return [*super().leftovers(), *renamed]

@@ -1,0 +1,196 @@
+"""The interface of the publishers: each prepares, publishes, undoes and finishes one way of writing a table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import Files, join, same
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.replaced import Nothing, Replaced
+from twophase.catalogs.hive.staging import Staging
+from twophase.catalogs.hive.state import CREATE, INSERT, WriteState
+from twophase.catalogs.hive.superseded import Superseded
+from twophase.catalogs.hive.target import Target
+from twophase.catalogs.hive.write import TableWrite
+from twophase.errors import CatalogError
+from twophase.model import Outcome
+from twophase.redaction import logger
+
+_log = logger("twophase")
+
+
+class Publisher(ABC):
+    """Base class of the publishers, which make staged rows visible.
+
+    Parameters
+    ----------
+    write : TableWrite
+    target : Target, optional
+        The table that the write changes.
+    """
+
+    #: Whether Hadoop's ``_SUCCESS`` file is published as well, for readers that look for it.
+    keeps_mark: ClassVar[bool] = False
+    #: Whether the publish points an existing table at the version. A remote metastore may execute a dead driver's call
+    #: after recovery has rolled the statement back, leaving a table without files; not every metastore supports the
+    #: fence, and none supports it for partitions.
+    changes_table: ClassVar[bool] = False
+    #: Whether :meth:`fence` can make a delayed call fail.
+    fences: ClassVar[bool] = False
+    #: What a publish leaves, in a sentence.
+    result: ClassVar[str] = "its rows are there"
+
+    def __init__(self, write: TableWrite, target: Target | None = None) -> None:
+        self.write = write
+        self.staging = Staging(write)
+        self.target = target or Target(write)
+        self.superseded = Superseded(write)
+
+    @property
+    def state(self) -> WriteState:
+        return self.write.state
+
+    @property
+    def files(self) -> Files:
+        return self.write.files
+
+    @property
+    def metastore(self) -> Metastore:
+        return self.write.metastore
+
+    @property
+    def defines(self) -> bool:
+        """Whether the publish gives the table a new definition, which has no statistics yet."""
+        return self.state.effect != INSERT
+
+    # -- before the decision -------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Create the staging directory. Idempotent."""
+        self.staging.begin()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check that the publish will succeed, do all that can precede it, and record its guarantee. Idempotent."""
+
+    @property
+    def shares_appends(self) -> bool:
+        """Whether other appends may be published between the last ``prepare`` and ``publish``."""
+        return False  # The publish points at a version that holds the old files, too: another append would be lost.
+
+    def reservation_scope(self) -> frozenset[str] | None:
+        """Partitions that the publish changes; None for the whole table."""
+        return None
+
+    def replaced_state(self) -> Replaced | None:
+        """State that the publish replaces, after the last ``prepare``; None if the publish ends it."""
+        return Nothing() if self.state.effect == CREATE else None
+
+    # -- after the decision --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Make the rows visible. Idempotent."""
+
+    def fence(self) -> None:
+        """Make a dead driver's delayed call fail, where that is possible. Idempotent."""
+        stamp = None if self.state.before is None else self.state.before.stamp
+        if stamp is not None:
+            with self.write.step("fence"):
+                self.metastore.fence_table(self.write.database, self.write.path.name, stamp)
+
+    def undo(self) -> None:
+        """Undo everything but the staged files, before these are removed. Idempotent."""
+        with self.write.step("undo"):
+            self.write.hidden.drop_helpers()
+
+    def finish(self) -> None:
+        """Clean up after the publish. Idempotent."""
+        with self.write.step("retire"):
+            self.supersede()
+        with self.write.step("drop_hidden"):
+            self.write.hidden.drop_helpers()
+        self.write.announce_end(defines=self.defines)
+
+    def supersede(self) -> None:
+        """Mark the replaced directories as superseded."""
+        self.superseded.mark_table()
+
+    def compensate(self) -> bool:
+        """Undo a publish unless another writer has changed the table since; return False if that is impossible."""
+        return False
+
+    # -- the outcome ---------------------------------------------------------------------------------------------
+
+    def is_ours(self, table: HiveTable | None) -> bool:
+        """Whether the table is in the state that this write publishes."""
+        return table is not None and same(table.location, self.state.version)
+
+    def outcome(self) -> Outcome:
+        """Whether the write was published."""
+        try:
+            published = self.is_ours(self.write.current()) or self.is_marked()
+        except Exception:  # the store is unreachable: unknown, and the coordinator keeps everything
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
+
+    def is_marked(self) -> bool:
+        """Whether marker files record the publish; another writer may have replaced the table since."""
+        marks = (layout.SUPERSEDED_FILE, layout.PUBLISHED_FILE)
+        return any(self.files.exists(join(self.state.version, mark)) for mark in marks)
+
+    def was_published(self) -> bool:
+        """Whether the staged files belong to the table.
+
+        Raises
+        ------
+        CatalogError
+            It cannot be determined.
+        """
+        outcome = self.outcome()
+        if outcome is Outcome.UNKNOWN:
+            raise CatalogError(
+                f"The metastore of {self.write.store.name} does not say if {self.write.path} was published: nothing "
+                "was removed.",
+                path=self.write.path,
+                transaction_id=self.state.transaction_id,
+                left_behind=[self.state.version],
+            )
+        return outcome is Outcome.PUBLISHED
+
+    def has_arrived(self) -> bool:
+        """Whether a delayed call of a rolled-back driver has taken effect: the table is what that call published.
+
+        Checked after each step that stops later calls from taking effect, and before files are removed or moved.
+        """
+        if self.metastore.ends_with_driver or not self.was_published():
+            return False
+        self.finish()
+        if not self.write.calls.none_was_made:
+            _log.warning(
+                "%s was published by a call of transaction %s that the metastore carried out late: %s, whatever is "
+                "recorded of the transaction.",
+                self.write.path,
+                self.state.transaction_id,
+                self.result,
+            )
+        return True
+
+    def is_staged(self) -> bool:
+        """Whether the version to be published exists."""
+        return self.staging.is_owned()
+
+    def check_staged(self) -> None:
+        """Refuse to publish a version that an abort or ``clean`` has removed."""
+        self.staging.require(self.is_staged())
+
+    def read_source(self) -> ReadSource | None:
+        """Source of the staged rows for a later statement of the transaction; None if there is none."""
+        return self.staging.read_source()
+
+    def leftovers(self) -> list[str]:
+        """Paths that would remain if the process crashed now."""
+        return self.staging.leftovers()

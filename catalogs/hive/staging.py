@@ -1,0 +1,261 @@
+"""Staging: where the rows of a write are stored, counted and kept until they are published or removed.
+
+Spark's executors write the rows of a CREATE TABLE AS SELECT, or of any other write, to a new directory, the *version*,
+that no table refers to. An owner stamp in the directory names its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import UNMARKED, data_files, join, parent
+from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted
+from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.store import partitions_of
+from twophase.catalogs.hive.write import TableWrite
+from twophase.catalogs.rows import aligned
+from twophase.errors import CatalogError, ConfigurationError
+from twophase.model import ObjectPath, TableDefinition
+from twophase.transactions import failures
+
+
+class Staging:
+    """The staged version of one write, and the empty directory beside it.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+        self._files = write.files
+
+    @property
+    def version(self) -> str:
+        """Directory of the staged files."""
+        return self._write.state.version
+
+    @property
+    def empty(self) -> str:
+        """The empty directory beside the version, for partitions that must exist without rows."""
+        return self._write.state.empty
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Create the version's directory, with its owner stamp. Idempotent."""
+        with self._write.step("stage"):
+            try:
+                if not self._files.exists(self.version):
+                    self._write.hidden.start()
+                    self._write.calls.start()
+                self.stamp(self.version)
+            except OSError as error:
+                raise CatalogError(
+                    f"{self._write.path} was not written: its staging directory {self.version} cannot be made "
+                    f"({error}).",
+                    path=self._write.path,
+                    transaction_id=self._write.state.transaction_id,
+                    hint="Make the directory that holds it, with the right to write there, or name another place.",
+                ) from error
+
+    def stamp(self, directory: str) -> None:
+        """Create a directory of this write, with its owner stamp. Idempotent."""
+        layout.write_stamp(self._files, directory, self._write.state.stamp_facts())
+
+    def write(self, df: Any, *, marked: bool) -> None:
+        """Write the rows to the version, with Spark's executors.
+
+        Parameters
+        ----------
+        df : pyspark.sql.DataFrame
+        marked : bool
+            Whether Hadoop's ``_SUCCESS`` file is written as well, for readers that look for it.
+        """
+        definition = self._write.definition
+        rows = aligned(df, definition.schema.names)
+        with self._write.step("write"):
+            if written_as_files(definition):
+                self._files.make_ready(self.version, rows.sparkSession.conf)
+                if definition.provider == "parquet":
+                    rows = self._write.metastore.rows_for(rows, definition.schema)
+                _save(rows, definition, self.version, marked=marked)
+            else:
+                self._insert_hidden(rows)
+
+    def _insert_hidden(self, rows: Any) -> None:
+        """Bucketed tables and SerDes: Spark's own insert into a hidden table over the version."""
+        write = self._write
+        writer = write.store.environment.table_writer
+        if writer is None or not write.metastore.read_by_session:
+            raise ConfigurationError(
+                f"{write.path} is bucketed or a SerDe table: only the session's metastore can write its files.",
+                path=write.path,
+            )
+        name = write.hidden.name("write")
+        with write.step("hidden_table"):
+            write.hidden.make("write", write.table(name=name, kind=EXTERNAL))
+        writer.insert(rows, write.database, name)
+        with write.step("drop_hidden"):
+            write.metastore.forget_table(write.database, name)
+
+    def inherit(self) -> None:
+        """Hard-link the files that the statement keeps into the version; nothing is copied."""
+        state = self._write.state
+        if state.inherit is None or state.inherited:
+            return
+        columns = state.partition_columns
+        with self._write.step("link"):
+            keep = (
+                linking.keep_all
+                if state.overwrite is None
+                else linking.outside(state.overwrite, columns, self.partitions(columns))
+            )
+            self._write.update(inherit_mark=self._files.fingerprint(state.inherit))
+            linking.link_tree(self._files, state.inherit, self.version, keep, state.transaction_id)
+        self._write.update(inherited=True)
+
+    def register(self, location: str | None = None) -> None:
+        """Create a hidden table over the version, or over its new location; then add all its partitions in one call."""
+        write = self._write
+        table = write.table(name=write.hidden.name("table"), kind=EXTERNAL, location=location)
+        write.hidden.make("table", table)
+        if table.partitioned:
+            write.metastore.add_partitions(table, partitions_of(table, self.partition_locations(table, location)))
+
+    def persist(self) -> None:
+        """Make the staged files survive a power failure."""
+        root = parent(self._write.state.default_location)
+        self._files.persist(self.version, self.empty, below=root, documents=layout.DOCUMENTS)
+
+    # -- what is staged ------------------------------------------------------------------------------------------
+
+    def partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
+        """Partitions of the staged rows: key to directory name inside the version."""
+        return layout.partition_directories(self._files.list(self.version), columns)
+
+    def partition_locations(self, table: HiveTable, root: str | None = None) -> dict[Key, str]:
+        """Same as :meth:`partitions`, with full locations; empty if the metastore does not list partitions."""
+        if not table.partitioned:
+            return {}
+        root = root or self.version
+        names = layout.partition_directories(self._files.list(root), table.partition_columns)
+        return {key: join(root, name) for key, name in names.items()}
+
+    def files(self) -> list[int]:
+        """Number of data files, and their total size in bytes."""
+        rows = data_files(self._files.list(self.version))
+        return [len(rows), sum(entry.size for entry in rows)]
+
+    def is_owned(self) -> bool:
+        """Whether the version exists, is ours, and is not kept merely for a delayed call."""
+        if not layout.owned_by(self._files, self.version, self._write.state.transaction_id):
+            return False
+        return self._write.metastore.ends_with_driver or not layout.is_quarantined(self._files, self.version)
+
+    def require(self, is_there: bool) -> None:
+        """Refuse to publish a version that an abort or ``clean`` has removed: the table would have no files.
+
+        Raises
+        ------
+        TransactionAborted
+            The staged version is gone.
+        """
+        if not is_there:
+            raise failures.staging_gone(self._write.path, self._write.state.transaction_id)
+
+    def files_in(self, directory: str) -> list[str]:
+        """Relative names of the data files below a directory."""
+        return [entry.name for entry in data_files(self._files.list(directory))]
+
+    def written_by_others(self) -> list[str]:
+        """Names of data files that writers outside twophase put into partitions that should be empty."""
+        return self.files_in(self.empty)
+
+    def leftovers(self) -> list[str]:
+        """Directories that would remain if the process crashed now."""
+        return [directory for directory in (self.version, self.empty) if self._files.exists(directory)]
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def mark_published(self) -> None:
+        """Record beside the files that they were published, as the metastore may not record it permanently."""
+        if self._files.exists(self.version) and layout.read_published(self._files, self.version) is None:
+            with self._write.step("mark"):
+                layout.mark_published(self._files, self.version, self._write.state.transaction_id)
+
+    def quarantine(self) -> None:
+        """Keep the files as long as those of a replaced version: a delayed call may still point the table at them."""
+        for directory in (self.version, self.empty):
+            if layout.owned_by(self._files, directory, self._write.state.transaction_id):
+                layout.quarantine(self._files, directory, self._write.state.transaction_id)
+
+    def remove(self) -> None:
+        """Remove the version and its empty directory, each only if it carries our stamp."""
+        store = self._write.store
+        if layout.owned_by(self._files, self.version, self._write.state.transaction_id):
+            self._files.remove_tree(self.version)
+        else:
+            store.remove_half_made(self.version)
+        if not self.remove_empty():
+            store.remove_half_made(self.empty)
+        store.remove_if_unused(self.version)
+
+    def remove_empty(self) -> bool:
+        """Remove the empty directory if it is ours; rows that others wrote to it are kept."""
+        if not layout.owned_by(self._files, self.empty, self._write.state.transaction_id):
+            return False
+        if self.written_by_others():
+            # It is removed after the retention, like a replaced version.
+            layout.mark_published(self._files, self.empty, self._write.state.transaction_id)
+        else:
+            self._files.remove_tree(self.empty)
+        return True
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        """The staged rows, for a later statement of the transaction."""
+        definition = self._write.definition
+        if written_as_files(definition):
+            return ReadSource("files", provider=definition.provider, location=self.version, definition=definition)
+        return self.overlay({})
+
+    def read_partitions(self) -> ReadSource | None:
+        """Same as :meth:`read_source`, for a new table: Spark types partition values correctly only through a table."""
+        stored = self._write.state.definition
+        is_plain = not stored.partition_columns and not is_redacted(stored)
+        return self.read_source() if is_plain or not self._write.metastore.read_by_session else self.overlay({})
+
+    def overlay(self, partitions: Mapping[Key, str], location: str | None = None) -> ReadSource | None:
+        """Create a hidden table over the staged state, which Spark reads through its session catalog."""
+        write = self._write
+        if not write.metastore.read_by_session:
+            return None
+        name = write.hidden.name("read")
+        if write.hidden.find("read") is None:
+            with write.step("hidden_table"):
+                table = write.table(name=name, kind=EXTERNAL, location=location)
+                write.hidden.create("read", table)
+                found = partitions or self.partition_locations(table)
+                write.metastore.add_partitions(table, partitions_of(table, found))
+        return ReadSource("session_table", name=ObjectPath.of(write.database, name))
+
+
+def written_as_files(definition: TableDefinition) -> bool:
+    """Whether ``DataFrameWriter.save`` can write the table; bucketed tables and SerDes need Spark's own insert."""
+    return definition.provider in FILE_PROVIDERS and definition.bucketing is None
+
+
+def _save(df: Any, definition: TableDefinition, location: str, *, marked: bool) -> None:
+    """Append the rows to a directory as files of the definition's format."""
+    options = {**({} if marked else UNMARKED), **definition.options}
+    writer = df.write.format(definition.provider).options(**options).mode("append")
+    if definition.partition_columns:
+        writer = writer.partitionBy(*definition.partition_columns)
+    writer.save(location)

@@ -1,0 +1,173 @@
+"""The store of a Hive catalog: its metastore, its files, and the locations of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from twophase.catalog import Environment
+from twophase.catalogs.files import Files, join, parent
+from twophase.catalogs.hive import layout, names
+from twophase.catalogs.hive.definitions import FIELD_IDS
+from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Metastore
+from twophase.catalogs.hive.options import Settings
+from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.paths import TablePaths
+from twophase.errors import CatalogError, DatabaseNotExistError, TableAlreadyExistsError
+from twophase.model import Capabilities, ObjectPath, TableDefinition
+
+
+class HiveStore:
+    """The metastore and the files of a Hive catalog, as used by its writes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the catalog.
+    environment : Environment
+    settings : Settings
+    open_metastore : callable
+        Opens the metastore on first use.
+    """
+
+    def __init__(
+        self, name: str, environment: Environment, settings: Settings, open_metastore: Callable[[], Metastore]
+    ) -> None:
+        self.name = name
+        self.environment = environment
+        self.files = Files(durable=environment.fsync)
+        self.settings = settings
+        self._open_metastore = open_metastore
+        self._metastore: Metastore | None = None
+
+    @property
+    def metastore(self) -> Metastore:
+        """The metastore, opened on first use."""
+        if self._metastore is None:
+            self._metastore = self._open_metastore()
+        return self._metastore
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """The session's configuration."""
+        return self.environment.conf
+
+    def close(self) -> None:
+        """Close the metastore, unless it is the session's."""
+        if self._metastore is not None and not self._metastore.read_by_session:
+            self._metastore.close()
+
+    def numbered(self, definition: TableDefinition) -> TableDefinition:
+        """The completed definition of a new table; its fields have ids if the user wants that."""
+        if definition.provider != "parquet" or not self.metastore.read_by_session:
+            return definition
+        wanted = definition.properties.get(FIELD_IDS, str(self.settings.field_ids)).lower() == "true"
+        schema = self.metastore.numbered(definition.schema, definition.partition_columns, with_ids=wanted)
+        properties = {**definition.properties, FIELD_IDS: "true"} if wanted else definition.properties
+        return replace(definition, schema=schema, properties=properties)
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def find(self, path: ObjectPath) -> HiveTable | None:
+        """Load a table or view from the metastore; None if it does not exist."""
+        return self.metastore.get_table(path.database, path.name)
+
+    def list_tables(self, database: str) -> list[str]:
+        """Names of tables and views of a database, without hidden ones."""
+        found = self.metastore.list_tables(database)
+        return sorted(name for name in found if not name.startswith(layout.HIDDEN_PREFIX))
+
+    def no_database(self, database: str) -> DatabaseNotExistError:
+        """Return the error for a database that does not exist."""
+        return DatabaseNotExistError(f"Database {database} does not exist in catalog {self.name}.", path=database)
+
+    def database_location(self, database: str) -> str:
+        """Root directory of a database."""
+        location = self.metastore.database_location(self.metastore.canonical(database))
+        if location is None:
+            raise self.no_database(database)
+        return location
+
+    def default_location(self, path: ObjectPath) -> str:
+        """Location that stock Spark would give the table."""
+        return join(self.database_location(path.database), path.name)
+
+    def paths(self, path: ObjectPath) -> TablePaths:
+        """Paths of a table, which distinguish its own directories from a user's LOCATION."""
+        return TablePaths(self.files, lambda: self.default_location(path))
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def check_new(self, path: ObjectPath, definition: TableDefinition, capabilities: Capabilities) -> None:
+        """Refuse bad input for a new table, before any job starts."""
+        names.check_path(path, self.metastore.longest_name)
+        if not self.metastore.database_exists(path.database):
+            raise self.no_database(path.database)
+        self.check_definition(path, definition, capabilities)
+
+    def check_definition(self, path: ObjectPath, definition: TableDefinition, capabilities: Capabilities) -> None:
+        """Refuse columns and a layout that a new table cannot have."""
+        sensitive = self.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
+        names.check_definition(path, definition, capabilities.partitioning, case_sensitive=sensitive)
+
+    def check_free(
+        self, path: ObjectPath, default_location: str, transaction_id: str, is_ours: Callable[[HiveTable], bool]
+    ) -> None:
+        """Refuse to create a table that was created meanwhile, or whose default location is in use.
+
+        The stamp alone does not make a table ours: it may have been copied with the definition of another table.
+        """
+        found = self.find(path)
+        if found is not None and not is_ours(found):
+            raise TableAlreadyExistsError(f"Table {path} already exists.", path=path, transaction_id=transaction_id)
+        if found is None:
+            self.check_location(path, default_location, transaction_id)
+
+    def check_location(self, path: ObjectPath, location: str, transaction_id: str) -> None:
+        """Refuse a directory that holds files of another writer."""
+        if self.files.is_empty(location) or self._held_only_by_us(location, transaction_id):
+            return
+        raise CatalogError(
+            f"{path} cannot be created: the directory {location} is not empty and not made by twophase.",
+            path=path,
+            hint="It was left untouched. Move it away, or choose another LOCATION. If these are the files of the "
+            "table, as after the DROP of an EXTERNAL one, create it over them: CREATE TABLE ... USING ... LOCATION ...",
+        )
+
+    def _held_only_by_us(self, location: str, transaction_id: str) -> bool:
+        if transaction_id and layout.owned_by(self.files, location, transaction_id):
+            return True
+        mark = layout.read_superseded(self.files, location)
+        if mark is None:
+            return False
+        held = {entry.name for entry in self.files.list(location) if entry.is_file}
+        return held <= {*mark.files, layout.SUPERSEDED_FILE}
+
+    # -- staging directories -------------------------------------------------------------------------------------
+
+    def remove_half_made(self, directory: str) -> None:
+        """Remove an empty staging directory, left by a crash before its stamp was written, or while it was."""
+        if self.files.exists(directory):
+            self.files.remove_parts(directory)
+            self.files.remove_if_empty(directory)
+
+    def remove_if_unused(self, version: str) -> None:
+        """Remove the directories above a version if they are empty."""
+        for directory in (parent(version), parent(parent(version))):
+            is_ours = any(place.endswith("/" + layout.ROOT) for place in (directory, parent(directory)))
+            if is_ours and not (self.files.exists(directory) and self.files.remove_if_empty(directory)):
+                return
+
+
+@runtime_checkable
+class OverHive(Protocol):
+    """A catalog that has a Hive store."""
+
+    store: HiveStore
+
+
+def partitions_of(table: HiveTable, found: Mapping[Key, str]) -> list[HivePartition]:
+    """Convert a mapping from key to location into partitions for the metastore."""
+    columns = table.partition_columns
+    return [HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())]

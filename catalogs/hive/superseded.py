@@ -1,0 +1,64 @@
+"""Superseded marks on replaced directories: only marked files are ever removed, once their readers have finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from twophase.catalogs.files import is_below, same
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.metastore import MANAGED, HivePartition
+from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.write import TableWrite
+
+
+class Superseded:
+    """The directories that one write has replaced. A directory that the user chose with a LOCATION is left as it is.
+
+    Parameters
+    ----------
+    write : TableWrite
+        A write to an existing table.
+    """
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+
+    def mark_table(self) -> None:
+        """Mark the replaced table's directory, unless the new files are in it."""
+        before = self._write.state.before
+        if before is not None and not same(before.location, self._write.state.version):
+            self._mark_root(before.location)
+
+    def _mark_root(self, location: str) -> None:
+        if self._may_end(location) and self._write.paths.is_tables(location):
+            self._mark(location)
+
+    def mark_partitions(self, replaced: Mapping[Key, str]) -> None:
+        """Mark replaced partitions, from key to directory."""
+        before, paths = self._write.state.old, self._write.paths
+        columns = tuple(before.definition.partition_columns)
+        for key, location in replaced.items():
+            if self._may_end(location) and paths.is_partitions(location, key, columns, before.location):
+                self._mark(location)
+
+    def mark_outside(self, partitions: Iterable[HivePartition], root: str, columns: tuple[str, ...]) -> None:
+        """Mark replaced partitions outside a root, which the mark of that root does not cover."""
+        outside = [part for part in partitions if not is_below(part.location, root)]
+        self.mark_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
+
+    def unmark(self, location: str) -> None:
+        """Remove the mark of a directory that is in use again."""
+        layout.clear_superseded(self._write.files, location, self._write.state.transaction_id)
+
+    def _mark(self, location: str) -> None:
+        layout.supersede(self._write.files, location, self._write.state.transaction_id)
+
+    def _may_end(self, location: str) -> bool:
+        """Whether a replaced location may be removed, because it is a managed table's or a version of ours.
+
+        Through HiveServer2 every table with a LOCATION is EXTERNAL, even if twophase chose the location.
+        """
+        if self._write.state.old.kind == MANAGED:
+            return True
+        stamp = layout.stamp_above(self._write.files, location)
+        return stamp is not None and stamp.get("path") == self._write.path.to_document()

@@ -1,0 +1,205 @@
+"""The columns of a table after an ``ALTER TABLE``, by the rules of :mod:`twophase.schema`; nothing is changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from twophase.catalog import TableChange
+from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
+from twophase.catalogs.jdbc import defaults, definitions
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, TableDefinition
+from twophase.schema import Field, Schema, apply_changes, assign_ids
+from twophase.schema.convert_arrow import plain_type
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A column as the changes leave it.
+
+    Attributes
+    ----------
+    before : Column or None
+        None for a new column.
+    name : str
+    type : str
+        The database's type.
+    arrow : pyarrow.DataType
+    nullable : bool
+    comment : str or None
+    default : str
+        ``DEFAULT`` of a new column, in the database's SQL; empty for none.
+    """
+
+    before: Column | None
+    name: str
+    type: str
+    arrow: pa.DataType
+    nullable: bool
+    comment: str | None
+    default: str = ""
+
+    @property
+    def is_redefined(self) -> bool:
+        """Whether an old column gets another type, or other rules for NULL."""
+        before = self.before
+        return before is not None and (self.type != before.type or self.nullable != before.nullable)
+
+    @property
+    def definition(self) -> str:
+        """What follows the name of a new column in SQL, without its comment."""
+        return f"{self.type}{self.default} {'NULL' if self.nullable else 'NOT NULL'}"
+
+
+def altered(
+    database: Database,
+    connection: sa.Connection,
+    path: ObjectPath,
+    columns: Sequence[Column],
+    comments: Mapping[str, str],
+    changes: Sequence[TableChange],
+) -> list[Altered]:
+    """The columns after all changes, in their new order.
+
+    Parameters
+    ----------
+    database : Database
+    connection : sqlalchemy.Connection
+    path : ObjectPath
+    columns : sequence of Column
+        As they are now.
+    comments : mapping of str to str
+        Their comments.
+    changes : sequence of TableChange
+
+    Raises
+    ------
+    CatalogError, SchemaError
+        A change is not possible.
+    """
+    return _Work(database, connection, path, columns, comments, changes).columns()
+
+
+class _Work:
+    """The changes of one statement."""
+
+    def __init__(
+        self,
+        database: Database,
+        connection: sa.Connection,
+        path: ObjectPath,
+        columns: Sequence[Column],
+        comments: Mapping[str, str],
+        changes: Sequence[TableChange],
+    ) -> None:
+        self._database = database
+        self._connection = connection
+        self._path = path
+        self._changes = [change for change in changes if change.kind not in OF_THE_TABLE]
+        self._before = dict(enumerate(columns, 1))
+        self._start = self._schema(columns, comments)
+
+    def columns(self) -> list[Altered]:
+        for change in self._changes:
+            self._check(change)
+        convert = ColumnChanges(self._path, self._field, self._holds_no_null, self._default)
+        wanted = apply_changes(
+            self._start,
+            convert.convert(self._start, self._changes),
+            promotion=self._database.settings.promotion,
+        )
+        given = {
+            self._find(wanted, change.path).id: change
+            for change in self._changes
+            if change.kind in ("add_column", "update_column_type")
+        }
+        return [self._altered(node, given.get(node.id)) for node in wanted]
+
+    def _schema(self, columns: Sequence[Column], comments: Mapping[str, str]) -> Schema:
+        table = Table(self._path.database, self._path.name)
+        keys = self._database.primary_key(self._connection, table) if self._changes else []
+        # A key of SQLite may be nullable by its declaration.
+        fields = [
+            pa.field(c.name, c.arrow, c.nullable and c.name not in keys, {"comment": text} if text else None)
+            for c in columns
+            for text in [c.comment or comments.get(c.name)]
+        ]
+        schema = assign_ids(fields)
+        return replace(schema, primary_keys=tuple(node.id for node in schema if node.name in keys))
+
+    def _check(self, change: TableChange) -> None:
+        if len(change.path) > 1:
+            raise CatalogError(
+                f"{self._database.title} cannot {change.kind.replace('_', ' ')} of {self._path}: a column has no "
+                "parts; nothing was changed.",
+                path=self._path,
+            )
+        if change.kind in ("add_column", "rename_column"):
+            name = change.arguments.get("name") or change.path[-1]
+            self._database.check_name(name, "column", self._path)
+
+    def _find(self, wanted: Schema, path: tuple[str, ...]) -> Field:
+        """The field of a change, which may have been renamed after it, or before."""
+        found = [node for node in wanted if node.name == path[0]]
+        return found[0] if found else self._start.find(path)
+
+    def _field(self, change: TableChange) -> pa.Field:
+        field: pa.Field = change.arguments["field"].field(0)
+        self._sql_type(field)  # Raises if there is none.
+        said = definitions.column_comment(field)
+        kind = definitions.as_read(TableDefinition(pa.schema([field]))).schema.field(0).type
+        return pa.field(field.name, kind, field.nullable, None if said is None else {"comment": said})
+
+    def _sql_type(self, field: pa.Field) -> str:
+        definition = TableDefinition(pa.schema([field]))
+        ((_, kind),) = definitions.columns_of(self._path, definition, self._database)
+        return kind
+
+    def _default(self, change: TableChange) -> Any:
+        sql = default_sql(change)
+        if sql is None:
+            return None
+        text = defaults.constant(sql)
+        if text is None:
+            raise CatalogError(
+                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} is no plain constant; "
+                "nothing was changed.",
+                path=self._path,
+                hint="Add it without one, and set its DEFAULT in the database itself.",
+            )
+        try:
+            return pa.scalar(text).cast(self._field(change).type)
+        except pa.ArrowException as error:
+            raise CatalogError(
+                f"The column {change.path[-1]} was not added to {self._path}: its DEFAULT {sql} does not fit its type; "
+                "nothing was changed.",
+                path=self._path,
+            ) from error
+
+    def _holds_no_null(self, node: Field) -> bool:
+        rows = self._database.construct(Table(self._path.database, self._path.name), node.name)
+        return not self._connection.scalar(sa.select(sa.exists().where(rows.c[node.name].is_(None))))
+
+    def _altered(self, node: Field, change: TableChange | None) -> Altered:
+        before = self._before.get(node.id)
+        kind = before.type if before else ""
+        default = ""
+        if change is not None:
+            kind = self._sql_type(change.arguments["field"].field(0))
+            sql = default_sql(change)
+            default = "" if sql is None else f" DEFAULT {self._literal(sql, node.leaf)}"
+        nullable = node.nullable
+        if before is not None and nullable == self._start.find(node.id).nullable:
+            nullable = before.nullable
+        return Altered(before, node.name, kind, plain_type(node), nullable, node.comment, default)
+
+    def _literal(self, sql: str, kind: pa.DataType | None) -> str:
+        text = str(defaults.constant(sql))
+        bare = sql.strip() == text and kind is not None and not pa.types.is_string(kind)
+        return text if bare else self._database.text(text)

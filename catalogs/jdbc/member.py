@@ -1,0 +1,244 @@
+"""Base class of the participant: its facts, and the checks before and inside the publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from twophase.catalog import TwoPhaseCatalogTable
+from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
+from twophase.catalogs.jdbc.database import Table
+from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
+from twophase.errors import ConcurrentSchemaEvolutionError, WriteConflictError
+from twophase.model import WAITING, TableDefinition
+from twophase.transactions import failures
+from twophase.transactions.failures import of_another_store
+
+CREATE, REPLACE, APPEND, OVERWRITE, DROP = "create", "replace", "append", "overwrite", "drop"
+
+
+class Member(TwoPhaseCatalogTable):
+    """The facts of a participant, its target and its hidden tables, and the checks before they are published."""
+
+    #: The columns that get the staged values, by their names when the statement began; None: those of the same names.
+    places: Mapping[str, str] | None = None
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        catalog = self.catalog
+        assert isinstance(catalog, StoreCatalog)
+        return catalog.store
+
+    @property
+    def target(self) -> Table:
+        """The table that is written."""
+        return Table(self.path.database, self.path.name)
+
+    @cached_property
+    def place(self) -> Place:
+        """The hidden tables."""
+        return self.store.place(self.path, self.transaction_id, int(self.document["ordinal"]))
+
+    @property
+    def home(self) -> str:
+        """The database of the hidden tables."""
+        return self.store.home(self.path.database)
+
+    @property
+    def key(self) -> str:
+        """The key under which the participant's publish is recorded."""
+        return f"{self.transaction_id}/{self.document['ordinal']}"
+
+    @property
+    def effect(self) -> str:
+        """``create``, ``replace``, ``append``, ``overwrite`` or ``drop``."""
+        return str(self.document["effect"])
+
+    @property
+    def swaps(self) -> bool:
+        """Whether the target itself becomes another table, or none, instead of getting other rows."""
+        return self.effect in (CREATE, REPLACE, DROP)
+
+    @property
+    def preserves(self) -> bool:
+        """Whether what belongs to a replaced table is carried over: not if its transaction has dropped it before."""
+        return self.effect == REPLACE and not self.document.get("anew")
+
+    @property
+    def drops(self) -> bool:
+        """Whether the old table goes with all that belongs to it, by a DROP TABLE of its transaction."""
+        return self.effect == DROP or bool(self.document.get("anew"))
+
+    @property
+    def shares_appends(self) -> bool:
+        return self.effect == APPEND
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The table after the publish, without its options."""
+        return TableDefinition.from_document(self.document["definition"])
+
+    @cached_property
+    def brought(self) -> pa.Schema:
+        """The columns that the rows bring to the table; none as a rule."""
+        return bringing.brought(self.document)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that are written."""
+        return [str(name) for name in self.document["columns"]]
+
+    def begin_transaction(self, **facts: Any) -> Any:
+        """A database transaction in the database of the hidden tables."""
+        return self.store.begin(self.home, path=self.path, transaction_id=self.transaction_id, **facts)
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def check_staged(self, connection: sa.Connection) -> None:
+        """Refuse to publish if an abort or ``clean`` has removed the staged rows.
+
+        Raises
+        ------
+        TransactionAborted
+            The staging table is gone.
+        """
+        there = self.store.there(connection, self.place)
+        needed = {self.place.ledger.name} if self.effect == DROP else {self.place.staging.name, self.place.ledger.name}
+        if not needed <= there:
+            raise failures.staging_gone(self.path, self.transaction_id)
+
+    def check_target(self, connection: sa.Connection, *, last: bool = False) -> None:
+        """Refuse to publish if the target is no longer in the state that the statement saw.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection
+        last : bool
+            Whether the publish follows in the same database transaction. Earlier checks of an autocommit statement do
+            not read rows.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        now = self.store.seen(connection, self.path)
+        before: Mapping[str, Any] | None = self.document["seen"]
+        if before is None:
+            if now is not None:
+                raise self.conflict("another writer created it meanwhile")
+            return
+        if now is None:
+            raise self.conflict("it was dropped meanwhile")
+        same = now["generation"] == before["generation"]
+        renumbered = same and "numbers" in before and now.get("numbers") != before["numbers"]
+        if renumbered or now["columns"] != before["columns"] or self.brought.names:
+            self.places = self._places(connection, before, is_same_table=same)
+        if self.effect != APPEND and (_state(now) != _state(before, now)):
+            raise self.conflict("another writer published it meanwhile")
+        if self.effect == OVERWRITE and (why := self.store.database.overwrite_reason(connection, self.target)):
+            raise self.conflict(f"meanwhile {why}")
+        if self.is_watched and (last or not self.document.get("autocommit")):
+            self.check_content(connection, lock=last)
+
+    def _places(self, connection: sa.Connection, before: Mapping[str, Any], *, is_same_table: bool) -> dict[str, str]:
+        """The columns that get the staged values, of a table whose columns have changed meanwhile.
+
+        Raises
+        ------
+        ConcurrentSchemaEvolutionError
+        """
+        columns = self.store.database.columns(connection, self.target)
+        is_changed = [[column.name, column.type] for column in columns] != before["columns"]
+        if is_changed and not (
+            self.effect == APPEND or (self.effect == OVERWRITE and is_same_table and "numbers" in before)
+        ):
+            raise ConcurrentSchemaEvolutionError(
+                f"{self.path} was not written: its columns were changed meanwhile.",
+                path=self.path,
+                transaction_id=self.transaction_id,
+                hint="Look at the table, and run the statement again.",
+            )
+        return schema_conflicts.places_of_values(
+            self.store.settings.strategy,
+            self.path,
+            self.transaction_id,
+            staged=self.definition.schema,
+            seen=before,
+            columns=columns,
+            is_same_table=is_same_table,
+            brought=self.brought,
+        )
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether changes that other programs make to the target's rows are a conflict."""
+        return self.effect != APPEND and (self.document["seen"] or {}).get("content") is not None
+
+    def check_content(self, connection: sa.Connection, *, lock: bool = False) -> None:
+        """Refuse to publish if another program has committed a change to the target's rows.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        if self.store.database.content(connection, self.target, lock=lock) != self.document["seen"]["content"]:
+            raise self.conflict("another program changed its rows meanwhile")
+
+    def conflict(self, why: str) -> WriteConflictError:
+        """The error for a conflict with another writer."""
+        return failures.changed_meanwhile(self.path, self.transaction_id, why)
+
+    def check_identity(self, connection: sa.Connection | None = None) -> None:
+        """Refuse to continue if the rows were staged in another database than the one at the catalog's URL.
+
+        Raises
+        ------
+        ConfigurationError
+        """
+        theirs = self.document.get("store")
+        if theirs is None:
+            return
+        if connection is None:
+            if not self.store.database_exists(self.home):
+                return
+            with self.begin_transaction(read_only=True) as connection:
+                ours = self.store.identity(connection, self.home)
+        else:
+            ours = self.store.identity(connection, self.home)
+        if ours not in (None, theirs):
+            raise of_another_store(
+                self,
+                theirs=theirs,
+                ours=str(ours),
+                where=f"{self.home} of {self.store.settings.display_url}",
+                options="url",
+            )
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def copy_rows(self, connection: sa.Connection, source: Table, target: Table) -> None:
+        """Append the rows of one table to another, naming each column."""
+        database = self.store.database
+        known = {column.name for column in database.columns(connection, target) if not column.generated}
+        places = self.places if target == self.target and self.places is not None else {}
+        into = {name: places.get(name) if places else name for name in (*self.columns, WAITING)}
+        names = {name: place for name, place in into.items() if place in known and place is not None}
+        insert = defaults.insert if self.may_wait and target == self.target else defaults.copy
+        insert(database, connection, source, target, names)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether staged rows may list columns that wait for a value computed by the database."""
+        return bool(self.document.get("computed"))
+
+
+def _state(seen: Mapping[str, Any], now: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """The facts that a publish changes. An earlier release stored the version as a list."""
+    old = now is not None and isinstance(seen["version"], list)
+    return seen["generation"], now["version"] if old and now else seen["version"]

@@ -1,0 +1,256 @@
+"""Write planning: a statement becomes a create, replace, append or overwrite; bad input is refused before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalogs.jdbc import bringing, defaults, definitions
+from twophase.catalogs.jdbc.database import Table
+from twophase.catalogs.jdbc.member import APPEND, CREATE, DROP, OVERWRITE, REPLACE
+from twophase.catalogs.jdbc.mysql import MySQL
+from twophase.catalogs.jdbc.preserving import preserver
+from twophase.catalogs.jdbc.store import Store
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+
+_SWAPS = (CREATE, REPLACE)
+#: The facts of a participant that a later INSERT of its transaction takes over.
+_OF_THE_TABLE = ("definition", "clauses", "columns", "computed", "same", "anew", "note")
+Document = dict[str, Any]
+
+
+def plan_write(
+    store: Store,
+    path: ObjectPath,
+    definition: TableDefinition,
+    purpose: Purpose,
+    context: WriteContext,
+    since: float,
+) -> Document:
+    """Return the document of a participant that has not staged anything yet.
+
+    Raises
+    ------
+    TableAlreadyExistsError, TableNotExistError, DatabaseNotExistError
+        The target is not in the state that the purpose requires.
+    CatalogError
+        A name, column, type, option or target that this database does not support.
+    """
+    store.learn(path.database, path)
+    with store.begin(path.database, path=path, read_only=True) as connection:
+        seen = store.seen(connection, path)
+        _check_target(store, connection, path, purpose, seen, context.base)
+        effect = _effect(purpose, seen, context.base)
+        if purpose.inserts:
+            facts = _insert(store, connection, path, definition, context.base)
+        else:
+            definitions.check(path, definition, store.database)
+            facts = _new_table(store, path, definition)
+            if effect == REPLACE and _is_anew(context.base):
+                facts["anew"] = True
+            elif effect == REPLACE:
+                facts |= _replaced(store, connection, path, definition, facts)
+                effect = facts.pop("effect")
+        if effect == OVERWRITE:
+            _check_overwritten(store, connection, path)
+        before = _watched(store, connection, path, effect, context.base["seen"] if context.base else seen)
+    swaps, database = effect in _SWAPS, store.database
+    if reason := database.refusal(swaps):
+        raise AtomicityNotSupportedError(f"{path} cannot be written atomically: {reason}.", path=path)
+    below = database.level_reason(swaps)
+    return {
+        "path": path.to_document(),
+        "purpose": purpose.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        "since": since,
+        "effect": effect,
+        "seen": before,
+        "autocommit": context.autocommit,
+        "pins_reads": context.pins_reads and effect == APPEND,
+        "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
+        "level": (Level.REVERSIBLE if below else Level.ATOMIC).value,
+        "level_reason": below,
+        **facts,
+    }
+
+
+def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: float) -> Document | None:
+    """Return the document of a participant that drops a table; None where that is no single step that is rolled back.
+
+    Raises
+    ------
+    TableNotExistError
+        The table does not exist, and the transaction has not written it.
+    CatalogError
+        It is a view.
+    """
+    store.learn(path.database, path)
+    if not (store.database.ddl_in_transaction or isinstance(store.database, MySQL)):
+        return None
+    with store.begin(path.database, path=path, read_only=True) as connection:
+        seen = store.seen(connection, path)
+        if seen is None and context.base is None:
+            raise _no_table(store, path)
+        if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
+            raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
+        before = _watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
+    return {
+        "path": path.to_document(),
+        "purpose": Purpose.DROP_TABLE.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        "since": since,
+        "effect": DROP,
+        "seen": before,
+        "autocommit": context.autocommit,
+        "takes_over": None,
+        "columns": [],
+        "level": Level.ATOMIC.value,
+    }
+
+
+def _no_table(store: Store, path: ObjectPath) -> TableNotExistError:
+    return TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+
+
+def _check_target(
+    store: Store,
+    connection: sa.Connection,
+    path: ObjectPath,
+    purpose: Purpose,
+    seen: Mapping[str, Any] | None,
+    base: Mapping[str, Any] | None,
+) -> None:
+    there = seen is not None if base is None else base["effect"] != DROP
+    if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
+        raise TableAlreadyExistsError(f"Table {path} already exists in catalog {store.settings.catalog}.", path=path)
+    if not there and not purpose.creates:
+        raise _no_table(store, path)
+    if seen is None:
+        return
+    database, table = store.database, Table(path.database, path.name)
+    if database.table_kind(connection, table) == "view":
+        raise CatalogError(f"{path} is a view, not a table: it cannot be written.", path=path)
+    reason = database.writable_reason(connection, table) if purpose.inserts else None
+    if reason:
+        raise CatalogError(f"{path} cannot be written atomically: {reason}.", path=path)
+
+
+def _watched(
+    store: Store, connection: sa.Connection, path: ObjectPath, effect: str, seen: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Add a checksum of rows to be deleted, to detect external writes, unless an earlier statement has added it."""
+    watched = effect in (OVERWRITE, REPLACE, DROP) and store.settings.external_writes == "conflict"
+    if seen is None or not watched or "content" in seen:
+        return seen
+    return {**seen, "content": store.database.content(connection, Table(path.database, path.name))}
+
+
+def _check_overwritten(store: Store, connection: sa.Connection, path: ObjectPath) -> None:
+    if reason := store.database.overwrite_reason(connection, Table(path.database, path.name)):
+        raise CatalogError(
+            f"The rows of {path} cannot be replaced: {reason}.",
+            path=path,
+            hint="Write as the table's owner, or as a role with BYPASSRLS.",
+        )
+
+
+def _effect(purpose: Purpose, seen: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> str:
+    before = None if base is None else str(base["effect"])
+    if purpose is Purpose.INSERT_INTO:
+        return before or APPEND
+    if purpose is Purpose.INSERT_OVERWRITE:
+        return before if before in _SWAPS else OVERWRITE
+    if base is not None:
+        return CREATE if base["seen"] is None else REPLACE
+    return CREATE if seen is None else REPLACE
+
+
+def _is_anew(base: Mapping[str, Any] | None) -> bool:
+    """Whether the transaction has dropped the table that a statement replaces: then nothing is carried over from it."""
+    return base is not None and (base["effect"] == DROP or bool(base.get("anew")))
+
+
+def _new_table(store: Store, path: ObjectPath, definition: TableDefinition) -> Document:
+    return {
+        "definition": replace(definition, options={}).to_document(),
+        "clauses": definitions.column_clauses(path, definition, store.database),
+        "columns": definition.schema.names,
+    }
+
+
+def _replaced(
+    store: Store, connection: sa.Connection, path: ObjectPath, definition: TableDefinition, facts: Document
+) -> Document:
+    """Return what a replace takes over from the old table, and whether the old table itself must be kept."""
+    database, table = store.database, Table(path.database, path.name)
+    types = {column.name: column.type for column in database.columns(connection, table)}
+    new = dict(definitions.columns_of(path, definition, database))
+    old = store.definition(connection, path)
+    kept = replace(_with_comments(definition, old), options={})
+    same = sorted(name for name, kind in new.items() if types.get(name, "").lower() == kind.lower())
+    work = preserver(connection, database, table, table, frozenset(same))
+    lost = work.dependents()
+    unchanged = list(new) == list(types) and len(same) == len(types)
+    if not lost and not (unchanged and database.keeps_tables):
+        return {"effect": REPLACE, "definition": kept.to_document(), "same": same}
+    if not unchanged:
+        raise CatalogError(
+            f"{path} cannot be replaced with other columns: {', '.join(lost)} would be lost.",
+            path=path,
+            hint="Drop that first, or keep the columns as they are: then the old table stays, with all of it, and gets "
+            "the new rows.",
+        )
+    # The old table is kept, with its dependent objects, and gets the new rows.
+    note = definitions.note_of(kept, database).write()
+    return {"effect": OVERWRITE, "definition": kept.to_document(), "note": note, "clauses": []}
+
+
+def _with_comments(new: TableDefinition, old: TableDefinition) -> TableDefinition:
+    """Copy comments of the old table to the new one, unless the new one has its own."""
+    known = {field.name: field.metadata or {} for field in old.schema}
+    fields = []
+    for field in new.schema:
+        said = known.get(field.name, {}).get(b"comment")
+        if said is not None and definitions.column_comment(field) is None:
+            field = field.with_metadata({**(field.metadata or {}), b"comment": said})
+        fields.append(field)
+    return replace(new, schema=pa.schema(fields), comment=new.comment or old.comment)
+
+
+def _insert(
+    store: Store,
+    connection: sa.Connection,
+    path: ObjectPath,
+    rows: TableDefinition,
+    base: Mapping[str, Any] | None,
+) -> Document:
+    if MERGE_SCHEMA in rows.options and rows.schema.names:
+        return bringing.plan(store, path, store.definition(connection, path), rows, is_first=base is None)
+    if base is not None and "brings" in base:
+        raise AtomicityNotSupportedError(
+            f"{path} cannot be written again in this transaction, which has brought columns to it.",
+            path=path,
+            hint="Add the columns with ALTER TABLE before.",
+        )
+    if base is not None:
+        facts = {key: base[key] for key in _OF_THE_TABLE if key in base}
+    else:
+        table = store.definition(connection, path)
+        columns = store.database.columns(connection, Table(path.database, path.name))
+        facts = {
+            "definition": table.to_document(),
+            "clauses": [],
+            "columns": table.schema.names,
+            "computed": defaults.computed(columns),
+        }
+    if len(rows.schema) not in (0, len(facts["columns"])):
+        raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
+    return facts

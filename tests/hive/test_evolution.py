@@ -1,0 +1,238 @@
+"""ALTER TABLE of columns of session tables: in one metastore call, without touching a file, and never wrong rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+from twophase.errors import CatalogError, WriteConflictError
+
+
+@pytest.fixture(scope="module", params=["hive", "memory"])
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp(request.param), hive=request.param == "hive")
+    handle = twophase.attach(session)
+    yield session
+    handle.detach()
+    session.stop()
+
+
+@pytest.fixture
+def t(spark: SparkSession) -> Iterator[str]:
+    yield "t"
+    spark.sql("DROP TABLE IF EXISTS t")
+
+
+def made(spark: SparkSession, query: str, *, ids: bool = True, more: str = "") -> None:
+    ids_wanted = "TBLPROPERTIES ('twophase.field_ids' = 'true')" if ids else ""
+    spark.sql(f"CREATE OR REPLACE TABLE t USING parquet {more} {ids_wanted} AS {query}")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
+    """The rows of a query, the same by both of Spark's readers."""
+    found = []
+    for vectorised in ("true", "false"):
+        spark.conf.set("spark.sql.parquet.enableVectorizedReader", vectorised)
+        found.append(sorted(tuple(row) for row in spark.sql(query).collect()))
+    spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
+    assert found[0] == found[1]
+    return found[0]
+
+
+def files_of(spark: SparkSession) -> set[str]:
+    return {row[0] for row in spark.sql("SELECT DISTINCT input_file_name() FROM t").collect()}
+
+
+@pytest.mark.promise("evolution", "a renamed column of a session table keeps its rows, filters and files")
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_a_renamed_column_keeps_its_rows_filters_and_files(spark: SparkSession, t: str, by: str) -> None:
+    made(spark, "SELECT CAST(id AS INT) AS a, CAST(id + 100 AS INT) AS b, id % 2 AS p FROM range(10)", more=by)
+    before = files_of(spark)
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    assert files_of(spark) == before
+    spark.sql("INSERT INTO t VALUES (10, 110, 0)")
+
+    assert rows(spark, "SELECT c, b FROM t") == [(i, i + 100) for i in range(11)]
+    assert rows(spark, "SELECT b FROM t WHERE c = 5 OR c = 10") == [(105,), (110,)]
+    assert rows(spark, "SELECT c FROM t WHERE c IS NULL") == []
+    assert rows(spark, "SELECT c FROM t WHERE p = 0 AND c > 7") == [(8,), (10,)]
+    spark.sql("ALTER TABLE t RENAME COLUMN c TO a")  # The name that it had before.
+    assert rows(spark, "SELECT b FROM t WHERE a >= 9") == [(109,), (110,)]
+    if by:
+        spark.sql("INSERT OVERWRITE t PARTITION (p = 1) SELECT 1, 1")
+        assert rows(spark, "SELECT a FROM t WHERE p = 1") == [(1,)]
+        with pytest.raises(CatalogError, match="laid out by p"):
+            spark.sql("ALTER TABLE t RENAME COLUMN p TO q")
+
+
+@pytest.mark.promise("evolution", "a dropped column of a session table is never taken for another of its name")
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_dropped_column_is_gone_and_its_name_is_not_taken_for_another(spark: SparkSession, t: str, ids: bool) -> None:
+    made(spark, "SELECT CAST(id AS INT) AS a, CAST(id + 100 AS INT) AS b FROM range(3)", ids=ids)
+    before = files_of(spark)
+    spark.sql("ALTER TABLE t DROP COLUMN b")
+    assert spark.table("t").columns == ["a"]
+    for add in ("ADD COLUMN B INT", "ADD COLUMN b STRING FIRST"):
+        with pytest.raises(CatalogError, match="CREATE OR REPLACE TABLE"):
+            spark.sql(f"ALTER TABLE t {add}")
+    spark.sql("ALTER TABLE t ADD COLUMN d INT FIRST")
+    spark.sql("ALTER TABLE t ADD COLUMNS (e INT AFTER d, f INT DEFAULT 7)")
+    assert files_of(spark) == before
+    spark.sql("INSERT INTO t VALUES (1, 2, 3, 4)")
+    assert spark.table("t").columns == ["d", "e", "a", "f"]
+    assert rows(spark, "SELECT a, f FROM t WHERE d IS NULL") == [(0, 7), (1, 7), (2, 7)]
+    assert rows(spark, "SELECT * FROM t WHERE d = 1") == [(1, 2, 3, 4)]
+
+    # The rewrite of which the refusal speaks; afterwards the name is free.
+    spark.sql("CREATE OR REPLACE TABLE t USING parquet AS SELECT a FROM t")
+    spark.sql("ALTER TABLE t ADD COLUMN b INT")
+    assert rows(spark, "SELECT a FROM t WHERE b IS NULL") == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.promise(
+    "evolution", "fields within a session table's structs change without touching a file, or the change is refused"
+)
+def test_nested_fields_are_renamed_added_dropped_moved_and_widened(spark: SparkSession, t: str) -> None:
+    made(
+        spark,
+        "SELECT id, named_struct('x', CAST(id AS INT), 'y', CAST(id AS STRING)) AS s, "
+        "array(named_struct('u', CAST(id AS INT), 'v', 1)) AS l FROM range(4)",
+    )
+    for change in (
+        "RENAME COLUMN s.x TO z",
+        "ADD COLUMN s.w INT FIRST",
+        "ALTER COLUMN s.z TYPE BIGINT",
+        "DROP COLUMN s.y",
+        "ADD COLUMN l.element.w INT AFTER u",
+        "ALTER COLUMN l.element.u TYPE BIGINT",
+        "ALTER COLUMN s FIRST",
+        "ALTER COLUMN s.z COMMENT 'widened'",
+    ):
+        spark.sql(f"ALTER TABLE t {change}")
+    entry = "named_struct('u', 1L << 40, 'w', 2, 'v', 3)"
+    spark.sql(f"INSERT INTO t VALUES (named_struct('w', 1, 'z', 1L << 40), 9, array({entry}))")
+    assert rows(spark, "SELECT id FROM t WHERE s.z = 2") == [(2,)]
+    assert rows(spark, "SELECT s.z, s.w FROM t WHERE s.z > 2") == [(3, None), (1 << 40, 1)]
+    assert rows(spark, "SELECT id FROM t WHERE s.w IS NULL") == [(0,), (1,), (2,), (3,)]
+    assert rows(spark, "SELECT l[0].u, l[0].w, l[0].v FROM t WHERE l[0].u > 2") == [(3, None, 1), (1 << 40, 2, 3)]
+    for change, why in (
+        ("RENAME COLUMN s TO r", "holds a struct"),
+        ("RENAME COLUMN l.element.u TO q", "below a list or map"),
+        ("ADD COLUMN s.x INT", "filters"),
+        ("ADD COLUMN s.y STRING", "filters"),
+    ):
+        with pytest.raises(CatalogError, match=why):
+            spark.sql(f"ALTER TABLE t {change}")
+
+
+WIDER = [
+    ("INT", "BIGINT"), ("INT", "DOUBLE"), ("FLOAT", "DOUBLE"), ("TINYINT", "INT"), ("SMALLINT", "BIGINT"),
+    ("TINYINT", "DOUBLE"), ("DECIMAL(10,2)", "DECIMAL(12,2)"), ("DECIMAL(5,2)", "DECIMAL(30,4)"),
+    ("INT", "DECIMAL(12,2)"), ("BIGINT", "DECIMAL(20,0)"), ("SMALLINT", "DECIMAL(10,0)"),
+]  # fmt: skip
+
+
+@pytest.mark.promise(
+    "evolution", "a wider type of a session table is read rightly by Spark itself, and no other is taken"
+)
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_wider_type_is_read_by_spark_itself_and_no_other_is_taken(spark: SparkSession, t: str, ids: bool) -> None:
+    old = ", ".join(f"CAST(id AS {before}) AS c{i}" for i, (before, _) in enumerate(WIDER))
+    made(spark, f"SELECT {old}, CAST(id AS DECIMAL(10,2)) AS d, CAST(id AS TINYINT) AS b FROM range(5)", ids=ids)
+    for i, (_, after) in enumerate(WIDER):
+        spark.sql(f"ALTER TABLE t ALTER COLUMN c{i} TYPE {after}")
+    spark.sql(f"INSERT INTO t SELECT {', '.join(f'CAST(7 AS {after})' for _, after in WIDER)}, 7, 7")
+    for i, (before, after) in enumerate(WIDER):
+        where = f"c{i} = CAST(3 AS {after}) OR c{i} = CAST(7 AS {after})"
+        assert (before, after, len(rows(spark, f"SELECT c{i} FROM t WHERE {where}"))) == (before, after, 2)
+        assert len(rows(spark, f"SELECT c{i} FROM t WHERE c{i} IS NULL")) == 0
+    with pytest.raises(CatalogError, match="ten digits"):
+        spark.sql("ALTER TABLE t ALTER COLUMN b TYPE DECIMAL(5,0)")
+    with pytest.raises(AnalysisException, match="NOT_SUPPORTED_CHANGE_COLUMN"):
+        spark.sql("ALTER TABLE t ALTER COLUMN d TYPE DOUBLE")
+
+
+def test_a_table_without_ids_is_not_renamed_unless_it_is_empty(spark: SparkSession, t: str) -> None:
+    spark.sql("CREATE TABLE t (a INT, v VARCHAR(3)) USING parquet")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    spark.sql("INSERT INTO t VALUES (1, 'two')")
+    spark.sql("ALTER TABLE t RENAME COLUMN c TO d")
+    spark.sql("ALTER TABLE t ALTER COLUMN v TYPE VARCHAR(9)")
+    spark.sql("INSERT INTO t VALUES (1, 'hundred')")
+    assert rows(spark, "SELECT d, v FROM t WHERE d = 1") == [(1, "hundred"), (1, "two")]
+    made(spark, "SELECT 1 AS a", ids=False)
+    with pytest.raises(CatalogError, match=r"no field ids.*twophase\.field_ids"):
+        spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    made(spark, "SELECT a FROM t", ids=True)
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    assert rows(spark, "SELECT c FROM t WHERE c = 1") == [(1,)]
+
+
+def test_a_session_that_reads_by_names_renames_no_column(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a")
+    spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "false")
+    try:
+        with pytest.raises(CatalogError, match=r"fieldId\.read\.enabled is false"):
+            spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+        assert rows(spark, "SELECT a FROM t") == [(1,)]
+    finally:
+        spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+
+
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_a_table_counts_as_empty_only_without_any_file_or_partition(spark: SparkSession, t: str, by: str) -> None:
+    spark.sql(f"CREATE TABLE t (a INT, p INT) USING parquet {by}")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    spark.sql("INSERT INTO t VALUES (1, 2)")
+    spark.sql("ALTER TABLE t RENAME COLUMN c TO d")
+    assert spark.sql("SHOW TBLPROPERTIES t ('twophase.field_ids')").first()[1] == "true"
+    assert rows(spark, "SELECT d FROM t WHERE d = 1") == [(1,)]
+    spark.sql("DROP TABLE t")
+    spark.sql(f"CREATE TABLE t (a INT, p INT) USING parquet {by}")
+    spark.sql("INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(CatalogError, match="no field ids"):
+        spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+
+
+def test_ids_stay_with_their_table(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, named_struct('x', 2) AS s")
+    assert spark.table("t").schema["a"].metadata["parquet.field.id"] == 1
+    joined = "SELECT l.*, r.a AS b, r.s AS q FROM t l JOIN t r ON l.a = r.a"
+    spark.sql(f"CREATE OR REPLACE TABLE u USING parquet AS {joined}")
+    assert "parquet.field.id" not in spark.table("u").schema.json()
+    assert rows(spark, "SELECT a, b, s.x, q.x FROM u") == [(1, 1, 2, 2)]
+    spark.sql("INSERT INTO t SELECT b, q FROM u")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    assert rows(spark, "SELECT c, s.x FROM t WHERE c = 1") == [(1, 2), (1, 2)]
+    spark.sql("DROP TABLE u")
+    child = spark.newSession()
+    assert [tuple(row) for row in child.sql("SELECT c FROM t WHERE c = 1").collect()] == [(1,), (1,)]
+
+
+def test_cached_and_analysed_tables_show_the_change(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT CAST(id AS INT) AS a, CAST(id AS INT) AS b FROM range(5)")
+    spark.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")
+    spark.sql("CACHE TABLE t")
+    assert spark.table("t").count() == 5
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    spark.sql("ALTER TABLE t ALTER COLUMN b TYPE BIGINT")
+    assert spark.table("t").columns == ["c", "b"]
+    spark.conf.set("spark.sql.cbo.enabled", "true")
+    assert rows(spark, "SELECT c FROM t WHERE c = 3 AND b = 3") == [(3,)]
+    spark.conf.unset("spark.sql.cbo.enabled")
+
+
+@pytest.mark.promise("evolution", "a write that was staged before an `ALTER TABLE` of a session table is a conflict")
+def test_a_write_staged_before_an_alter_is_refused(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b")
+    for change in ("RENAME COLUMN a TO c", "DROP COLUMN b", "ADD COLUMN d INT FIRST"):
+        with ThreadPoolExecutor(1) as other, pytest.raises(WriteConflictError), twophase.transaction(spark):
+            spark.sql("INSERT INTO t SELECT * FROM t")
+            other.submit(spark.sql, f"ALTER TABLE t {change}").result()
+    assert rows(spark, "SELECT c, d FROM t") == [(1, None)]

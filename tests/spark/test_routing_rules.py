@@ -1,0 +1,231 @@
+"""The rules on Spark's plans: whoever makes the plan, beside other extensions, in every thread, and out of the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.conftest import Start
+from tests.spark.routed import drop_all, is_ours, rows
+from twophase.errors import AtomicityNotSupportedError
+from twophase.spark.attach import Handle
+
+pytestmark = pytest.mark.spark40
+
+SINGLE_PASS = "spark.sql.analyzer.singlePassResolver."
+#: An extension of somebody else: a rule in the same batch, and a parser around Spark's own. Both count their calls.
+OTHER = """
+package other;
+
+import java.lang.reflect.*;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.parser.ParserInterface;
+
+public final class Other {
+    public static int rules = 0;
+    public static int parses = 0;
+
+    public static final class Counted extends Rule {
+        public TreeNode apply(TreeNode plan) {
+            rules++;
+            return plan;
+        }
+    }
+
+    public static final class MakeRule extends scala.runtime.AbstractFunction1 {
+        public Object apply(Object session) {
+            return new Counted();
+        }
+    }
+
+    public static final class MakeParser extends scala.runtime.AbstractFunction2 {
+        public Object apply(Object session, final Object parser) {
+            return Proxy.newProxyInstance(parser.getClass().getClassLoader(), new Class[] {ParserInterface.class},
+                new InvocationHandler() {
+                    public Object invoke(Object self, Method method, Object[] arguments) throws Throwable {
+                        parses++;
+                        try {
+                            return method.invoke(parser, arguments);
+                        } catch (InvocationTargetException error) {
+                            throw error.getCause();
+                        }
+                    }
+                });
+        }
+    }
+
+    public static final class Maker {
+        public Object rule() { return new MakeRule(); }
+        public Object parser() { return new MakeParser(); }
+        public int rules() { return rules; }
+        public int parses() { return parses; }
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(start: Start) -> SparkSession:
+    session = start({"spark.sql.scripting.enabled": "true"})
+    twophase.attach(session)
+    return session
+
+
+@pytest.fixture
+def handle(spark: SparkSession) -> Handle:
+    return twophase.attach(spark)
+
+
+@pytest.fixture(autouse=True)
+def clean(spark: SparkSession) -> Iterator[None]:
+    """Each test has the default database for itself."""
+    yield
+    drop_all(spark)
+
+
+def begun(handle: Handle) -> int:
+    return len(handle.timeline.transactions())
+
+
+@pytest.mark.promise("routing", "a statement that a program in the JVM runs is routed")
+def test_a_statement_that_a_program_in_the_jvm_runs_is_routed(spark: SparkSession, handle: Handle) -> None:
+    before = begun(handle)
+    spark._jsparkSession.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    spark._jsparkSession.sql("INSERT OVERWRITE t SELECT a + 1 FROM t")
+    spark.range(1).selectExpr("5 AS a")._jdf.write().insertInto("t")
+    spark.range(1).selectExpr("6 AS a")._jdf.write().mode("append").saveAsTable("t")
+    assert begun(handle) - before == 4
+    assert rows(spark, "SELECT * FROM t") == [(2,), (5,), (6,)]
+    with pytest.raises(AtomicityNotSupportedError, match="inside a script"):
+        spark._jsparkSession.sql("FROM range(1) INSERT INTO t SELECT id INSERT INTO t SELECT id")
+    with twophase.transaction(spark), pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
+        spark._jsparkSession.sql("ALTER TABLE t RENAME TO u")
+    with twophase.transaction(spark):
+        spark._jsparkSession.sql("DROP TABLE t")
+        assert not spark.catalog.tableExists("t")
+        assert spark._jsparkSession.newSession().catalog().tableExists("t")
+    assert not spark.catalog.tableExists("t")
+
+
+def test_an_error_of_an_earlier_statement_is_not_told_of_a_later_one(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    for text, condition in (
+        ("DROP TABLE missing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("INSERT INTO t SELECT nothing", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"),
+        ("CREATE TABLE x.y.z AS SELECT 1 AS a", "REQUIRES_SINGLE_PART_NAMESPACE"),
+        ("INSERT INTO missing SELECT 1", "TABLE_OR_VIEW_NOT_FOUND"),
+    ):
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql(text)
+        assert caught.value.getCondition() == condition
+
+
+def test_what_is_only_analysed_begins_nothing(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE t (a INT) USING parquet")
+    before = begun(handle)
+    for text in (
+        "INSERT INTO t SELECT 1",
+        "CREATE TABLE n AS SELECT 1 AS a",
+        "FROM range(1) INSERT INTO t SELECT id INSERT INTO t SELECT id",
+    ):
+        assert "hive" in spark.sql(f"EXPLAIN {text}").collect()[0][0]
+    assert begun(handle) == before
+
+
+@pytest.mark.promise("routing", "the rules and the parser of other extensions work beside twophase's")
+def test_the_rules_stand_beside_those_and_the_parser_of_other_extensions(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(OTHER)
+    kind = compiler.getClassLoader().loadClass("other.Other$Maker")
+    other = kind.getDeclaredConstructors()[0].newInstance(spark.sparkContext._gateway.new_array(jvm.Object, 0))
+    extensions = spark._jsparkSession.extensions()
+    extensions.injectHintResolutionRule(other.rule())
+    extensions.injectParser(other.parser())
+    session = spark.newSession()  # the extensions are there for sessions that come later
+    attached = twophase.attach(session)
+    try:
+        counted = other.rules(), other.parses()
+        before = begun(attached)
+        session.sql("CREATE TABLE t AS SELECT 1 AS a")
+        session.sql("INSERT INTO t SELECT a + 1 FROM t")
+        with twophase.transaction(session):
+            session.sql("INSERT INTO t SELECT 9")
+            assert rows(session, "SELECT max(a) FROM t") == [(9,)]
+        assert begun(attached) - before == 3
+        assert rows(session, "SELECT * FROM t") == [(1,), (2,), (9,)]
+        assert other.rules() > counted[0]
+        assert other.parses() > counted[1]
+    finally:
+        attached.detach()
+    session.sql("CREATE TABLE plain AS SELECT 1 AS a")
+    assert not is_ours(spark, "plain")
+
+
+def test_two_threads_write_at_once_each_by_transactions_of_its_own(spark: SparkSession, handle: Handle) -> None:
+    for name in ("a", "b"):
+        spark.sql(f"CREATE TABLE {name} (x BIGINT) USING parquet")
+    before, barrier, problems = begun(handle), threading.Barrier(2), []
+
+    def write(name: str) -> None:
+        try:
+            barrier.wait(60)
+            for number in range(3):
+                spark.sql(
+                    f"FROM range({number}, {number} + 1) INSERT INTO {name} SELECT id INSERT INTO {name} SELECT -id"
+                )
+                spark.range(10, 11).write.insertInto(name)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert begun(handle) - before == 12
+    expected = [(-2,), (-1,), (0,), (0,), (1,), (2,), (10,), (10,), (10,)]
+    assert rows(spark, "SELECT * FROM a") == rows(spark, "SELECT * FROM b") == expected
+
+
+@pytest.mark.promise("routing", "Spark's single-pass analyser neither writes outside twophase nor hides what is staged")
+def test_the_single_pass_analyser_writes_nothing_past_us_and_hides_nothing_that_is_staged(
+    spark: SparkSession, handle: Handle
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    before = begun(handle)
+    try:
+        spark.conf.set(SINGLE_PASS + "enabledTentatively", "true")
+        spark.sql("INSERT INTO t SELECT 2")
+        assert begun(handle) - before == 1
+        spark.conf.unset(SINGLE_PASS + "enabledTentatively")
+        with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+            spark.sql("INSERT INTO t SELECT 3")
+            for name in ("enabledTentatively", "enabled"):
+                spark.conf.set(SINGLE_PASS + name, "true")
+                with pytest.raises((AtomicityNotSupportedError, AnalysisException), match=r"(?i)single.?pass"):
+                    spark.sql("SELECT * FROM t")
+            for name in ("enabledTentatively", "enabled"):
+                spark.conf.unset(SINGLE_PASS + name)
+            assert rows(spark, "SELECT * FROM t") == [(1,), (2,), (3,)]
+            1 / 0  # noqa: B018
+        spark.conf.set(SINGLE_PASS + "enabled", "true")
+        for write in (
+            lambda: spark.sql("INSERT INTO t SELECT 2"),
+            lambda: spark.sql("CREATE TABLE n USING parquet AS SELECT 1 AS a"),
+            lambda: spark.range(1).write.insertInto("t"),
+        ):
+            with pytest.raises(AnalysisException):  # Spark's own: it knows no writes
+                write()
+    finally:
+        for name in ("enabled", "enabledTentatively"):
+            spark.conf.unset(SINGLE_PASS + name)
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]

@@ -1,0 +1,1 @@
+"""Parsing and validation of the user's configuration."""

@@ -1,0 +1,203 @@
+"""``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE``: each is a two-phase statement that replaces files."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalog import Catalog, SupportsDelete
+from twophase.catalog.capabilities import accepts_any_schema, required
+from twophase.catalog.reading import Deletion
+from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark import types
+from twophase.spark.attached import AttachedSession
+from twophase.spark.connector.conditions import condition_of
+from twophase.spark.connector.parquet import ParquetScanBuilder, ParquetTable
+from twophase.spark.connector.read import filter_of
+from twophase.spark.connector.table import WriteTable
+from twophase.spark.connector.write import Insert
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm import values
+from twophase.spark.jvm.gateway import CATALOG
+from twophase.spark.jvm.parquet import table_frame
+from twophase.spark.staged import staged_table
+from twophase.spark.statement import StatementContext, open_statement, run_statement
+
+# ruff: noqa: N802
+
+_METRICS = "org.apache.spark.sql.connector.metric."
+
+
+class DeletableTable(WriteTable):
+    """The target of ``INSERT`` and ``DELETE``."""
+
+    #: Spark deletes only from tables that it can also read.
+    offers: tuple[str, ...] = (*WriteTable.offers, "BATCH_READ")
+
+    def newScanBuilder(self, _: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            source = self._catalog.read_source(self._path)
+            if source.files is None:
+                _plan(self._catalog, self._path, ())  # It raises the reason.
+                raise CatalogError(f"Rows of {self._path} cannot be deleted.", path=self._path)
+            return ParquetScanBuilder(self._jvm, self._schema_json, source.files)
+
+    def _replacing(self, rows: TableDefinition, conditions: Sequence[Any]) -> Insert:
+        _refuse_staged(self._session, self._catalog, self._path)
+        if any(condition_of(condition) is None for condition in conditions):
+            shown = " AND ".join(str(condition.toString()) for condition in conditions)
+            raise AtomicityNotSupportedError(
+                f"{self.name()} was not written: rows cannot be overwritten by the condition {shown}; "
+                "nothing was started.",
+                path=self._path,
+                hint="Compare columns with values; or DELETE FROM and INSERT INTO in one twophase.transaction.",
+            )
+        return lambda df, _: replace_where(self._session, self._catalog, self._path, rows, conditions, df)
+
+    def canDeleteWhere(self, predicates: Any) -> bool:
+        with thrown_to_spark(self._jvm):
+            return all(condition_of(predicate) is not None for predicate in predicates)
+
+    def deleteWhere(self, predicates: Any, *_: Any) -> None:
+        with thrown_to_spark(self._jvm):
+            delete(self._session, self._catalog, self._path, list(predicates))
+
+    def truncateTable(self, *_: Any) -> bool:
+        with thrown_to_spark(self._jvm):
+            truncate(self._session, self._catalog, self._path)
+            return True
+
+    def supportedCustomMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
+
+    class Java:
+        implements = [CATALOG + "SupportsRead", CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2"]
+
+
+class TruncatableParquetTable(ParquetTable):
+    """A table for reads, and the target of ``TRUNCATE TABLE``."""
+
+    def truncateTable(self, *_: Any) -> bool:
+        with thrown_to_spark(self._jvm):
+            truncate(self._session, self._catalog, self._path)
+            return True
+
+    def supportedCustomMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
+
+    class Java:
+        implements = [CATALOG + "SupportsRead", CATALOG + "TruncatableTable"]
+
+
+def _plan(catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> Deletion:
+    deleting = required(catalog, SupportsDelete, "cannot delete rows", path)
+    return deleting.plan_delete(path, [filter_of(predicate) for predicate in predicates])
+
+
+def delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> None:
+    """Delete the rows that match all predicates: files of only such rows are removed, others are rewritten."""
+    plan = _plan(catalog, path, predicates)
+    if not plan.files:
+        return
+    definition = catalog.load_table(path)
+    kept = _kept(session, catalog, path, plan, predicates)
+    rows: Any = definition.schema.empty_table() if kept is None else kept
+    replace_rows(session, catalog, path, definition, OverwriteScope(files=plan.files, version=plan.version), rows)
+
+
+def replace_where(
+    session: AttachedSession,
+    catalog: Catalog,
+    path: ObjectPath,
+    rows: TableDefinition,
+    predicates: Sequence[Any],
+    df: Any,
+) -> None:
+    """Replace the rows that match all predicates: one statement, and one publish.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+    rows : TableDefinition
+        The schema of the new rows, and the options of their writer.
+    predicates : sequence of Java ``Predicate``
+    df : pyspark.sql.DataFrame
+        The new rows; they need not match the predicates.
+    """
+    plan = _plan(catalog, path, predicates)
+    definition = catalog.load_table(path)
+    kept = _kept(session, catalog, path, plan, predicates)
+    if kept is not None and accepts_any_schema(catalog, definition):
+        df = df.unionByName(kept, allowMissingColumns=True)
+        rows = replace(rows, schema=types.to_arrow_schema(df.schema))
+    elif kept is not None:
+        df = df.union(kept)
+    scope = OverwriteScope(files=plan.files, version=plan.version)
+    statement = open_statement(StatementContext.of(session), catalog, path, rows, Purpose.INSERT_OVERWRITE, scope)
+    run_statement(session, statement, df, lambda: definition)
+
+
+def _kept(
+    session: AttachedSession, catalog: Catalog, path: ObjectPath, plan: Deletion, predicates: Sequence[Any]
+) -> Any | None:
+    """The kept rows of the replaced files; None if there are certainly none."""
+    if plan.rewritten is None or plan.rewritten.files is None:
+        return None
+    shown = plan.rewritten.definition or catalog.load_table(path)
+    table = ParquetTable(session, catalog, path, shown, plan.rewritten.files)
+    found = [condition for condition in map(condition_of, predicates) if condition is not None]
+    assert len(found) == len(predicates)
+    rows = table_frame(session.jvm, table)
+    # A row whose condition is NULL is kept.
+    return rows.where(~_otherwise_false(functools.reduce(operator.and_, found))) if found else rows.limit(0)
+
+
+def _refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:
+    if found := staged_table(session, catalog, path):
+        raise AtomicityNotSupportedError(
+            f"{path}: rows that this transaction itself has written cannot be overwritten by a condition in it; "
+            "nothing was started.",
+            path=path,
+            transaction_id=found[0].transaction_id,
+            hint="Leave them out of what is written, or overwrite them after the transaction.",
+        )
+
+
+def truncate(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:
+    """Replace all rows by none."""
+    definition = catalog.load_table(path)
+    replace_rows(session, catalog, path, definition, OverwriteScope(), definition.schema.empty_table())
+
+
+def replace_rows(
+    session: AttachedSession,
+    catalog: Catalog,
+    path: ObjectPath,
+    definition: TableDefinition,
+    scope: OverwriteScope,
+    rows: Any,
+) -> None:
+    """Replace the rows of a scope, in a statement of its own."""
+    described = TableDefinition(pa.schema(list(definition.schema)))
+    statement = open_statement(StatementContext.of(session), catalog, path, described, Purpose.INSERT_OVERWRITE, scope)
+    run_statement(session, statement, rows, lambda: definition)
+
+
+def _otherwise_false(condition: Any) -> Any:
+    from pyspark.sql.functions import coalesce, lit
+
+    return coalesce(condition, lit(False))

@@ -1,0 +1,167 @@
+"""Tables whose catalog lists their Parquet files; Spark's own vectorised reader reads them, by field ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from twophase.catalog import Catalog
+from twophase.catalog.reading import FileReader, Filter
+from twophase.errors import CatalogError
+from twophase.model import ObjectPath, TableDefinition
+from twophase.spark.attached import AttachedSession
+from twophase.spark.connector.base import Proxy
+from twophase.spark.connector.read import filter_of
+from twophase.spark.connector.table import TableProxy
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.execution.parquet import anonymous, pruned, top_level, with_ids
+from twophase.spark.jvm import tables, values
+from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.parquet import parquet_scan
+
+# ruff: noqa: N802
+
+_READ = "org.apache.spark.sql.connector.read."
+_METRICS = "org.apache.spark.sql.connector.metric."
+
+
+class ParquetTable(TableProxy):
+    """A table whose files are listed by a :class:`twophase.catalog.reading.FileReader`."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self,
+        session: AttachedSession,
+        catalog: Catalog,
+        path: ObjectPath,
+        definition: TableDefinition,
+        files: FileReader,
+    ) -> None:
+        super().__init__(session, catalog, path, definition)
+        self._files = files
+
+    def _identity(self) -> tuple[Any, ...]:
+        # A cached query of another version is another query.
+        return (*super()._identity(), self._files.version)
+
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            self._reading()
+            return self._as_asked(options)._scan_builder()
+
+    def _scan_builder(self) -> Proxy:
+        return ParquetScanBuilder(self._jvm, self._schema_json, self._files)
+
+    class Java:
+        implements = ["org.apache.spark.sql.connector.catalog.SupportsRead"]
+
+
+class ParquetScanBuilder(Proxy):
+    """Receives the columns and conditions of a read; the scan that it builds is Spark's own."""
+
+    def __init__(self, jvm: Jvm, schema_json: str, files: FileReader) -> None:
+        super().__init__(jvm)
+        self._wanted = schema_json
+        self._files = files
+        self._told: list[tuple[Any, Filter]] = []
+
+    @property
+    def _knows_gaps(self) -> bool:
+        """Whether this version of Spark distinguishes a struct whose read fields are all missing from NULL."""
+        return tuple(map(int, str(self._jvm.spark.version).split(".")[:2])) >= (4, 3)
+
+    def pruneColumns(self, struct: Any) -> None:
+        with thrown_to_spark(self._jvm):
+            self._wanted = str(struct.json())
+
+    def pushPredicates(self, predicates: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            found = list(predicates)
+            conditions = ((predicate, filter_of(predicate)) for predicate in found)
+            self._told = [(p, c) for p, c in conditions if c is not None and self._files.accepts(c)]
+            # They skip files and row groups, not rows: Spark evaluates them again.
+            return self._predicates(found)
+
+    def pushedPredicates(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return self._predicates([predicate for predicate, _ in self._told])
+
+    def _predicates(self, predicates: Sequence[Any]) -> Any:
+        return values.array(self._jvm, "org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
+
+    def supportsIterativePushdown(self) -> bool:
+        return False
+
+    def build(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            scan = self._files.plan([condition for _, condition in self._told])
+            whole = with_ids(scan.schema)
+            wanted = pruned(whole, self._wanted if self._knows_gaps else top_level(whole, self._wanted))
+            if scan.has_gaps and not self._knows_gaps:
+                raise CatalogError(
+                    f"A struct of this table lost all fields that older files have of it, which Spark "
+                    f"{self._jvm.spark.version} would read as NULL.",
+                    hint="Read it with PySpark 4.3, or write its rows anew.",
+                )
+            # The Parquet reader looks up the columns of conditions among those of the file, whatever is read.
+            by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
+            if scan.reuses_names:
+                hidden, hidden_wanted = anonymous(whole, wanted)
+                found = parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, by_name)
+                return RenamedScan(self._jvm, found, wanted)
+            return parquet_scan(self._jvm, scan.locations, whole, wanted, by_name)
+
+    class Java:
+        implements = [_READ + "SupportsPushDownRequiredColumns", _READ + "SupportsPushDownV2Filters"]
+
+
+class RenamedScan(Proxy):
+    """Spark's own scan of fields under names that no file contains, shown under the table's names.
+
+    The scan finds values by field ids and returns them by position; reused names would only mislead it.
+    """
+
+    def __init__(self, jvm: Jvm, scan: Any, schema: str) -> None:
+        super().__init__(jvm)
+        self._scan = scan
+        self._schema = schema
+
+    def readSchema(self) -> Any:
+        with thrown_to_spark(self._jvm):
+            return tables.struct(self._jvm, self._schema)
+
+    def description(self) -> str:
+        return str(self._scan.description())
+
+    def toBatch(self) -> Any:
+        return self._scan.toBatch()
+
+    def estimateStatistics(self) -> Any:
+        return self._scan.estimateStatistics()
+
+    def estimateSizeInBytes(self) -> Any:
+        return self._scan.estimateStatistics().sizeInBytes()
+
+    def reflectsFullyPushedDownFilters(self) -> bool:
+        return False
+
+    def columnarSupportMode(self) -> Any:
+        return tables.columnar_support(self._jvm, "PARTITION_DEFINED")
+
+    def supportedCustomMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomMetric")
+
+    def reportDriverMetrics(self) -> Any:
+        return values.array(self._jvm, _METRICS + "CustomTaskMetric")
+
+    class Java:
+        implements = [_READ + "SupportsReportStatistics"]
+
+
+def _columns(condition: Filter) -> Iterator[str]:
+    if condition.parts:
+        for part in condition.parts:
+            yield from _columns(part)
+    else:
+        yield condition.column

@@ -1,0 +1,355 @@
+"""Tables as Spark sees them: for reads, for writes, and for staging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from twophase.catalog import Catalog, SupportsColumnDefaults, SupportsReadOptions
+from twophase.catalog.capabilities import MERGE_SCHEMA, SupportsSchemaOnWrite, accepts_any_schema
+from twophase.catalog.reading import FileList
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TransactionAborted
+from twophase.hooks.statement import Statement
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark import types
+from twophase.spark.attached import AttachedSession
+from twophase.spark.connector.base import Proxy
+from twophase.spark.connector.definition import table_properties, table_transforms, with_written_values
+from twophase.spark.connector.write import Insert, WriteBuilder
+from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm import tables, values
+from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
+from twophase.spark.jvm.defaults import with_waiting
+from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
+from twophase.spark.jvm.listed import listed_scan_builder
+from twophase.spark.staged import staged_table
+from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
+from twophase.spark.versions_read import StateRead, remember, version_read
+from twophase.spark.write_hints import brings_columns, stated_overwrite
+from twophase.transactions.failures import changed_since_read
+
+# ruff: noqa: N802
+
+#: Properties of a loaded or staged table that never change.
+TABLE_ANSWERS: CachePolicy = dict.fromkeys(
+    (
+        *("name", "toString", "hashCode", "id", "version", "schema", "columns", "partitioning", "properties"),
+        *("constraints", "capabilities"),
+    ),
+    ALWAYS,
+)
+
+
+def _is_sparks_own(option: str) -> bool:
+    """Return whether Spark itself has applied an option of a read."""
+    return option.lower() in ("versionasof", "timestampasof") or option.startswith("__")
+
+
+def unread() -> None:
+    """Do nothing: the callback of a read on which no transaction depends."""
+
+
+class TableProxy(Proxy):
+    """A table's description; by itself it can be described but neither read nor written."""
+
+    #: Names of Spark's ``TableCapability``.
+    offers: tuple[str, ...] = ()
+    #: Opens the table again, with options of a read; None if its version cannot be chosen by options.
+    reopen: Callable[[Mapping[str, str]], TableProxy] | None = None
+    #: Reports to the surrounding transaction that rows of the table are read; ``DESCRIBE`` reads none.
+    _reading: Callable[[], None] = staticmethod(unread)
+    #: The version of the table that is read, if its catalog reports it; see :attr:`ReadSource.version`.
+    version_read: str | None = None
+    #: Kept for as long as Spark holds this table.
+    _state_read: StateRead | None = None
+
+    def __init__(
+        self, session: AttachedSession, catalog: Catalog, path: ObjectPath, definition: TableDefinition
+    ) -> None:
+        super().__init__(session.jvm)
+        self._session = session
+        self._catalog = catalog
+        self._path = path
+        self._definition = definition
+
+    def _identity(self) -> tuple[Any, ...]:
+        # Spark compares tables to find cached queries: another version of the table is another table.
+        return (self._catalog.name, self._path, self._definition.location, self._schema_json, self.version_read)
+
+    def _reads_version(self, version: str) -> None:
+        """Set the version of the table whose rows are read."""
+        self.version_read = version
+        self._state_read = remember(self.hashCode(), StateRead(self.name(), self._catalog, self._path, version))
+
+    def name(self) -> str:
+        return f"{self._session.catalogs.name_of(self._catalog)}.{self._path}"
+
+    def toString(self) -> str:
+        return self.name()
+
+    def id(self) -> None:
+        return None
+
+    def version(self) -> None:
+        return None
+
+    @cached_property
+    def _schema_json(self) -> str:
+        return types.from_arrow(self._definition.schema)
+
+    def schema(self) -> Any:
+        return tables.struct(self._jvm, self._schema_json)
+
+    def columns(self) -> Any:
+        return tables.columns(self._jvm, self.schema())
+
+    def _as_asked(self, options: Any) -> TableProxy:
+        """The table with the options of a read applied.
+
+        Raises
+        ------
+        CatalogError
+            An option that the catalog does not know, or that does not apply here.
+        """
+        told = {} if options.isEmpty() else values.entries(self._jvm, options.asCaseSensitiveMap())
+        idle = self._catalog.idle_read_options if isinstance(self._catalog, SupportsReadOptions) else ()
+        told = {k: v for k, v in told.items() if not _is_sparks_own(k) and k.lower() not in idle}
+        if not told:
+            return self
+        if self.reopen is None:
+            raise CatalogError(
+                f"{self.name()} cannot be read with the option {', '.join(told)}: the statement names a state of it "
+                "already, or its transaction has written it.",
+                path=self._path,
+            )
+        found = self.reopen(told)
+        if found._schema_json != self._schema_json:
+            raise CatalogError(f"{self.name()} was altered meanwhile.", path=self._path, hint="Run the query again.")
+        return found
+
+    def _scan_builder(self) -> Proxy:
+        """The builder that receives the columns and conditions of a read."""
+        raise NotImplementedError
+
+    def partitioning(self) -> Any:
+        return tables.transforms(self._jvm, table_transforms(self._definition))
+
+    def properties(self) -> Any:
+        return values.java_map(self._jvm, table_properties(self._definition))
+
+    def constraints(self) -> Any:
+        return values.array(self._jvm, CATALOG + "constraints.Constraint")
+
+    def capabilities(self) -> Any:
+        return tables.capabilities(self._jvm, *self.offers)
+
+    class Java:
+        implements = [CATALOG + "Table"]
+
+
+class FilesTable(TableProxy):
+    """A table whose files are read by Spark's own file source, vectorised and with its push-downs."""
+
+    offers = ("BATCH_READ",)
+
+    def __init__(
+        self,
+        session: AttachedSession,
+        catalog: Catalog,
+        path: ObjectPath,
+        definition: TableDefinition,
+        provider: str | None,
+        location: str,
+        listed: FileList | None = None,
+    ) -> None:
+        super().__init__(session, catalog, path, definition)
+        self._provider = provider or definition.provider or "parquet"
+        self._location = location
+        self._listed = listed
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._location, self._listed)
+
+    def newScanBuilder(self, options: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            self._reading()
+            facts, read_with = self._schema_json, self._definition.options
+            if self._listed is not None:
+                return listed_scan_builder(self._jvm, self._provider, self._listed, facts, read_with, options)
+            return tables.file_table(self._jvm, self._provider, self._location, facts, read_with).newScanBuilder(
+                options
+            )
+
+    class Java:
+        implements = [CATALOG + "SupportsRead"]
+
+
+class WriteTable(TableProxy):
+    """The target of ``INSERT``: each insert becomes one two-phase statement."""
+
+    offers: tuple[str, ...] = ("V1_BATCH_WRITE", "TRUNCATE", "OVERWRITE_BY_FILTER")
+
+    def __init__(
+        self, session: AttachedSession, catalog: Catalog, path: ObjectPath, definition: TableDefinition
+    ) -> None:
+        super().__init__(session, catalog, path, definition)
+        staged = staged_table(session, catalog, path)
+        self._defaults: Mapping[str, str | None] = {}
+        if isinstance(catalog, SupportsColumnDefaults):
+            self._defaults = catalog.column_defaults(path, staged[0] if staged else None)
+        self._computed = {name for name, sql in self._defaults.items() if sql is None}
+        self._brings = isinstance(catalog, SupportsSchemaOnWrite) and brings_columns(
+            self._jvm.local_property(WRITE_HINTS_PROPERTY)
+        )
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._brings)
+
+    @cached_property
+    def _schema_json(self) -> str:
+        return types.with_defaults(types.from_arrow(self._definition.schema), self._defaults)
+
+    def capabilities(self) -> Any:
+        more = ("ACCEPT_ANY_SCHEMA",) if self._brings or accepts_any_schema(self._catalog, self._definition) else ()
+        return tables.capabilities(self._jvm, *self.offers, *more)
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        with thrown_to_spark(self._jvm):
+            stated, options = stated_overwrite(values.entries(self._jvm, info.options().asCaseSensitiveMap()))
+            if stated is not None:
+                stated = with_written_values(self._jvm, stated, self._definition)
+            if isinstance(self._catalog, SupportsSchemaOnWrite):
+                options = {key: value for key, value in options.items() if key.lower() != MERGE_SCHEMA.lower()}
+                options |= {MERGE_SCHEMA: "true"} if self._brings else {}
+            rows = TableDefinition(schema=types.to_arrow(str(info.schema().json())), options=options)
+            return WriteBuilder(
+                self._jvm,
+                self._definition,
+                lambda df, scope: self._insert(rows, df, scope or stated),
+                lambda conditions: self._replacing(rows, conditions),
+            )
+
+    def _replacing(self, rows: TableDefinition, conditions: Sequence[Any]) -> Insert:
+        """Refuse to overwrite the rows that match conditions."""
+        raise AtomicityNotSupportedError(
+            f"{self.name()}: rows cannot be overwritten by a condition in this catalog; nothing was started.",
+            path=self._path,
+            hint="Overwrite the whole table, or whole partitions (INSERT OVERWRITE ... PARTITION), with the new rows "
+            "and those that are to stay.",
+        )
+
+    def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
+        if self._computed and not self._brings:
+            df = with_waiting(self._jvm, df, self._definition.schema.names, self._computed, self.name())
+        _run_insert(self._session, self._catalog, self._path, rows, df, scope, lambda: self._definition)
+
+    class Java:
+        implements = [CATALOG + "SupportsWrite"]
+
+
+def insert_analyzed(
+    session: AttachedSession, catalog: Catalog, path: ObjectPath, df: Any, columns: str, options: Mapping[str, str]
+) -> None:
+    """Run an ``INSERT`` whose analysis stock Spark has finished: its rows are cast and in order.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+    df : pyspark.sql.DataFrame
+    columns : str
+        JSON of the rows' ``StructType``.
+    options : mapping of str to str
+        Options of the statement.
+    """
+    scope, options = stated_overwrite(options)
+    if scope is not None and scope.static_partition:
+        scope = with_written_values(session.jvm, scope, catalog.load_table(path))
+    rows = TableDefinition(schema=types.to_arrow(columns), options=options)
+    _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path))
+
+
+def _run_insert(
+    session: AttachedSession,
+    catalog: Catalog,
+    path: ObjectPath,
+    rows: TableDefinition,
+    df: Any,
+    scope: OverwriteScope | None,
+    define: Callable[[], TableDefinition],
+) -> None:
+    purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
+    context = StatementContext.of(session)
+    is_merged = context.joined is not None and context.joined.merges  # Then the end of the block compares.
+    if scope is not None and scope.version is None and not is_merged:
+        scope = replace(scope, version=version_read(session.jvm, df, catalog, path))
+    statement = open_statement(context, catalog, path, rows, purpose, scope)
+    run_statement(session, statement, df, define)
+
+
+class StagedTable(TableProxy):
+    """The target of CTAS and RTAS: Spark commits or aborts it."""
+
+    offers = ("V1_BATCH_WRITE", "TRUNCATE")
+
+    def __init__(self, session: AttachedSession, statement: Statement, definition: TableDefinition) -> None:
+        super().__init__(session, statement.participant.catalog, statement.participant.path, definition)
+        self._statement = statement
+        self._has_query = False
+        self._error: BaseException | None = None
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (id(self),)
+
+    def newWriteBuilder(self, info: Any) -> Any:
+        return WriteBuilder(self._jvm, self._definition, lambda df, _: self._write(df))
+
+    def _write(self, df: Any) -> None:
+        self._has_query = True
+        try:
+            self._require_as_read(df)
+            write_rows(self._session, self._statement, df)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _require_as_read(self, df: Any) -> None:
+        """Refuse rows that were read from the replaced table before another writer changed it."""
+        if self._statement.transaction.merges:
+            return  # The end of the block compares.
+        version = version_read(self._jvm, df, self._catalog, self._path)
+        if version is not None and self._catalog.table_version(self._path) != version:
+            raise changed_since_read(self.name(), self._statement.transaction.id)
+
+    def commitStagedChanges(self) -> None:
+        with thrown_to_spark(self._jvm):
+            if not self._has_query:  # REPLACE TABLE with columns of its own
+                self._statement.write_nothing()
+            try:
+                finish_statement(self._session, self._statement, lambda: self._definition)
+            except TableAlreadyExistsError:
+                # Another writer was first: raise the error that Spark raises if it sees the table before the job.
+                identifier = tables.identifier(self._jvm, list(self._path.namespace), self._path.name)
+                with thrown_to_spark(self._jvm, identifier):
+                    raise
+
+    def abortStagedChanges(self) -> None:
+        # Called even if commitStagedChanges threw; it has no effect on a statement that has ended.
+        with thrown_to_spark(self._jvm):
+            self._statement.fail(
+                self._error
+                or TransactionAborted(
+                    "Spark gave the statement up before its rows were written.",
+                    path=self._path,
+                    transaction_id=self._statement.transaction.id,
+                )
+            )
+
+    def reportDriverMetrics(self) -> Any:
+        return values.array(self._jvm, "org.apache.spark.sql.connector.metric.CustomTaskMetric")
+
+    class Java:
+        implements = [CATALOG + "StagedTable", CATALOG + "SupportsWrite"]

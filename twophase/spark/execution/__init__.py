@@ -1,0 +1,1 @@
+"""Execution on Spark: partitions on the executors, jobs, their events and their cancellation."""

@@ -1,0 +1,72 @@
+package twophase;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.Iterator;
+import java.util.Map;
+
+/**
+ * Changes a table in the form of the metastore's own client, whose classes may have a class loader of their own. From
+ * Python each field would cost a call.
+ */
+public final class StoredTables {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final Class[] NONE = new Class[0];
+
+    /** Sets the location of a table, also where Spark stores its own copy of it. */
+    public void place(Object table, String location, String copy) throws Exception {
+        Object storage = asked(table, "getSd");
+        set(storage, "setLocation", location);
+        Map settings = (Map) asked(asked(storage, "getSerdeInfo"), "getParameters");
+        if (settings.get(copy) != null) {
+            settings.put(copy, location);
+        }
+    }
+
+    /** Changes the parameters of a table: some, and all with a prefix (if given), are removed before others are set. */
+    public void note(Object table, String changes, String prefix) throws Exception {
+        Map noted = (Map) asked(table, "getParameters");
+        for (Iterator each = noted.keySet().iterator(); prefix != null && each.hasNext();) {
+            if (((String) each.next()).startsWith(prefix)) {
+                each.remove();
+            }
+        }
+        JsonNode wanted = JSON.readTree(changes);
+        for (Iterator each = wanted.fields(); each.hasNext();) {
+            Map.Entry entry = (Map.Entry) each.next();
+            JsonNode value = (JsonNode) entry.getValue();
+            if (value.isNull()) {
+                noted.remove(entry.getKey());
+            } else {
+                noted.put(entry.getKey(), value.asText());
+            }
+        }
+    }
+
+    /** Removes a parameter that the metastore then sets; returns whether there is another one. */
+    public boolean without(Object table, String removed, String other) throws Exception {
+        Map noted = (Map) asked(table, "getParameters");
+        noted.remove(removed);
+        return noted.containsKey(other);
+    }
+
+    /** The options of a call, an instance of the metastore's own class. */
+    public Object context(Class kind, String options) throws Exception {
+        Object context = kind.getConstructor(NONE).newInstance(new Object[0]);
+        Class[] texts = new Class[] {String.class, String.class};
+        for (Iterator each = JSON.readTree(options).fields(); each.hasNext();) {
+            Map.Entry entry = (Map.Entry) each.next();
+            Object[] pair = new Object[] {entry.getKey(), ((JsonNode) entry.getValue()).asText()};
+            kind.getMethod("putToProperties", texts).invoke(context, pair);
+        }
+        return context;
+    }
+
+    private static Object asked(Object instance, String name) throws Exception {
+        return instance.getClass().getMethod(name, NONE).invoke(instance, new Object[0]);
+    }
+
+    private static void set(Object instance, String name, String value) throws Exception {
+        instance.getClass().getMethod(name, new Class[] {String.class}).invoke(instance, new Object[] {value});
+    }
+}

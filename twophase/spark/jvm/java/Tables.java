@@ -1,0 +1,103 @@
+package twophase;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.catalog.ExternalCatalog;
+import scala.Option;
+import scala.collection.immutable.Map;
+import scala.collection.immutable.Seq;
+import scala.collection.mutable.Buffer;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Reads a table of a metastore in one call: exceptions, or single fields, would cost dozens of calls. */
+public class Tables {
+    private final ExternalCatalog catalog;
+    private final ObjectMapper mapper;
+    private final ObjectMapper partitions;
+
+    /** The mapper of tables leaves out most of their fields. */
+    public Tables(ExternalCatalog catalog, ObjectMapper tables, ObjectMapper partitions) {
+        this.catalog = catalog;
+        this.mapper = tables;
+        this.partitions = partitions;
+    }
+
+    /** The JSON of those of some tables that exist, given by a list of names; a database that does not exist has none. */
+    public String named(String database, String names) throws Exception {
+        List wanted = (List) mapper.readValue(names, List.class);
+        Seq found;
+        try {
+            found = catalog.getTablesByName(database, ((Buffer) CollectionConverters.asScala(wanted)).toList());
+        } catch (Exception error) {
+            if (catalog.databaseExists(database)) {
+                throw error;
+            }
+            return "[]";
+        }
+        return mapper.writeValueAsString(found);
+    }
+
+    /** A table; null if it does not exist, or its database. */
+    public Found find(String database, String name) throws Exception {
+        // As a list: for a single one that does not exist, Spark calls a Hive metastore more than once.
+        List names = Collections.singletonList(name);
+        Seq found;
+        try {
+            found = catalog.getTablesByName(database, ((Buffer) CollectionConverters.asScala(names)).toList());
+        } catch (Exception error) {
+            if (catalog.databaseExists(database) && catalog.tableExists(database, name)) {
+                throw error;
+            }
+            return null;
+        }
+        return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head());
+    }
+
+    public Option partition(Found found, Map values) throws Exception {
+        return catalog.getPartitionOption(found.database(), found.table().identifier().table(), values);
+    }
+
+    public static class Found {
+        private final Tables tables;
+        private final CatalogTable table;
+
+        public Found(Tables tables, CatalogTable table) {
+            this.tables = tables;
+            this.table = table;
+        }
+
+        public CatalogTable table() {
+            return table;
+        }
+
+        public String database() {
+            return (String) table.identifier().database().get();
+        }
+
+        public String json() {
+            ObjectNode facts = (ObjectNode) tables.mapper.valueToTree(table);
+            facts.put("schema", table.schema().json());
+            facts.put("stats", table.stats().isDefined());
+            return facts.toString();
+        }
+
+        /** The JSON of those of some partitions that exist now, each given by its values. */
+        public String partitions(String specifications) throws Exception {
+            List found = new ArrayList();
+            for (Iterator each = tables.partitions.readTree(specifications).iterator(); each.hasNext();) {
+                Map values = (Map) tables.partitions.treeToValue((JsonNode) each.next(), Map.class);
+                Option partition = tables.partition(this, values);
+                if (partition.isDefined()) {
+                    found.add(partition.get());
+                }
+            }
+            return tables.partitions.writeValueAsString(found);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+"""ALTER TABLE and RENAME of a table that the surrounding transaction itself creates or replaces.
+
+Nobody else has seen such a table: it is staged anew, with its rows in the new columns or under the new name. So this
+works in every store, and a savepoint takes it back. It costs a copy of the rows that the transaction has staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalog import Catalog, SupportsStagedDrop, TableChange
+from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
+from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.model import ObjectPath, Purpose, TableDefinition, quote
+from twophase.schema import Field, apply_changes, assign_ids, plan_read
+from twophase.schema.convert_arrow import arrow_type
+from twophase.spark import active
+from twophase.spark.attached import AttachedSession
+from twophase.spark.staged import table_definition
+from twophase.spark.statement import StatementContext, open_drop, open_statement, run_statement, run_without_rows
+from twophase.transactions.transaction import Transaction
+
+_COMMENT = b"comment"
+
+
+def is_made(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
+    """Return whether a transaction creates or replaces a table, and does not drop it."""
+    participant = transaction.find(catalog.name, path) if transaction else None
+    if transaction is None or participant is None or participant.purpose.drops:
+        return False
+    return transaction.redefines(participant)
+
+
+def alter(context: StatementContext, catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> None:
+    """Alter a table that the joined transaction makes.
+
+    Raises
+    ------
+    CatalogError, SchemaError
+        A change is not possible; the table stays as it was staged.
+    """
+    session = context.session
+    assert session is not None
+    before = table_definition(context.joined, catalog, path)
+    after, expressions = altered(path, before, changes)
+    rows = _rows(session, catalog, path).selectExpr(*expressions)
+    statement = open_statement(context, catalog, path, after, Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    run_statement(session, statement, rows, lambda: after)
+
+
+def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_path: ObjectPath) -> None:
+    """Rename a table that the joined transaction makes: it is created under the new name, and dropped.
+
+    Raises
+    ------
+    TableAlreadyExistsError
+        There is a table of the new name.
+    AtomicityNotSupportedError
+        The catalog cannot drop tables in a transaction, or the table has a place of its own.
+    """
+    session, transaction = context.session, context.joined
+    assert session is not None and transaction is not None
+    definition = table_definition(transaction, catalog, path)
+    if definition.external or not isinstance(catalog, SupportsStagedDrop):
+        raise _cannot_rename(catalog, path)
+    definition = replace(definition, location=None)
+    rows = _rows(session, catalog, path)
+    statement = open_statement(context, catalog, new_path, definition, Purpose.CREATE_TABLE_AS)
+    run_statement(session, statement, rows, lambda: definition)
+    try:
+        drop = open_drop(context, catalog, path, purge=False)
+        if drop is None:
+            raise _cannot_rename(catalog, path)
+        run_without_rows(session, drop, lambda: TableDefinition(pa.schema([])))
+    except BaseException:
+        # Not by a savepoint: that would take back what other threads of the block have written meanwhile.
+        transaction.discard(statement.participant)
+        if (block := active.find(transaction.id)) is not None:
+            block.revert([statement.participant])
+        raise
+
+
+def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedError:
+    return AtomicityNotSupportedError(
+        f"{catalog.name}.{path} cannot be renamed in the transaction that makes it; nothing was renamed.",
+        path=path,
+        hint="Make it under its new name, or rename it after the transaction.",
+    )
+
+
+def _rows(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
+    """The rows that are staged, of which Spark has decided how to read them before another statement begins."""
+    parts = (session.catalogs.name_of(catalog), *path.to_document())
+    return session.spark.table(".".join(map(quote, parts)))
+
+
+def altered(
+    path: ObjectPath, definition: TableDefinition, changes: Sequence[TableChange]
+) -> tuple[TableDefinition, list[str]]:
+    """Apply changes to a definition.
+
+    Parameters
+    ----------
+    path : ObjectPath
+        The table, for errors.
+    definition : TableDefinition
+    changes : sequence of TableChange
+
+    Returns
+    -------
+    tuple of TableDefinition and list of str
+        The new definition, and Spark's expressions of its columns over the old ones.
+
+    Raises
+    ------
+    CatalogError, SchemaError
+        A change is not possible.
+    """
+    if any(change.kind == "add_column" and default_sql(change) is not None for change in changes):
+        raise CatalogError(f"{path}: a column with a DEFAULT cannot be added in a transaction.", path=path)
+    before = assign_ids(definition.schema, partition_keys=_keys(definition))
+    converted = ColumnChanges(path, lambda change: change.arguments["field"].field(0), lambda _: False)
+    after = apply_changes(before, converted.convert(before, changes))
+    added = {c.path[0]: c.arguments["field"].field(0) for c in changes if c.kind == "add_column" and len(c.path) == 1}
+    old = {node.id: (node, definition.schema.field(index)) for index, node in enumerate(before)}
+    fields = [_column(node, old[node.id]) if node.id in old else added[node.name] for node in after]
+    result = replace(definition, schema=pa.schema(fields))
+    for change in changes:
+        result = _of_the_table(result, change) if change.kind in OF_THE_TABLE else result
+    return result, plan_read(before, after).spark_expressions()
+
+
+def _keys(definition: TableDefinition) -> list[str]:
+    """The columns that the layout of a table names."""
+    named = [column for transform in definition.partitioning for column in transform.columns]
+    if definition.bucketing is not None:
+        named += [*definition.bucketing.columns, *definition.bucketing.sort_columns]
+    known = {name.lower(): name for name in definition.schema.names}
+    return list(dict.fromkeys(known[name.lower()] for name in named if name.lower() in known))
+
+
+def _column(node: Field, old: tuple[Field, pa.Field]) -> pa.Field:
+    """A column; where its type is the same, with what Spark has noted of it, as the length of a VARCHAR."""
+    before, field = old
+    as_before = replace(
+        node, name=before.name, nullable=before.nullable, comment=before.comment, metadata=before.metadata
+    )
+    is_same = as_before == before
+    metadata = {key: value for key, value in ((field.metadata if is_same else None) or {}).items() if key != _COMMENT}
+    if node.comment is not None:
+        metadata[_COMMENT] = node.comment.encode()
+    return pa.field(node.name, field.type if is_same else _plain(arrow_type(node)), node.nullable, metadata or None)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type without the ids of its parts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_without_id(child) for child in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _without_id(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_without_id(kind.value_field))
+    return kind
+
+
+def _without_id(field: pa.Field) -> pa.Field:
+    said = (field.metadata or {}).get(_COMMENT)
+    return pa.field(field.name, _plain(field.type), field.nullable, None if said is None else {_COMMENT: said})
+
+
+def _of_the_table(definition: TableDefinition, change: TableChange) -> TableDefinition:
+    if change.kind == "set_comment":
+        return replace(definition, comment=change.arguments["comment"])
+    kept = {key: value for key, value in definition.properties.items() if key != change.arguments["key"]}
+    if change.kind == "set_property":
+        kept[change.arguments["key"]] = change.arguments["value"]
+    return replace(definition, properties=kept)

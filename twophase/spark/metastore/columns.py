@@ -1,0 +1,179 @@
+"""The columns of a session table for the rules of schema evolution, and back; and rows with the ids of its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
+from twophase.errors import CatalogError
+from twophase.model import quote
+from twophase.schema import Schema, assign_ids, from_spark, from_spark_types, to_spark
+from twophase.schema.convert_spark import SPARK_FIELD_ID, TWOPHASE
+from twophase.spark import types
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Metadata of a table's first column: names that its files have for other fields.
+USED = "twophase.used"
+_ID = SPARK_FIELD_ID.encode()
+_OURS = (SPARK_FIELD_ID, TWOPHASE, USED)
+
+
+# -- from and to Spark -------------------------------------------------------------------------------------------------
+
+
+def read(name: str, described: str, partition_columns: Sequence[str]) -> Columns:
+    """The columns of a table from Spark's JSON of its schema.
+
+    Parameters
+    ----------
+    name : str
+        For errors.
+    described : str
+    partition_columns : sequence of str
+
+    Raises
+    ------
+    CatalogError
+        Only some columns have ids.
+    """
+    fields = json.loads(described)["fields"]
+    used = json.loads(fields[0]["metadata"].pop(USED, "[]")) if fields else []
+    numbered = [SPARK_FIELD_ID in field["metadata"] for field in fields]
+    if any(numbered) and not all(numbered):
+        missing = ", ".join(field["name"] for field, has_id in zip(fields, numbered, strict=True) if not has_id)
+        raise CatalogError(
+            f"{name} was not altered: {missing} has no field id, as other columns have; a program outside twophase "
+            "added it.",
+            hint=f"Rewrite the table: CREATE OR REPLACE TABLE {name} ... AS SELECT * FROM {name}",
+        )
+    has_ids = bool(fields) and all(numbered)
+    schema = _schema([_hidden(field) for field in fields], has_ids=has_ids)
+    keys = {column.lower() for column in partition_columns}
+    schema = replace(schema, partition_keys=tuple(field.id for field in schema if field.name.lower() in keys))
+    return Columns(schema, has_ids, tuple((tuple(path), number) for path, number in used))
+
+
+def _schema(fields: list[Any], *, has_ids: bool) -> Schema:
+    from pyspark.sql.types import StructType
+
+    struct = StructType.fromJson({"type": "struct", "fields": fields})
+    return from_spark(struct) if has_ids else assign_ids(from_spark_types(struct))
+
+
+def write(columns: Columns) -> pa.Schema:
+    """The schema of a table with these columns.
+
+    Parameters
+    ----------
+    columns : Columns
+    """
+    fields = json.loads(to_spark(columns.schema).json())["fields"]
+    if not columns.has_ids:
+        fields = [_plain(field) for field in fields]
+    if columns.used:
+        fields[0]["metadata"][USED] = json.dumps([[list(path), number] for path, number in columns.used])
+    return types.to_arrow(types.struct_json([_shown(field) for field in fields]))
+
+
+def _hidden(field: Any) -> Any:
+    """A column without what the rules do not know: a type of Spark's own, and defaults in SQL."""
+    metadata = {HELD + key if key in DEFAULTS else key: value for key, value in field["metadata"].items()}
+    if is_plain(field["type"]):
+        return {**field, "metadata": metadata}
+    return {**field, "type": "binary", "metadata": {**metadata, OPAQUE: json.dumps(field["type"])}}
+
+
+def _shown(field: Any) -> Any:
+    """A field as Spark has it, and all below it."""
+    metadata = dict(field["metadata"])
+    for key in DEFAULTS:
+        if HELD + key in metadata:
+            metadata[key] = metadata.pop(HELD + key)
+    data_type = json.loads(metadata.pop(OPAQUE)) if OPAQUE in metadata else _mapped(field["type"], _shown)
+    return {**field, "type": data_type, "metadata": metadata}
+
+
+def _plain(field: Any) -> Any:
+    """A field without ids, and all below it."""
+    metadata = {key: value for key, value in field["metadata"].items() if key not in _OURS}
+    return {**field, "type": _mapped(field["type"], _plain), "metadata": metadata}
+
+
+def _mapped(data_type: Any, change: Any) -> Any:
+    """A type with all fields of its structs changed."""
+    if isinstance(data_type, str) or data_type["type"] == "udt":
+        return data_type
+    if data_type["type"] == "struct":
+        return {**data_type, "fields": [change(field) for field in data_type["fields"]]}
+    below = ("elementType",) if data_type["type"] == "array" else ("keyType", "valueType")
+    return {**data_type, **{key: _mapped(data_type[key], change) for key in below}}
+
+
+# -- new tables --------------------------------------------------------------------------------------------------------
+
+
+def numbered(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Schema:
+    """A new table's schema with ids for all of its fields.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    partition_columns : sequence of str
+    """
+    found = read("", types.from_arrow(plain(schema)), partition_columns)
+    return write(replace(found, has_ids=True))
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """A new table's schema without ids of the tables that its query reads.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
+    if not has_ids(schema):
+        return schema
+    fields = json.loads(types.from_arrow(schema))["fields"]
+    return types.to_arrow(types.struct_json([_plain(field) for field in fields]))
+
+
+def has_ids(schema: pa.Schema) -> bool:
+    """Whether a field of a schema has an id, or another fact about files.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
+    marks = (_ID, USED.encode())
+    texts = [b"".join((field.metadata or {}).values()) for field in schema]
+    return any(mark in text for text in texts for mark in marks)
+
+
+def rows_for(df: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Rows whose fields have the ids of a table's schema, or none.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        With the table's columns.
+    schema : pyarrow.Schema
+    """
+    from pyspark.sql.types import StructType
+
+    if not has_ids(schema) and SPARK_FIELD_ID not in df.schema.json():
+        return df
+    wanted = StructType.fromJson(json.loads(types.from_arrow(schema)))
+    columns = []
+    for field in wanted.fields:
+        column = df[quote(field.name)]
+        if not isinstance(field.dataType.jsonValue(), str) and df.schema[field.name].dataType != field.dataType:
+            column = column.cast(field.dataType)
+        columns.append(column.alias(field.name, metadata=field.metadata))
+    return df.select(*columns)

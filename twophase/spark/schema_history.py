@@ -1,0 +1,55 @@
+"""The versions of a table's schema, of any table that an attached session knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twophase.catalog import SupportsSchemaHistory
+from twophase.catalog.schema_versions import SchemaVersion
+from twophase.errors import ConfigurationError
+from twophase.model import quote
+from twophase.schema import assign_ids
+from twophase.spark.attach import attached_session
+from twophase.spark.routing.patches import router_of
+
+__all__ = ["schema_history"]
+
+
+def schema_history(spark: Any, table: str) -> list[SchemaVersion]:
+    """List the versions of a table's schema, the oldest first.
+
+    An Iceberg table has all of them, each with the first commit that wrote with it. Of a table whose store keeps no
+    history there is one version, made from what is there; since when it is so is not known (None).
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession or None
+        An attached session; the active one when None.
+    table : str
+        Its name, as in SQL.
+
+    Returns
+    -------
+    list of SchemaVersion
+
+    Raises
+    ------
+    ConfigurationError
+        The session is not attached, or this is not the name of a table that twophase writes.
+    TableNotExistError
+        There is no such table.
+
+    Examples
+    --------
+    >>> [version.schema.schema_id for version in twophase.schema_history(spark, "lake.db.daily")]
+    [0, 1, 2]
+    """
+    router = router_of(attached_session(spark))
+    if router is None:
+        raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
+    catalog, path = router.find_table(table)
+    if isinstance(catalog, SupportsSchemaHistory):
+        return catalog.schema_versions(path)
+    definition = catalog.load_table(path)
+    schema = assign_ids(definition.schema, partition_keys=map(quote, definition.partition_columns))
+    return [SchemaVersion(schema, is_current=True)]

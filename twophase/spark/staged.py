@@ -1,0 +1,98 @@
+"""The tables that the transaction around a statement has staged."""
+
+from __future__ import annotations
+
+from twophase.catalog import Catalog, TwoPhaseCatalogTable
+from twophase.catalog.reading import ReadSource
+from twophase.errors import AtomicityNotSupportedError
+from twophase.model import ObjectPath, TableDefinition
+from twophase.spark import active
+from twophase.spark.attached import AttachedSession
+from twophase.transactions import failures
+from twophase.transactions.transaction import Transaction
+
+
+def staged_table(
+    session: AttachedSession, catalog: Catalog, path: ObjectPath
+) -> tuple[TwoPhaseCatalogTable, TableDefinition | None] | None:
+    """The participant that the surrounding transaction has for a table, and the definition as far as it is known.
+
+    None as well for a table that it drops: see :func:`is_dropped`.
+    """
+    transaction = active.current_transaction(session)
+    participant = transaction.find(catalog.name, path) if transaction else None
+    if transaction is None or participant is None or participant.purpose.drops:
+        return None
+    return participant, transaction.definition(participant)
+
+
+def is_dropped(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
+    """Return whether a transaction drops a table: its later statements see none."""
+    participant = transaction.find(catalog.name, path) if transaction else None
+    return participant is not None and participant.purpose.drops
+
+
+def require_there(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> None:
+    """Refuse a table that a transaction drops.
+
+    Raises
+    ------
+    TableNotExistError
+    """
+    if transaction is not None and is_dropped(transaction, catalog, path):
+        raise failures.dropped(catalog.name, path, transaction.id)
+
+
+def staged_tables(session: AttachedSession, catalog: Catalog, database: str, *, dropped: bool = False) -> list[str]:
+    """The names of the tables of a database that the surrounding transaction writes, or of those that it drops."""
+    transaction = active.current_transaction(session)
+    if transaction is None:
+        return []
+    found = [p for p in transaction.participants if p.catalog is catalog and p.purpose.drops == dropped]
+    paths = [catalog.canonical(participant.path) for participant in found]
+    return [path.name for path in paths if path.database.lower() == database.lower()]
+
+
+def table_definition(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> TableDefinition:
+    """The definition of a table as seen by a transaction: the staged one, otherwise the store's.
+
+    Raises
+    ------
+    TableNotExistError
+        The table is neither staged nor published, or the transaction drops it.
+    AtomicityNotSupportedError
+        The catalog cannot show what was staged.
+    """
+    participant = transaction.find(catalog.name, path) if transaction else None
+    if transaction is None or participant is None:
+        return catalog.load_table(path)
+    require_there(transaction, catalog, path)
+    return transaction.definition(participant) or staged_source(participant).definition or catalog.load_table(path)
+
+
+def staged_source(participant: TwoPhaseCatalogTable) -> ReadSource:
+    """The source from which a participant's staged rows are read.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        Its catalog cannot show it.
+    WriteConflictError
+        Another thread's statement is still writing it.
+    SnapshotTooOldError
+        It adds rows to a table that others have changed since the transaction began.
+    """
+    joined = active.find(participant.transaction_id)
+    if joined is not None:
+        joined.transaction.require_written(participant)
+    source = participant.read_source()
+    if joined is not None:
+        joined.transaction.require_base(participant)
+    if source is None:
+        raise AtomicityNotSupportedError(
+            f"Catalog {participant.catalog.name} cannot show what this transaction staged for {participant.path}.",
+            path=participant.path,
+            transaction_id=participant.transaction_id,
+            hint="Read the table before it is written, or after the transaction.",
+        )
+    return source

@@ -1,0 +1,220 @@
+"""The runner of statements: opens one, writes its rows and ends it, in its own transaction or in a surrounding one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twophase.catalog import Catalog, SupportsStagedAlter, SupportsStagedDrop, TableChange, TwoPhaseCatalogTable
+from twophase.errors import AtomicityNotSupportedError
+from twophase.hooks.hook import JobStatusHook
+from twophase.hooks.statement import Statement
+from twophase.hooks.status import JobState
+from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
+from twophase.spark import active
+from twophase.spark.active import ActiveTransaction
+from twophase.spark.attached import AttachedSession
+from twophase.spark.running import running
+from twophase.spark.session_reads import note_inputs, note_reads, require_as_read
+from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.merging import Conflict
+from twophase.transactions.transaction import Transaction
+
+_NO_OTHER_WAY = "This catalog has no other way to run it: spark.twophase.atomicity=preferred does not help."
+
+
+@dataclass(frozen=True)
+class StatementContext:
+    """The context in which a statement runs.
+
+    Attributes
+    ----------
+    coordinator : Coordinator
+        Begins the statement's transaction if it joins none.
+    session : AttachedSession or None
+        None over Spark Connect.
+    joined : Transaction or None
+        The transaction that the statement joins.
+    hooks : tuple of JobStatusHook
+        The statement's own, in addition to those of the session and of the transaction.
+    """
+
+    coordinator: Coordinator
+    session: AttachedSession | None = None
+    joined: Transaction | None = None
+    hooks: tuple[JobStatusHook, ...] = ()
+
+    @classmethod
+    def of(cls, session: AttachedSession) -> StatementContext:
+        """The context of a statement of this thread.
+
+        Raises
+        ------
+        TransactionAborted
+            The transaction around the statement belongs to another session.
+        """
+        joined = active.transaction_to_join(session)
+        return cls(session.coordinator, session, joined)
+
+    def heard_by(self, joined: ActiveTransaction | None) -> tuple[JobStatusHook, ...]:
+        """The hooks of a statement: those of the session, of its block, and its own."""
+        return (*(self.session.hooks if self.session else ()), *(joined.hooks if joined else ()), *self.hooks)
+
+
+def open_statement(
+    context: StatementContext,
+    catalog: Catalog,
+    path: ObjectPath,
+    definition: TableDefinition,
+    purpose: Purpose,
+    overwrite: OverwriteScope | None = None,
+    *,
+    other_way: str = _NO_OTHER_WAY,
+    resolves: Conflict | None = None,
+) -> Statement:
+    """Stage and begin one statement, in the surrounding transaction or in one of its own.
+
+    Its rows may be the answer to a conflict of the surrounding transaction.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        The catalog offers no two-phase write for this; ``other_way`` is the hint.
+    """
+    joined = context.joined or _begun_group(context.session)
+    autocommit = joined is None
+    transaction = _joining(context, joined, catalog, path)
+    participant = transaction.stage(
+        catalog,
+        path,
+        definition,
+        purpose=purpose,
+        ignore_if_exists=purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS,
+        overwrite=overwrite,
+        autocommit=autocommit,
+        resolves=resolves,
+    )
+    if participant is None:
+        raise AtomicityNotSupportedError(
+            f"Catalog {catalog.name} has no two-phase write for {purpose.value} of {path}; nothing was started.",
+            path=path,
+            hint=other_way,
+        )
+    return _started(context, transaction, participant, autocommit=autocommit)
+
+
+def open_drop(
+    context: StatementContext, catalog: SupportsStagedDrop, path: ObjectPath, *, purge: bool
+) -> Statement | None:
+    """Stage and begin a ``DROP TABLE`` in the surrounding transaction; None if the store cannot drop a table in it."""
+    assert context.joined is not None
+    transaction = _joining(context, context.joined, catalog, path)
+    participant = transaction.stage_drop(catalog, path, purge=purge)
+    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+
+
+def open_alter(
+    context: StatementContext, catalog: SupportsStagedAlter, path: ObjectPath, changes: Sequence[TableChange]
+) -> Statement | None:
+    """Stage and begin an ``ALTER TABLE`` in the surrounding transaction; None if the store cannot alter it there."""
+    assert context.joined is not None
+    transaction = _joining(context, context.joined, catalog, path)
+    participant = transaction.stage_alter(catalog, path, changes)
+    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+
+
+def _joining(context: StatementContext, joined: Transaction | None, catalog: Catalog, path: ObjectPath) -> Transaction:
+    """The transaction of a statement: the one that it joins, or a new one."""
+    if joined is not None and (block := active.find(joined.id)) is not None:
+        block.suspend_caches(catalog, path)
+    transaction = joined or context.coordinator.begin()
+    if context.session is not None:
+        transaction.cancels_by(context.session.tracker.cancel_transaction)
+    return transaction
+
+
+def _started(
+    context: StatementContext, transaction: Transaction, participant: TwoPhaseCatalogTable, *, autocommit: bool
+) -> Statement:
+    hooks = context.heard_by(None if autocommit else active.find(transaction.id))
+    job_scope = context.session.tracker.scope if context.session else None
+    statement = Statement(transaction, participant, hooks=hooks, autocommit=autocommit, job_scope=job_scope)
+    statement.start()
+    return statement
+
+
+def _begun_group(session: AttachedSession | None) -> Transaction | None:
+    """The transaction of a statement that writes several tables, begun with the first of them."""
+    statement = running(session) if session else None
+    group = statement.group if statement else None
+    return (group.active or group.begin()).transaction if group and group.is_wanted else None
+
+
+def finish_statement(
+    session: AttachedSession | None, statement: Statement, define: Callable[[], TableDefinition]
+) -> None:
+    """End a successful statement: publish it, or keep it for the rest of its transaction.
+
+    Parameters
+    ----------
+    session : AttachedSession or None
+        The attached session whose caches are invalidated; None if there is none.
+    statement : Statement
+    define : callable
+        The table's definition after it, which only the rest of its transaction needs.
+    """
+    if statement.autocommit and session is not None:
+        written = [(participant := statement.participant, session.caches.cached(participant.catalog, participant.path))]
+        with session.caches.invalidated_by(statement.transaction, written):
+            statement.finish()
+        return
+    definition = define()  # Before the end: if it fails, the statement is rolled back.
+    try:
+        statement.finish()
+    finally:  # a hook may raise after a statement that succeeded
+        if statement.job.state is JobState.FINISHED:
+            statement.transaction.defines(statement.participant, definition)
+            if statement.transaction.merges:
+                statement.transaction.keep_rows(statement.participant)
+            if joined := active.find(statement.transaction.id):
+                joined.let_be_read(statement.participant)
+
+
+def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -> None:
+    """Write the rows of a statement, unless they are out of date.
+
+    Raises
+    ------
+    WriteConflictError
+        They were read from the target itself, before another writer changed it.
+    """
+    if session is not None:
+        require_as_read(session, statement.participant, df)
+        if not statement.autocommit:
+            note_reads(session, df)
+        elif statement.transaction.wants_inputs:
+            note_inputs(session, statement.transaction, df)
+    statement.write(df)
+
+
+def run_statement(
+    session: AttachedSession | None, statement: Statement, df: Any, define: Callable[[], TableDefinition]
+) -> None:
+    """Write the rows and end the statement; an error of the user is raised unchanged."""
+    try:
+        write_rows(session, statement, df)
+        finish_statement(session, statement, define)
+    except BaseException as error:
+        statement.fail(error)  # does nothing if it has ended
+        raise
+
+
+def run_without_rows(session: AttachedSession, statement: Statement, define: Callable[[], TableDefinition]) -> None:
+    """End a statement that only defines a table, which is known once it is staged; it writes no rows."""
+    try:
+        statement.write_nothing()
+        finish_statement(session, statement, define)
+    except BaseException as error:
+        statement.fail(error)  # does nothing if it has ended
+        raise

@@ -1,0 +1,1 @@
+"""The timeline: the durable record of transactions, their owners and their reservations."""

@@ -1,0 +1,231 @@
+"""Database engines for the timeline: durable, and safe for many processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from twophase.errors import TimelineError
+from twophase.redaction import is_secret, logger, redact
+from twophase.timeline import sqlite_files
+from twophase.timeline.owners import steady_clock
+
+_log = logger("twophase")
+
+_BUSY_MILLISECONDS = 30_000
+#: Drivers that accept the parameters of libpq.
+_LIBPQ = ("psycopg", "psycopg2", "psycopg2cffi")
+#: Timeouts, well below a lease of the usual length: ``tcp_user_timeout`` in milliseconds, all others in seconds.
+_PATIENCE = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 20_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+_WAIT_FOR_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+_PORTS = {"postgresql": 5432}
+
+
+def create(url: str, *, create: bool = True, password: str | None = None) -> sa.Engine:
+    """Create an engine for a timeline's URL.
+
+    Raises
+    ------
+    TimelineError
+        The URL is invalid, its driver is not installed, or the database is not durable.
+    """
+    place = _with_password(parsed(url), password)
+    if place.get_backend_name() != "sqlite":
+        return _server(place)
+    _check_file(place, create)
+    engine = _engine(place, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
+    sa.event.listen(engine, "connect", _configure_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _with_password(url: URL, password: str | None) -> URL:
+    if password is None:
+        return url
+    if url.get_backend_name() == "sqlite":
+        raise TimelineError("A password is given for the timeline, which is a file.", hint="Leave it out.")
+    if url.password is not None or "password" in url.query:
+        raise TimelineError(
+            f"The password of the timeline {shown(url)} is given twice.", hint="Leave it out of the URL."
+        )
+    return url.set(password=password)
+
+
+def parsed(url: str) -> URL:
+    """Parse a timeline's URL.
+
+    Raises
+    ------
+    TimelineError
+        It is invalid.
+    """
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
+        # The text may contain a password: it is not repeated.
+        raise TimelineError(
+            "The timeline's URL cannot be read.",
+            hint="Write it as SQLAlchemy does: sqlite:////directory/timeline.db or postgresql+psycopg://user@host/db",
+        ) from None
+
+
+def _server(url: URL) -> sa.Engine:
+    """Create an engine that, if the driver supports it, gives up on an unresponsive server after half a minute."""
+    arguments: dict[str, Any] = {}
+    if url.get_backend_name() == "postgresql" and url.get_driver_name() in _LIBPQ:
+        arguments = {name: value for name, value in _PATIENCE.items() if name not in url.query}
+    # After waiting for a lock, a statement must see what was committed in the meantime, whatever the server's default.
+    engine = _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=arguments)
+    if url.get_backend_name() == "postgresql":
+        sa.event.listen(engine, "begin", _begin_postgresql)
+    return engine
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("twophase_durable", True) and not options.get("twophase_read_only"):
+        # A server or a role may have turned it off; settings stronger than "on" are kept.
+        connection.exec_driver_sql(_WAIT_FOR_DISK)
+
+
+def _engine(url: URL, **options: Any) -> sa.Engine:
+    try:
+        # Statement parameters contain entire documents: keep them out of error messages.
+        return sa.create_engine(url, hide_parameters=True, **options)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise TimelineError(
+            f"The timeline's database {url.drivername} needs a driver that is not installed: {error}",
+            hint="Install it with pip, for instance: pip install 'psycopg[binary]'",
+        ) from error
+
+
+def _check_file(url: URL, create: bool) -> None:
+    file = url.database
+    if not file or ":memory:" in file or url.query.get("mode") == "memory" or url.query.get("vfs") == "memdb":
+        raise TimelineError(
+            "A timeline in memory would forget its transactions with the process.",
+            hint="Name a file: sqlite:////directory/timeline.db",
+        )
+    if url.query.get("uri") in ("true", "1"):
+        return  # SQLite's own URI: it contains more than a path.
+    if create:
+        sqlite_files.make_file(Path(file))
+    elif not Path(file).exists():
+        raise TimelineError(
+            f"There is no timeline at {file}: nothing was ever recorded there.",
+            hint="Give the right place with --timeline, or spark.twophase.timeline.",
+        )
+    sqlite_files.check_access(Path(file))
+    if kind := sqlite_files.network_file_system(Path(file)):
+        _log.warning(
+            "The timeline %s lies on a network file system (%s). Where processes of two machines use it, their "
+            "transactions do not exclude each other, and it may be damaged: give them a PostgreSQL instead.", file, kind
+        )  # fmt: skip
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # BEGIN is issued explicitly, see below.
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+    _switch_to_wal(connection)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL mode, which needs exclusive access to the file; SQLite does not wait for that by itself."""
+    deadline = time.monotonic() + _BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise TimelineError(f"SQLite cannot keep its write-ahead log there (it answers: journal mode {mode})")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    # FULL: a record survives a power failure, also in WAL mode. NORMAL: it survives a killed process, but a power
+    # failure only if a FULL one followed; never out of order.
+    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get('twophase_durable', True) else 'NORMAL'}")
+    read_only = options.get("twophase_read_only")
+    # IMMEDIATE: otherwise a transaction that reads before it writes would fail instead of waiting.
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def shown(url: URL) -> str:
+    """Return a URL for messages: without its password, wherever it is, and without other secrets in its query."""
+    query = {key: "***" if is_secret(key, str(value)) else value for key, value in url.query.items()}
+    return redact(url.set(query=query).render_as_string(hide_password=True))  # It takes an unescaped @ for the host's.
+
+
+def holds_secret(url: str) -> bool:
+    """Return whether a URL contains a password, or anything else that must not be shown."""
+    return parsed(url).render_as_string(hide_password=False) != shown(parsed(url))
+
+
+def release(engine: sa.Engine, pid: int) -> None:
+    """Close the connections of an engine, if they belong to this process: in a forked child they are the parent's."""
+    engine.dispose(close=os.getpid() == pid)
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Return whether two URLs name the same database, user and settings; credentials may differ."""
+    return _place(one) == _place(other)
+
+
+def _place(url: URL) -> tuple[object, ...]:
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return backend, Path(url.database or "").resolve()
+    return backend, url.username, url.host, url.port or _PORTS.get(backend), url.database, url.query
+
+
+def now(connection: sa.Connection) -> float:
+    """Return the seconds since the epoch, by the clock that all users of this timeline share."""
+    if connection.dialect.name == "postgresql":
+        return float(connection.scalar(sa.text("SELECT extract(epoch FROM clock_timestamp())")))
+    return time.time()
+
+
+def steady_now(connection: sa.Connection) -> float | None:
+    """Return the seconds of a clock that is never set; None if the users of this timeline are on different machines."""
+    return steady_clock() if connection.dialect.name == "sqlite" else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same request may succeed if it is retried."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error, sa.exc.IntegrityError):
+        return True  # Two inserted the same key; the loser sees the winner's row on the next attempt.
+    text = str(error.orig).lower()
+    return error.connection_invalidated or "locked" in text or "deadlock" in text or "serialize" in text
+
+
+def reason(error: BaseException) -> str:
+    """Return the database's error message, in one line."""
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    text = str(origin).strip() or type(error).__name__
+    line = text.splitlines()[0].rstrip(".")
+    if "not a database" in line or "malformed" in line:
+        return f"the file is damaged or no SQLite database ({line})"
+    if isinstance(error, SQLAlchemyError) and "no such column" in line:
+        return f"its tables are not those of a twophase timeline ({line})"
+    return line

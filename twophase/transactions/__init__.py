@@ -1,0 +1,1 @@
+"""Transactions: execution of the protocol, recovery, and cleaning."""

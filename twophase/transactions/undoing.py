@@ -1,0 +1,154 @@
+"""The undo of one published transaction: which tables it has changed, and what they were before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twophase.catalog import Catalog, Change, SupportsSnapshots
+from twophase.catalog.capabilities import required
+from twophase.catalog.reading import ReadSource
+from twophase.errors import CatalogError, ConfigurationError, SnapshotTooOldError, TableNotExistError
+from twophase.model import ObjectPath, Purpose
+from twophase.protocol.states import ParticipantState, TransactionState
+from twophase.timeline.records import TransactionRecord
+from twophase.timeline.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Undo:
+    """What an undo does.
+
+    Attributes
+    ----------
+    transaction_id : str
+        The transaction that is taken back.
+    former : tuple of (Catalog, ObjectPath, ReadSource)
+        The tables that were there before it, with the source of their former states.
+    dropped : frozenset of (str, ObjectPath)
+        Those of them, by catalog, that are not there now.
+    created : tuple of (Catalog, ObjectPath)
+        The tables that it has created.
+    """
+
+    transaction_id: str
+    former: tuple[tuple[Catalog, ObjectPath, ReadSource], ...]
+    created: tuple[tuple[Catalog, ObjectPath], ...]
+    dropped: frozenset[tuple[str, ObjectPath]] = frozenset()
+
+
+def plan_undo(
+    timeline: Timeline,
+    resolve: Callable[[str], Catalog],
+    transaction_id: str,
+    note_read: Callable[[Catalog, ObjectPath, Any], None],
+) -> Undo:
+    """Find what an undo has to do; nothing is changed.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    resolve : callable
+        Returns the catalog of a name.
+    transaction_id : str
+    note_read : callable
+        Notes in the undo's own transaction the version of each table on which it rests.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such transaction, it has published nothing, or others have changed its tables since.
+    AtomicityNotSupportedError
+        A catalog has no former states of its tables.
+    CatalogError
+        A former state is no longer there.
+    """
+    record = timeline.transaction(transaction_id)
+    if record is None:
+        raise ConfigurationError(
+            f"There is no transaction {transaction_id} on the timeline {timeline.display_url}; nothing was undone.",
+            hint="List them with: twophase timeline",
+        )
+    if record.state is not TransactionState.COMPLETED or record.number is None:
+        raise ConfigurationError(
+            f"Transaction {transaction_id} is {record.state.name} and has published nothing that could be undone.",
+            transaction_id=transaction_id,
+        )
+    former: list[tuple[Catalog, ObjectPath, ReadSource]] = []
+    created: list[tuple[Catalog, ObjectPath]] = []
+    dropped: set[tuple[str, ObjectPath]] = set()
+    for catalog, path, is_left in _tables(record, resolve):
+        able = required(
+            catalog, SupportsSnapshots, "has no former states of its tables, so nothing can be undone", path
+        )
+        # First of all: whatever is committed from now on is a conflict.
+        version = catalog.table_version(path)
+        note_read(catalog, path, version)
+        if version is None:
+            dropped.add((catalog.name, path))
+        changes = _changes(timeline, record, catalog, path)
+        if changes and not (able.is_as_left(path, changes[-1]) if version is not None else not is_left):
+            raise _changed_since(record, catalog, path)
+        source = _before(able, record, path, changes)
+        if source is None:
+            created.append((catalog, path))
+        else:
+            former.append((catalog, path, source))
+    return Undo(transaction_id, tuple(former), tuple(created), frozenset(dropped))
+
+
+def _tables(record: TransactionRecord, resolve: Callable[[str], Catalog]) -> list[tuple[Catalog, ObjectPath, bool]]:
+    """The tables that a transaction has changed, and whether it has left each of them there."""
+    published = [p for p in record.participants if p.state is ParticipantState.PUBLISHED]
+    last: dict[tuple[str, ObjectPath], Purpose] = {}
+    for participant in sorted(published, key=lambda p: p.ordinal):
+        last[participant.catalog, resolve(participant.catalog).canonical(participant.path)] = participant.purpose
+    return [(resolve(catalog), path, not purpose.drops) for (catalog, path), purpose in last.items()]
+
+
+def _changes(timeline: Timeline, record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> list[Change]:
+    """The changes of a table by a transaction, after which there must be none."""
+    assert record.number is not None
+    if later := timeline.changes_since(catalog.name, path, record.number, record.id):
+        names = ", ".join(change.transaction_id for change in later[:3])
+        raise ConfigurationError(
+            f"Transaction {record.id} cannot be undone: transaction {names} has changed table {catalog.name}.{path} "
+            "since. Nothing was changed.",
+            path=path,
+            transaction_id=record.id,
+            hint="Restore a savepoint that was made before it, or write the former rows yourself. Only the last change "
+            "of a table can be undone, and an undo is a change itself.",
+        )
+    every = timeline.changes_since(catalog.name, path, record.number - 1, "")
+    return [change for change in every if change.transaction_id == record.id]
+
+
+def _changed_since(record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> ConfigurationError:
+    return ConfigurationError(
+        f"Transaction {record.id} cannot be undone: table {catalog.name}.{path} is no longer as it has left it, or "
+        "that cannot be known. Nothing was changed.",
+        path=path,
+        transaction_id=record.id,
+        hint="If it was altered, renamed, dropped or written since outside a transaction, that would be lost; of some "
+        "writes in place, as to an EXTERNAL table, it is not known. Write the former rows yourself.",
+    )
+
+
+def _before(
+    able: SupportsSnapshots, record: TransactionRecord, path: ObjectPath, changes: list[Change]
+) -> ReadSource | None:
+    """The source of a table's state before the transaction; None if that has created the table."""
+    try:
+        if not changes:
+            raise SnapshotTooOldError("the timeline no longer says what it replaced")
+        return able.read_source_before(path, changes)
+    except TableNotExistError:
+        return None
+    except SnapshotTooOldError as error:
+        raise CatalogError(
+            f"Transaction {record.id} cannot be undone: the former state of {able.name}.{path} can no longer be "
+            f"read: {error.message} Nothing was changed.",
+            path=path,
+            transaction_id=record.id,
+        ) from error
