@@ -10,12 +10,13 @@ from twophase.catalog import (
     Change,
     Environment,
     Leftover,
-    SupportsAlter,
+    Rewrite,
     SupportsAlterDatabase,
     SupportsCleaning,
     SupportsEvolution,
     SupportsExternalChanges,
     SupportsRename,
+    SupportsRewrite,
     SupportsSavepoints,
     SupportsSnapshots,
     SupportsStagedDrop,
@@ -24,7 +25,7 @@ from twophase.catalog import (
 )
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, same
-from twophase.catalogs.hive import alter, identity, layout, names
+from twophase.catalogs.hive import alter, identity, layout, names, rewriting
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
@@ -49,7 +50,7 @@ from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefini
 class HiveCatalog(
     SupportsAlterDatabase,
     SupportsRename,
-    SupportsAlter,
+    SupportsRewrite,
     SupportsEvolution,
     SupportsCleaning,
     SupportsExternalChanges,
@@ -253,6 +254,10 @@ class HiveCatalog(
     def alter_table(self, path: ObjectPath, changes: Iterable[TableChange]) -> None:
         path = self.canonical(path)
         alter.apply(self.store, lambda: self.existing(path), list(changes), path)
+
+    def plan_rewrite(self, path: ObjectPath, changes: Sequence[TableChange]) -> Rewrite | None:
+        path = self.canonical(path)
+        return rewriting.plan(self.store, self.existing(path), changes, path)
 
     def evolves(self, path: ObjectPath, *, only_if_evolved: bool) -> bool:
         table = self.find(self.canonical(path))

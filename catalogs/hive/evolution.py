@@ -2,7 +2,8 @@
 
 Spark binds the columns of a file by their names or, if the table's schema has field ids, by those. Its reader applies
 filters to a file by *name* in both cases, and loses ids where it prunes nested columns. So a change is native only if
-every file is read right under it, with filters and pruning; every other one needs a rewrite, and is refused.
+every file is read right under it, with filters and pruning; every other one needs a rewrite, and is refused unless
+the user has chosen that (:mod:`twophase.catalogs.hive.rewriting`).
 """
 
 from __future__ import annotations
@@ -34,17 +35,23 @@ from twophase.schema import (
     Kind,
     MoveField,
     Position,
+    PromotionPolicy,
     RenameField,
     Schema,
     after,
     apply_changes,
     first,
+    promotion_policy,
 )
 from twophase.schema.errors import SchemaError, UnknownFieldError
 from twophase.schema.leaf import SPARK_TYPE
 
 _SPARK_FIELD = b"SPARK:field"
 _BELOW = (Kind.LIST, Kind.MAP)
+#: The changes of type that Spark's reader can follow, but for those that :func:`_reads` excepts.
+NATIVE = promotion_policy("wide")
+#: Table property: overrides the catalog's ``alter`` option.
+ALTER = "twophase.alter"
 
 
 def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> bool:
@@ -59,11 +66,8 @@ def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pa
     before = metastore.columns_of(table)
     if before is None:
         return False
-    started = _with_ids(store, table, before, changes)
-    try:
-        evolved = _Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
-    except SchemaError as error:
-        raise CatalogError(f"{path} was not altered: {error}", path=path) from error
+    started = with_ids(store, table, before, changes)
+    evolved = Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
     if evolved != before:
         if evolved.has_ids and not before.has_ids:
             table = replace(table, properties={**table.properties, FIELD_IDS: "true"})
@@ -71,7 +75,7 @@ def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pa
     return True
 
 
-def _with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Sequence[TableChange]) -> Columns:
+def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Sequence[TableChange]) -> Columns:
     """Give ids to a table without files, if a change needs them: from now on its files have them."""
     if before.has_ids or all(change.kind != "rename_column" for change in changes):
         return before
@@ -85,11 +89,51 @@ def _is_empty(store: HiveStore, table: HiveTable) -> bool:
     return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))
 
 
-class _Evolution:
-    """The changes of one statement, applied one after the other."""
+def choose_rewrite(path: ObjectPath) -> str:
+    """How a user lets ``ALTER TABLE`` rewrite a table.
 
-    def __init__(self, table: HiveTable, path: ObjectPath, columns: Columns, *, reads_by_ids: bool) -> None:
+    Parameters
+    ----------
+    path : ObjectPath
+    """
+    return (
+        f"To replace the table by its own rows in one step: ALTER TABLE {path} SET TBLPROPERTIES ('{ALTER}' = "
+        "'rewrite'), or the catalog's option alter = rewrite. Then run the statement again."
+    )
+
+
+class Evolution:
+    """The changes of one statement, applied one after the other.
+
+    Parameters
+    ----------
+    table : HiveTable
+    path : ObjectPath
+    columns : Columns
+        Those before the statement.
+    reads_by_ids : bool
+        Whether the session reads files by the ids of their columns.
+    policy : PromotionPolicy, optional
+        Of a table that may be rewritten; without it a change that needs a rewrite is refused.
+
+    Attributes
+    ----------
+    needs_rewrite : bool
+        Whether a change that was applied needs one.
+    """
+
+    def __init__(
+        self,
+        table: HiveTable,
+        path: ObjectPath,
+        columns: Columns,
+        *,
+        reads_by_ids: bool,
+        policy: PromotionPolicy | None = None,
+    ) -> None:
+        self.needs_rewrite = False
         self._path = path
+        self._policy = policy
         self._reads_by_ids = reads_by_ids
         self._has_ids = columns.has_ids
         self._schema = columns.schema
@@ -100,20 +144,43 @@ class _Evolution:
         self._layout = {*self._partition, *(name.lower() for name in buckets)}
 
     def apply(self, changes: Sequence[TableChange]) -> Columns:
-        for change in changes:
-            self._check_layout(change)
-            _STEPS[change.kind](self, change)
+        """Apply the changes, and return the columns after them.
+
+        Parameters
+        ----------
+        changes : sequence of TableChange
+
+        Raises
+        ------
+        CatalogError
+            A change breaks a rule, or needs a rewrite that the user has not chosen.
+        """
+        try:
+            for change in changes:
+                self._check_layout(change)
+                _STEPS[change.kind](self, change)
+        except SchemaError as error:
+            raise CatalogError(f"{self._path} was not altered: {error}", path=self._path) from error
         return Columns(self._schema, self._has_ids, tuple(self._used))
 
-    def _do(self, change: Change) -> None:
-        self._schema = apply_changes(self._schema, change, promotion="wide")
+    def _do(self, change: Change, policy: str | PromotionPolicy = NATIVE) -> None:
+        self._schema = apply_changes(self._schema, change, promotion=policy)
 
-    def refused(self, why: str, *, rewrite: bool = False) -> CatalogError:
-        hint = (
-            f"Rewrite the table in one step: CREATE OR REPLACE TABLE {self._path} USING parquet "
-            f"TBLPROPERTIES ('{FIELD_IDS}' = 'true') AS SELECT ... FROM {self._path}"
-        )
-        return CatalogError(f"{self._path} was not altered: {why}.", path=self._path, hint=hint if rewrite else None)
+    def refused(self, why: str, *, hint: str | None = None) -> CatalogError:
+        """The error of a change that is not made.
+
+        Parameters
+        ----------
+        why : str
+        hint : str, optional
+        """
+        return CatalogError(f"{self._path} was not altered: {why}.", path=self._path, hint=hint)
+
+    def _rewrite(self, why: str) -> None:
+        """Note that the reader cannot follow a change; refuse it if the table may not be rewritten."""
+        if self._policy is None:
+            raise self.refused(why, hint=choose_rewrite(self._path))
+        self.needs_rewrite = True
 
     def _check_layout(self, change: TableChange) -> None:
         name = change.path[0]
@@ -176,13 +243,11 @@ class _Evolution:
                 f"(spark.sql.parquet.fieldId.read.enabled is false), and would find no {shown} by another name"
             )
         if not self._has_ids:
-            raise self.refused(f"its files have no field ids, so that they are read by the name {shown}", rewrite=True)
-        if any(above.kind in _BELOW for above in self._schema.ancestors(node.id)):
-            raise self.refused(f"{shown} is below a list or map, where Spark reads fields by their names", rewrite=True)
-        if _holds_struct(node):
-            raise self.refused(
-                f"{shown} holds a struct, which Spark reads by its name where it needs a part of it", rewrite=True
-            )
+            self._rewrite(f"its files have no field ids, so that they are read by the name {shown}")
+        elif any(above.kind in _BELOW for above in self._schema.ancestors(node.id)):
+            self._rewrite(f"{shown} is below a list or map, where Spark reads fields by their names")
+        elif _holds_struct(node):
+            self._rewrite(f"{shown} holds a struct, which Spark reads by its name where it needs a part of it")
         self._check_name((*change.path[:-1], name), node.id)
         self._retire(node)
         self._do(RenameField(change.path, name))
@@ -197,10 +262,9 @@ class _Evolution:
         key = self._key(path)
         for used, owner in self._used:
             if used == key and (number is None or owner != number):
-                raise self.refused(
+                self._rewrite(
                     f"files of it have another column {'.'.join(path)}, dropped or renamed since, and Spark filters "
-                    "their rows by name",
-                    rewrite=True,
+                    "their rows by name"
                 )
 
     @staticmethod
@@ -212,15 +276,17 @@ class _Evolution:
         field = change.arguments["field"].field(0)
         described = json.loads((field.metadata or {}).get(_SPARK_FIELD, b'{"type": null}'))
         data_type, metadata = _spelled(field.type, described["type"])
+        shown = ".".join(change.path)
         if OPAQUE in metadata or OPAQUE in dict(node.metadata):
-            raise self.refused(f"Spark reads no other type for {'.'.join(change.path)}", rewrite=True)
-        if not _reads(node.leaf, data_type):
-            raise self.refused(
-                f"Spark reads no {node.leaf} of {'.'.join(change.path)} as {data_type}; a decimal needs room for ten "
-                "digits before the point",
-                rewrite=True,
-            )
-        self._do(ChangeType(change.path, data_type))
+            raise self.refused(f"no value of {shown} can be cast from or to a type that only Spark has")
+        if SPARK_TYPE in metadata and node.leaf != data_type:
+            raise self.refused(f"the values of {shown} are not checked for the length of a {metadata[SPARK_TYPE]}")
+        policy: str | PromotionPolicy = NATIVE
+        if node.leaf is not None and not _reads(node.leaf, data_type):
+            room = "; a decimal needs room for ten digits before the point" if pa.types.is_decimal(data_type) else ""
+            self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
+            policy = self._policy or NATIVE
+        self._do(ChangeType(change.path, data_type), policy)
         rest = {key: value for key, value in node.metadata if key != SPARK_TYPE}
         self._schema = _with_metadata(self._schema, node.id, {**rest, **metadata})
 
@@ -238,14 +304,14 @@ class _Evolution:
         self._do(MoveField(change.path, position_of(change) or first()))
 
 
-_STEPS: Mapping[str, Callable[[_Evolution, TableChange], None]] = {
-    "add_column": _Evolution.add,
-    "drop_column": _Evolution.drop,
-    "rename_column": _Evolution.rename,
-    "update_column_type": _Evolution.change_type,
-    "update_column_comment": _Evolution.comment,
-    "update_column_nullability": _Evolution.nullability,
-    "move_column": _Evolution.move,
+_STEPS: Mapping[str, Callable[[Evolution, TableChange], None]] = {
+    "add_column": Evolution.add,
+    "drop_column": Evolution.drop,
+    "rename_column": Evolution.rename,
+    "update_column_type": Evolution.change_type,
+    "update_column_comment": Evolution.comment,
+    "update_column_nullability": Evolution.nullability,
+    "move_column": Evolution.move,
 }
 #: The changes of columns.
 KINDS = frozenset(_STEPS)
@@ -255,10 +321,11 @@ def _holds_struct(node: Field) -> bool:
     return node.kind is Kind.STRUCT or any(_holds_struct(child) for child in node.children)
 
 
-def _reads(old: pa.DataType | None, new: pa.DataType) -> bool:
+def _reads(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether Spark's vectorised reader can widen: small integers are stored as 32-bit ones."""
-    small = old is not None and (pa.types.is_int8(old) or pa.types.is_int16(old))
-    return not (small and pa.types.is_decimal(new) and new.precision - new.scale < 10)
+    small = pa.types.is_int8(old) or pa.types.is_int16(old)
+    too_small = small and pa.types.is_decimal(new) and new.precision - new.scale < 10
+    return NATIVE.allows(old, new) and not too_small
 
 
 def _is_literal(sql: str) -> bool:

@@ -25,6 +25,17 @@ class Settings(settings.Settings):
     field_ids: Flag = option(
         False, "whether new Parquet tables have field ids, so that their columns can be renamed without a rewrite"
     )
+    alter: Annotated[Literal["native", "rewrite"], lower] = option(
+        "native",
+        "what ALTER TABLE does with a change that Spark's reader cannot follow: native refuses it; rewrite replaces "
+        "the table by its own rows",
+    )
+    promotion: Annotated[Literal["wide", "implicit", "hudi", "explicit"], lower] = option(
+        "wide", "changes of type that such a rewrite may make"
+    )
+    on_cast_failure: Annotated[Literal["error", "null"], lower] = option(
+        "error", "what such a rewrite does with a value that the new type cannot hold: error, or NULL instead of it"
+    )
     host: str = option("", "HiveServer2: host name")
     # A socket silently maps a port that is too large to another one, which would then receive the password.
     port: Annotated[int, whole(65_535)] = option(10_000, "HiveServer2: port")

@@ -14,6 +14,7 @@ from twophase.catalog.capabilities import (
     SupportsReadOptions,
     SupportsRecordedPublish,
     SupportsRename,
+    SupportsRewrite,
     SupportsSavepoints,
     SupportsSchemaHistory,
     SupportsSchemaOnWrite,
@@ -24,7 +25,7 @@ from twophase.catalog.capabilities import (
 )
 from twophase.catalog.reading import BatchReader, Deletion, FileReader, Filter, ParquetScan, ReadSource
 from twophase.catalog.schema_versions import SchemaVersion
-from twophase.catalog.services import Environment, Leftover, TableChange
+from twophase.catalog.services import Environment, Leftover, Rewrite, TableChange
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.catalog.transactional import StagedRows, StoredTable, TransactionalCatalog
 
@@ -40,6 +41,7 @@ __all__ = [
     "OpenSnapshot",
     "ParquetScan",
     "ReadSource",
+    "Rewrite",
     "SchemaVersion",
     "StagedRows",
     "StoredTable",
@@ -55,6 +57,7 @@ __all__ = [
     "SupportsReadOptions",
     "SupportsRecordedPublish",
     "SupportsRename",
+    "SupportsRewrite",
     "SupportsSavepoints",
     "SupportsSchemaHistory",
     "SupportsSchemaOnWrite",

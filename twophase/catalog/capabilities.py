@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import Deletion, Filter, ReadSource
 from twophase.catalog.schema_versions import SchemaVersion
-from twophase.catalog.services import Leftover, TableChange
+from twophase.catalog.services import Leftover, Rewrite, TableChange
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, TableDefinition, WriteContext
@@ -135,6 +135,33 @@ class SupportsAlter(Catalog):
             It does not exist.
         CatalogError
             The catalog does not support one of the changes; none was applied.
+        """
+
+
+class SupportsRewrite(SupportsAlter):
+    """A catalog in which some changes of ``ALTER TABLE`` are a replacement of the table by its own rows."""
+
+    @abstractmethod
+    def plan_rewrite(self, path: ObjectPath, changes: Sequence[TableChange]) -> Rewrite | None:
+        """Return the replacement that makes the changes; nothing is changed yet.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        changes : sequence of TableChange
+            As in :meth:`SupportsAlter.alter_table`: all of them are made, or none.
+
+        Returns
+        -------
+        Rewrite or None
+            None if :meth:`SupportsAlter.alter_table` makes the changes, or refuses them.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            A change is not possible, even so.
         """
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from twophase.model import TableDefinition
+
 
 @dataclass(frozen=True)
 class Leftover:
@@ -69,6 +71,25 @@ class TableChange:
     kind: str
     path: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """The replacement of a table by its own rows, which is how a store makes some changes of its columns.
+
+    Attributes
+    ----------
+    definition : TableDefinition
+        The table's new definition.
+    expressions : tuple of str
+        Its columns over the old ones, in Spark's SQL.
+    replaced : object
+        The definition on which this rests: another one after the statement has begun is a conflict.
+    """
+
+    definition: TableDefinition
+    expressions: tuple[str, ...]
+    replaced: Any
 
 
 class Environment:

@@ -47,7 +47,7 @@ def alter(context: StatementContext, catalog: Catalog, path: ObjectPath, changes
     assert session is not None
     before = table_definition(context.joined, catalog, path)
     after, expressions = altered(path, before, changes)
-    rows = _rows(session, catalog, path).selectExpr(*expressions)
+    rows = rows_of(session, catalog, path).selectExpr(*expressions)
     statement = open_statement(context, catalog, path, after, Purpose.CREATE_OR_REPLACE_TABLE_AS)
     run_statement(session, statement, rows, lambda: after)
 
@@ -68,7 +68,7 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
     if definition.external or not isinstance(catalog, SupportsStagedDrop):
         raise _cannot_rename(catalog, path)
     definition = replace(definition, location=None)
-    rows = _rows(session, catalog, path)
+    rows = rows_of(session, catalog, path)
     statement = open_statement(context, catalog, new_path, definition, Purpose.CREATE_TABLE_AS)
     run_statement(session, statement, rows, lambda: definition)
     try:
@@ -92,8 +92,19 @@ def _cannot_rename(catalog: Catalog, path: ObjectPath) -> AtomicityNotSupportedE
     )
 
 
-def _rows(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
-    """The rows that are staged, of which Spark has decided how to read them before another statement begins."""
+def rows_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> Any:
+    """The rows of a table as the statement's transaction sees it; Spark decides now how to read them.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+    """
     parts = (session.catalogs.name_of(catalog), *path.to_document())
     return session.spark.table(".".join(map(quote, parts)))
 

@@ -17,6 +17,7 @@ from twophase.catalog import (
     SupportsAlter,
     SupportsReadOptions,
     SupportsRename,
+    SupportsRewrite,
     SupportsSavepoints,
     SupportsStagedAlter,
     SupportsStagedDrop,
@@ -33,7 +34,7 @@ from twophase.errors import (
 )
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.spark import active, made_tables
+from twophase.spark import active, made_tables, rewriting
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.checked import CheckedTable, lists_when_executed
@@ -349,6 +350,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return TableProxy(self._session, self._catalog, path, self._catalog.load_table(path))
 
     def _alter(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
+        if isinstance(self._catalog, SupportsRewrite) and rewriting.rewrite(
+            self._session, self._catalog, path, changes
+        ):
+            return
         required(self._catalog, SupportsAlter, "cannot alter tables", path).alter_table(path, changes)
 
     def _alter_staged(self, path: ObjectPath, changes: Sequence[TableChange]) -> bool:

@@ -1,0 +1,103 @@
+"""``ALTER TABLE`` by a rewrite: changes that Spark's reader cannot follow, where the user has chosen that.
+
+The table is replaced by its own rows. Its files are new, so that they have field ids, and every name is free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from twophase.catalog import Rewrite, TableChange
+from twophase.catalogs.hive import evolution
+from twophase.catalogs.hive.columns import DEFAULTS, HELD, Columns
+from twophase.catalogs.hive.ddl import sql_type
+from twophase.catalogs.hive.definitions import FIELD_IDS, fingerprint, to_definition
+from twophase.catalogs.hive.metastore import HiveTable
+from twophase.catalogs.hive.store import HiveStore
+from twophase.errors import ConfigurationError
+from twophase.model import ObjectPath, quote
+from twophase.schema import PromotionPolicy, Schema, plan_read, promotion_policy
+
+#: Table properties that override the catalog's options, with their values.
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "alter": ("native", "rewrite"),
+    "promotion": ("wide", "implicit", "hudi", "explicit"),
+    "on_cast_failure": ("error", "null"),
+}
+
+
+def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> Rewrite | None:
+    """Return the replacement that makes the changes; None if none is needed, or chosen.
+
+    Parameters
+    ----------
+    store : HiveStore
+    table : HiveTable
+    changes : sequence of TableChange
+    path : ObjectPath
+
+    Raises
+    ------
+    CatalogError
+        A change breaks a rule.
+    ConfigurationError
+        A property of the table has a value that it cannot have.
+    """
+    metastore, policy = store.metastore, _policy(store, table, path)
+    is_of_columns = bool(changes) and all(change.kind in evolution.KINDS for change in changes)
+    before = metastore.columns_of(table) if policy is not None and is_of_columns else None
+    if policy is None or before is None:
+        return None
+    before = evolution.with_ids(store, table, before, changes)
+    evolving = evolution.Evolution(table, path, before, reads_by_ids=metastore.reads_by_ids, policy=policy)
+    after = evolving.apply(changes).schema
+    if not evolving.needs_rewrite:
+        return None
+    if before.has_ids and not metastore.reads_by_ids:
+        raise evolving.refused(
+            "this session reads Parquet files by the names of their columns "
+            "(spark.sql.parquet.fieldId.read.enabled is false), and would lose those that were renamed"
+        )
+    schema = metastore.with_columns(table, Columns(after, has_ids=False)).schema
+    definition = to_definition(replace(table, schema=schema, properties={**table.properties, FIELD_IDS: "true"}))
+    return Rewrite(
+        definition if definition.external else replace(definition, location=None),
+        _expressions(before.schema, after, schema, policy),
+        fingerprint(to_definition(table)),
+    )
+
+
+def _policy(store: HiveStore, table: HiveTable, path: ObjectPath) -> PromotionPolicy | None:
+    """The changes of type that a rewrite may make; None if the table is not to be rewritten."""
+    chosen = {name: _choice(store, table, path, name) for name in _CHOICES}
+    if chosen["alter"] == "native":
+        return None
+    return promotion_policy(chosen["promotion"], on_cast_failure=chosen["on_cast_failure"])
+
+
+def _choice(store: HiveStore, table: HiveTable, path: ObjectPath, name: str) -> str:
+    value = table.properties.get(f"twophase.{name}", getattr(store.settings, name)).lower()
+    if value not in _CHOICES[name]:
+        raise ConfigurationError(
+            f"{path} was not altered: its property twophase.{name} is {' or '.join(_CHOICES[name])}, not {value!r}.",
+            path=path,
+        )
+    return str(value)
+
+
+def _expressions(before: Schema, after: Schema, schema: pa.Schema, policy: PromotionPolicy) -> tuple[str, ...]:
+    """The new columns over the old ones."""
+    read = plan_read(before, after, on_cast_failure=policy.on_cast_failure)
+    return tuple(
+        expression if found.source is not None else _new(schema.field(index), dict(found.field.metadata))
+        for index, (found, expression) in enumerate(zip(read.fields, read.spark_expressions(), strict=True))
+    )
+
+
+def _new(field: pa.Field, metadata: Mapping[str, str]) -> str:
+    """A new column, in types that the rules do not know, too: its default, which is a literal, or NULL."""
+    value = metadata.get(HELD + DEFAULTS[0], "NULL")
+    return f"CAST({value} AS {sql_type(field)}) AS {quote(field.name)}"
