@@ -37,6 +37,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.redaction import is_secret
 from twophase.schema import Schema, from_iceberg, to_iceberg
 from twophase.transactions import failures
 
@@ -345,7 +346,7 @@ def _insert(
             "highest_field_id": metadata.last_column_id,
             "spec": iceberg_document(metadata.spec()),
             "sort_order": iceberg_document(metadata.sort_order()),
-            "properties": dict(metadata.properties),
+            "properties": _recorded(metadata.properties),
             "location": metadata.location,
             "uuid": str(metadata.table_uuid),
         }
@@ -360,6 +361,14 @@ def _insert(
         if name not in (*definitions.TABLE_OPTIONS, MERGE_SCHEMA):
             raise CatalogError(f"There is no option {name} for a write to {path}.", path=path)
     return {**facts, "by_name": by_name}
+
+
+def _recorded(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a table that rows are added to, without secrets: the timeline holds the document meanwhile.
+
+    No write needs them, and none publishes them. Settings of Iceberg's writers may name a column like a secret.
+    """
+    return {key: value for key, value in properties.items() if key.startswith("write.") or not is_secret(key, value)}
 
 
 def _following(path: ObjectPath, rows: TableDefinition, facts: Mapping[str, Any]) -> Document:

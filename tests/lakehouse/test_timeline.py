@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.readers import Readers
-from tests.lakehouse.statements import ROWS, SCHEMA, table
+from tests.lakehouse.statements import ROWS, SCHEMA, run, table
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.errors import TransactionInDoubt
 from twophase.model import ObjectPath, Purpose, TableDefinition
@@ -91,6 +91,23 @@ def test_the_row_moves_with_the_pointers(
         assert found is not None
         assert len(found) == 2 * len(ROWS)
     assert coordinator.recover() == []
+
+
+def test_an_open_insert_records_no_secret_of_the_table(
+    catalog: LakehouseCatalog, coordinate: Coordinate, tmp_path: Path
+) -> None:
+    coordinator = coordinate(f"sqlite:///{tmp_path / 'timeline.db'}")
+    properties = {"connector.api.token": "hunter2secret", "write.parquet.compression-codec": "snappy"}
+    run(catalog, ONE, properties=properties)
+    transaction = coordinator.begin()
+    stage(transaction, catalog, ONE, INSERT)
+    found = coordinator.timeline.transaction(transaction.id)
+    assert found is not None
+    (document,) = [participant.document for participant in found.participants]
+    assert document["properties"]["write.parquet.compression-codec"] == "snappy"
+    assert "hunter2secret" not in repr(document)
+    transaction.commit()
+    assert catalog.load_table(ONE).properties["connector.api.token"] == "hunter2secret"
 
 
 def test_a_timeline_elsewhere_follows(
