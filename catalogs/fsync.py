@@ -23,6 +23,8 @@ MANY = 32
 _THREADS = 4
 #: Seconds after which a further change of a directory is certain to show in its times, however coarse they are.
 SETTLED = 2.0
+#: Directories of which a process remembers that they need not be synced; of more, all are forgotten.
+MOST_SYNCED = 10_000
 #: Errors with which some file systems (CIFS, FUSE) refuse to sync a directory: they do not support it or need it.
 _NO_SUCH_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR)
 
@@ -76,6 +78,8 @@ class SyncedDirectories:
         changed = {path: state for path, state in now.items() if state is None or state != self._states.get(path)}
         at = time.time()
         sync(chain(changed, paths))
+        if len(self._states) > MOST_SYNCED:
+            self._states = {}
         self._states |= {path: state for path, state in changed.items() if state is not None and state.is_settled(at)}
 
 

@@ -58,6 +58,23 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Path]]:
     failpoints.disarm()
 
 
+def test_what_a_process_remembers_of_synced_directories_has_a_limit(
+    synced: set[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fsync, "MOST_SYNCED", 2)
+    monkeypatch.setattr(fsync, "SETTLED", -1.0)
+    directories = fsync.SyncedDirectories()
+    for number in range(9):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        directories.sync([str(directory)], [])
+        assert len(directories._states) <= 3
+        assert directory in synced
+    synced.clear()
+    directories.sync([str(directory)], [])
+    assert synced == set(), "the newest is remembered"
+
+
 def test_a_directory_is_synced_again_only_after_a_change(
     synced: set[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,0 +1,140 @@
+"""Random changes of real tables by plain SQL, with rows between them, against the table as a dictionary of ids."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+from tests.schema.table_model import STEPS, Step, TableModel, as_text, literal
+from tests.servers import Server
+from twophase.errors import TwoPhaseError
+
+STORES = ["ids", "names", "lake", "lite", "pg", "maria"]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Server, mariadb: Server) -> Iterator[SparkSession]:
+    """A session with a catalog of each kind."""
+    root = tmp_path_factory.mktemp("changes")
+    conf = {
+        "spark.sql.catalog.lake": "twophase.lakehouse",
+        "spark.sql.catalog.lake.uri": f"sqlite:///{root / 'lake.db'}",
+    }
+    conf["spark.sql.catalog.lake.warehouse"] = str(root / "lake")
+    for name, url in (("lite", f"sqlite:///{root / 'lite.db'}"), ("pg", postgresql.url), ("maria", mariadb.url)):
+        conf |= {f"spark.sql.catalog.{name}": "twophase.jdbc", f"spark.sql.catalog.{name}.url": url}
+    session = start_session(root, hive=True, conf=conf)
+    handle = twophase.attach(session)
+    handle.catalog("lake").create_database("changes")
+    yield session
+    handle.detach()
+    session.stop()
+
+
+class Real:
+    """A table of a store, and what its model says of it."""
+
+    def __init__(self, spark: SparkSession, store: str) -> None:
+        name = f"t_{uuid.uuid4().hex[:8]}"
+        database = {"lake": "lake.changes.", "lite": "lite.main.", "pg": "pg.public.", "maria": "maria.twophase."}
+        self.spark, self.name = spark, database.get(store, "") + name
+        self.model, self.taken, self.tried = TableModel(), 0, 0
+        ids = "USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true') AS SELECT 1 AS a, '' AS b WHERE false"
+        more = {"ids": ids, "names": "(a INT, b STRING) USING parquet"}
+        spark.sql(f"CREATE TABLE {self.name} {more.get(store, '(a INT, b STRING)')}")
+
+    def take(self, step: Step) -> None:
+        """Take a step in both; one that the store refuses has changed nothing."""
+        found = self.model.step(self.name, step)
+        if found is None:
+            return
+        statement, after = found
+        self.tried += 1
+        try:
+            self.spark.sql(statement)
+        except (TwoPhaseError, PySparkException) as refused:
+            assert not statement.startswith("INSERT"), refused
+        else:
+            self.model, self.taken = after, self.taken + 1
+        self.check(step[1])
+
+    def check(self, which: int) -> None:
+        model = self.model
+        frame = self.spark.table(self.name)
+        assert frame.columns == [column.name for column in model.columns]
+        assert self.read("") == model.seen()
+        column = model.columns[which % len(model.columns)]
+        at = model.columns.index(column)
+        assert self.read(f"WHERE {column.quoted} IS NULL") == [row for row in model.seen() if row[at] is None]
+        for value in {row[at] for row in model.seen()} - {None}:
+            number = next(n for n in range(model.highest_value + 1) if literal(column.kind, n)[1] == value)
+            found = self.read(f"WHERE {column.quoted} = {literal(column.kind, number)[0]}")
+            assert found == [row for row in model.seen() if row[at] == value]
+            break
+
+    def read(self, where: str) -> list[tuple[Any, ...]]:
+        return as_text(self.spark.sql(f"SELECT * FROM {self.name} {where}").collect())
+
+
+def changed(spark: SparkSession, store: str, steps: list[Step]) -> None:
+    """Take all steps in a new table of a store, and read it by a second reader, too."""
+    real = Real(spark, store)
+    for step in steps:
+        real.take(step)
+    if store in OTHER_READERS:
+        assert as_text(OTHER_READERS[store](spark, real.name)) == real.model.seen()
+    spark.sql(f"DROP TABLE {real.name}")
+    event(f"{real.taken} of {real.tried} changes of {store}")
+
+
+def _by_pyiceberg(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
+    uri = spark.conf.get("spark.sql.catalog.lake.uri")
+    catalog = SqlCatalog("lake", uri=str(uri))
+    table = catalog.load_table(("changes", name.rpartition(".")[2])).scan().to_arrow()
+    catalog.close()
+    return list(zip(*[column.to_pylist() for column in table.columns], strict=True))
+
+
+def _by_field_ids(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
+    """The rows as PyArrow finds them by the ids alone: names in files are those of their time."""
+    wanted = [field.metadata["parquet.field.id"] for field in spark.table(name).schema]
+    rows: list[tuple[Any, ...]] = []
+    for (file,) in spark.sql(f"SELECT DISTINCT input_file_name() FROM {name}").collect():
+        table = pq.ParquetFile(urlsplit(file).path).read()
+        found = {int(f.metadata[b"PARQUET:field_id"]): table.column(i).to_pylist() for i, f in enumerate(table.schema)}
+        rows += zip(*[found.get(number, [None] * len(table)) for number in wanted], strict=True)
+    return rows
+
+
+#: Statements of real sessions take their time.
+SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+OTHER_READERS = {"lake": _by_pyiceberg, "ids": _by_field_ids}
+
+
+@pytest.mark.parametrize("store", ["ids", "pg"])
+@settings(
+    max_examples=3, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(steps=STEPS)
+def test_some_random_changes_leave_each_value_in_its_column(spark: SparkSession, store: str, steps: list[Step]) -> None:
+    changed(spark, store, steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("store", STORES)
+@settings(SETTINGS, max_examples=25)
+@given(steps=STEPS)
+def test_random_changes_leave_each_value_in_its_column(spark: SparkSession, store: str, steps: list[Step]) -> None:
+    changed(spark, store, steps)
