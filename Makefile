@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql test-histories lint format docs bench bench-scale bench-routing bench-isolation clean java servers
+.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql test-histories lint format docs bench bench-scale bench-routing bench-schema bench-isolation clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,6 +66,9 @@ bench-isolation: .venv/.installed java servers ## Measure what isolation costs (
 
 bench-routing: .venv/.installed java ## Measure what routing adds to each kind of statement (some minutes; ARGS="--only select,insert")
 	@.venv/bin/python -m benchmarks.routing $(ARGS)
+
+bench-schema: .venv/.installed java ## Measure ALTER TABLE by the files of a table, and reading an evolved one (some minutes; ARGS="--files 10,1000")
+	@.venv/bin/python -m benchmarks.schema_tables $(ARGS)
 
 clean: ## Remove the environments and everything built
 	rm -rf .venv .venv-spark40 build dist .demo .mysql .pytest_cache .mypy_cache .ruff_cache .hypothesis

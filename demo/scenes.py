@@ -117,6 +117,15 @@ def change_fleet(job: Job) -> None:
     job.say("RESTORE TABLE fleet TO SAVEPOINT before_the_load")
 
 
+def change_columns(job: Job) -> None:
+    job.spark.sql("ALTER TABLE aircraft RENAME COLUMN seats TO places")
+    job.spark.sql("ALTER TABLE aircraft DROP COLUMN engine")
+    job.spark.sql("ALTER TABLE aircraft ADD COLUMN engine STRING")
+    job.spark.sql("""
+        CREATE TABLE jumbos USING parquet AS
+        SELECT tailnum, places FROM aircraft WHERE places > 300 AND engine IS NULL""")
+
+
 def replace_routes(table: str) -> Callable[[Job], None]:
     def replace(job: Job) -> None:
         job.spark.sql(f"""
@@ -128,7 +137,7 @@ def replace_routes(table: str) -> Callable[[Job], None]:
 
 
 def overwrite_history(job: Job) -> None:
-    rows: DataFrame = job.spark.table("flights")
+    rows: DataFrame = job.spark.table("flights").select("month", "day", "carrier", "flight", "origin", "dest")
     if job.faulty:
         # The same rows many times, in several tasks, so that there is time to kill the driver in the middle.
         job.spark.conf.set("spark.sql.files.maxPartitionBytes", "4m")
@@ -211,6 +220,16 @@ SCENES = (
         (_table("fleet", "tailnum, manufacturer FROM planes"),),
         fault="fails",
     ),
+    Scene(
+        "ALTER TABLE aircraft RENAME seats TO places; DROP engine; ADD engine: plain Parquet files; then a query with "
+        "WHERE places > 300 AND engine IS NULL",
+        change_columns,
+        {"aircraft": 3_322, "jumbos": 197},
+        (
+            "CREATE TABLE aircraft USING parquet TBLPROPERTIES ('twophase.alter' = 'rewrite') AS "
+            "SELECT tailnum, engine, seats FROM planes",
+        ),
+    ),
     _into_database("shop.main.routes", "a SQL database"),
     *_into_server(),
     # Last: the session does not survive it.
@@ -218,7 +237,7 @@ SCENES = (
         'df.write.mode("overwrite")\n  .saveAsTable("history"), and the driver is killed (kill -9)',
         overwrite_history,
         {"history": 336_776},
-        (_table("history", "* FROM flights WHERE month = 1"),),
+        (_table("history", "month, day, carrier, flight, origin, dest FROM flights WHERE month = 1"),),
         fault="killed",
     ),
 )

@@ -41,6 +41,7 @@ def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
         assert connection.execute("SELECT count(*) FROM public.twophase_demo").fetchone() == (224,)
         connection.execute("DROP TABLE public.twophase_demo")
     assert "fleet: gone" in run.stdout and "fleet: 3,322 rows" in run.stdout and "miles: 4,044 rows" in run.stdout
+    assert "aircraft: 3,322 rows" in run.stdout and "jumbos: 197 rows" in run.stdout
     assert "LOCATION_ALREADY_EXISTS" in run.stdout
     assert "max(dep_delay) = 1301" in run.stdout
 
