@@ -54,20 +54,40 @@ def _apply_again(store: HiveStore, table: HiveTable, changes: Sequence[TableChan
 
 
 def _apply(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> None:
-    is_of_columns = changes and all(change.kind in evolution.KINDS for change in changes)
-    if is_of_columns and evolution.alter(store, table, changes, path):
-        return
-    altered = table
+    wanted = altered(store, table, changes, path)
+    if wanted is not table:
+        store.metastore.alter_definition(wanted)
+
+
+def altered(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> HiveTable:
+    """Return a table after all changes; the same object if there are none.
+
+    Parameters
+    ----------
+    store : HiveStore
+    table : HiveTable
+    changes : sequence of TableChange
+    path : ObjectPath
+
+    Raises
+    ------
+    CatalogError
+        A change is not supported, or the changes would take two calls.
+    """
+    if changes and all(change.kind in evolution.KINDS for change in changes):
+        evolved = evolution.evolved(store, table, changes, path)
+        if evolved is not None:
+            return evolved
+    result = table
     for change in changes:
         if change.kind not in _KINDS:
             raise _refused(path, f"A Hive catalog cannot {change.kind.replace('_', ' ')}")
-        altered = _KINDS[change.kind](altered, change, path)
-    columns = not altered.schema.equals(table.schema, check_metadata=True)
-    facts = (altered.properties, altered.comment) != (table.properties, table.comment)
+        result = _KINDS[change.kind](result, change, path)
+    columns = not result.schema.equals(table.schema, check_metadata=True)
+    facts = (result.properties, result.comment) != (table.properties, table.comment)
     if columns and facts:
         raise _refused(path, "Columns and properties cannot change in one step")
-    if columns or facts:
-        store.metastore.alter_definition(altered)
+    return result if columns or facts else table
 
 
 def _refused(path: ObjectPath, why: str) -> CatalogError:
@@ -128,4 +148,4 @@ _KINDS: dict[str, Callable[[HiveTable, TableChange, ObjectPath], HiveTable]] = {
     "update_column_comment": _update_comment,
 }
 
-__all__ = ["apply"]
+__all__ = ["altered", "apply"]

@@ -19,6 +19,7 @@ from twophase.catalog import (
     SupportsRewrite,
     SupportsSavepoints,
     SupportsSnapshots,
+    SupportsStagedAlter,
     SupportsStagedDrop,
     TableChange,
     TwoPhaseCatalogTable,
@@ -37,6 +38,7 @@ from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
 from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
+from twophase.catalogs.hive.staged_altering import plan_alter
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import (
     CatalogError,
@@ -57,6 +59,7 @@ class HiveCatalog(
     SupportsSnapshots,
     SupportsSavepoints,
     SupportsStagedDrop,
+    SupportsStagedAlter,
 ):
     """Tables of a Hive metastore, reached through the Spark session or through HiveServer2.
 
@@ -394,6 +397,15 @@ class HiveCatalog(
             return None  # A rename through HiveServer2 moves the files of a managed table.
         state = plan_drop(self.store, self.canonical(path), context or WriteContext.alone(self.name))
         return HiveParticipant(self, state.to_document())
+
+    def two_phase_alter_table(
+        self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        if self.settings.metastore != "session":
+            return None  # Columns and properties of a HiveServer2 change in statements of their own.
+        context = context or WriteContext.alone(self.name)
+        plan = plan_alter(self.store, self.canonical(path), changes, context)
+        return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         identity.check_document(document, self.metastore.identity)

@@ -54,8 +54,8 @@ NATIVE = promotion_policy("wide")
 ALTER = "twophase.alter"
 
 
-def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> bool:
-    """Apply changes of columns in one metastore call; return False for a table that Spark does not read by name.
+def evolved(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> HiveTable | None:
+    """Return a table after changes of its columns, for one metastore call; None if Spark does not read it by name.
 
     Raises
     ------
@@ -65,25 +65,31 @@ def alter(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pa
     metastore = store.metastore
     before = metastore.columns_of(table)
     if before is None:
-        return False
+        return None
     started = with_ids(store, table, before, changes)
-    evolved = Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
-    if evolved != before:
-        if evolved.has_ids and not before.has_ids:
-            table = replace(table, properties={**table.properties, FIELD_IDS: "true"})
-        metastore.alter_definition(metastore.with_columns(table, evolved))
-    return True
+    after_them = Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
+    if after_them == before:
+        return table
+    if after_them.has_ids and not before.has_ids:
+        table = replace(table, properties={**table.properties, FIELD_IDS: "true"})
+    return metastore.with_columns(table, after_them)
 
 
 def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Sequence[TableChange]) -> Columns:
     """Give ids to a table without files, if a change needs them: from now on its files have them."""
     if before.has_ids or all(change.kind != "rename_column" for change in changes):
         return before
-    return Columns(before.schema, has_ids=True) if _is_empty(store, table) else before
+    return Columns(before.schema, has_ids=True) if is_empty(store, table) else before
 
 
-def _is_empty(store: HiveStore, table: HiveTable) -> bool:
-    """Whether a table certainly has no files, by the top level of its directory."""
+def is_empty(store: HiveStore, table: HiveTable) -> bool:
+    """Return whether a table certainly has no files, by the top level of its directory.
+
+    Parameters
+    ----------
+    store : HiveStore
+    table : HiveTable
+    """
     if table.location is None or (table.partitioned and store.metastore.has_partitions(table)):
         return False
     return all(is_hidden(entry.name) for entry in store.files.list(table.location, recursive=False))

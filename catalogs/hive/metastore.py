@@ -374,7 +374,8 @@ class Metastore(ABC):
     def alter_definition(self, table: HiveTable) -> None:
         """Set the data columns, properties and comment of a table in one step, and no more: an ``ALTER TABLE``.
 
-        The stamp gets a new fence, so that a publish under way that has checked the old definition looks again.
+        The stamp gets a new fence, so that a publish under way that has checked the old definition looks again; unless
+        ``table`` has another stamp than the one that was read.
 
         Parameters
         ----------

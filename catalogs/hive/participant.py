@@ -16,7 +16,7 @@ from twophase.catalogs.hive.definitions import fingerprint
 from twophase.catalogs.hive.linking import CannotLinkError
 from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
-from twophase.catalogs.hive.state import CREATE, REPLACE, Way, WriteState
+from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
 from twophase.catalogs.hive.store import OverHive
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Outcome, TableDefinition
@@ -133,9 +133,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if found is None:
             return None
         document = replaced.to_document(found, self.table_write.files, self.version)
-        if not self.purpose.drops and not isinstance(found, replaced.Added):
+        if not self.purpose.drops and not isinstance(found, replaced.Added | replaced.Defined):
             document[replaced.LEFT] = replaced.content_of(self.table_write.files, self.version)
-        if self.table_write.state.effect in (CREATE, REPLACE):
+        if self.table_write.state.effect in (CREATE, REPLACE, ALTER):
             document[replaced.LEFT_DEFINITION] = fingerprint(self.table_write.state.definition)
         return document
 

@@ -18,6 +18,7 @@ from twophase.catalogs.hive.definitions import (
     SERDE_PROVIDER,
     complete,
     has_secrets,
+    is_redacted,
     redacted,
     same_layout,
     same_partition_columns,
@@ -29,6 +30,7 @@ from twophase.catalogs.hive.partition_plan import by_key
 from twophase.catalogs.hive.paths import TablePaths
 from twophase.catalogs.hive.publish.by_rows import APPENDS, cannot_build
 from twophase.catalogs.hive.state import (
+    ALTER,
     CREATE,
     INSERT,
     OWN_STATES,
@@ -42,7 +44,13 @@ from twophase.catalogs.hive.state import (
     WriteState,
 )
 from twophase.catalogs.hive.store import HiveStore
-from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, TableNotExistError
+from twophase.errors import (
+    AtomicityNotSupportedError,
+    CatalogError,
+    ConfigurationError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+)
 from twophase.model import Capabilities, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 
 #: Recipe that moves new files to the table's own location, instead of pointing the table at a new one.
@@ -316,6 +324,28 @@ class _Planner:
         in_place = base.way is Way.MOVE_FILES or (base.way is Way.APPEND_FILES and not base.appends)
         if in_place or not self.store.files.is_local(base.version):
             raise cannot_build(self.path)
+        if self._is_altered and self.purpose.inserts:
+            self._check_altered()
+
+    def _check_altered(self) -> None:
+        """Refuse rows for an altered table, unless one call can publish both: a new version with its old files."""
+        assert self.base is not None
+        assert self.table is not None
+        if self.wanted.partition_columns:
+            why = "it has partitions"
+        elif is_redacted(self.base.definition):
+            why = "its options hold secrets"
+        elif self._moves_files(self.table) or not self.store.files.can_link(str(self.table.location), self._version()):
+            why = "its files stay where they are"
+        else:
+            return
+        raise AtomicityNotSupportedError(
+            f"{self.path} was altered in transaction {self.context.transaction_id}, and no rows can be written to it "
+            f"there: {why}. This statement wrote nothing.",
+            path=self.path,
+            transaction_id=self.context.transaction_id,
+            hint="Commit the ALTER TABLE before, and write the rows after it.",
+        )
 
     # -- the state -----------------------------------------------------------------------------------------------
 
@@ -342,9 +372,14 @@ class _Planner:
     def _effect(self) -> str:
         if (self.table if self.base is None else self.base.before) is None:
             return CREATE
-        if self.purpose.inserts:
+        if self.purpose.inserts and not self._is_altered:
             return INSERT if self.base is None else self.base.effect
         return REPLACE
+
+    @property
+    def _is_altered(self) -> bool:
+        """Whether the transaction has altered the table: rows come with the new definition, in a new version."""
+        return self.base is not None and self.base.effect == ALTER
 
     def _scope(self) -> OverwriteScope | None:
         return self.context.overwrite if self.purpose is Purpose.INSERT_OVERWRITE else None
@@ -353,7 +388,7 @@ class _Planner:
         """Directory whose files are kept: all for INSERT INTO, those outside the scope for INSERT OVERWRITE."""
         if not self.purpose.inserts or (self.purpose is Purpose.INSERT_OVERWRITE and not self._is_partial()):
             return None
-        if self.base is not None:
+        if self.base is not None and not self._is_altered:
             return self.base.version
         assert self.table is not None
         return self.table.location

@@ -100,7 +100,25 @@ class Partitions:
     definition: TableDefinition | None = None
 
 
-Replaced = Nothing | Directory | Added | Partitions
+@dataclass(frozen=True)
+class Defined:
+    """The publish only gives the table another definition: all its files stay, to be read by that.
+
+    Attributes
+    ----------
+    location : str
+        The table's directory.
+    stamp : str or None
+    definition : TableDefinition
+        The former definition; without secrets.
+    """
+
+    location: str
+    stamp: str | None
+    definition: TableDefinition
+
+
+Replaced = Nothing | Directory | Added | Partitions | Defined
 
 
 def content(entries: Iterable[Entry]) -> str:
@@ -145,6 +163,8 @@ def to_document(state: Replaced, files: Files, version: str) -> dict[str, Any]:
         keys = [list(key) for key in state.keys]
         return {"kind": "added", **common, "files": added, "keys": keys, "unlisted": unlisted}
     common["definition"] = state.definition and state.definition.to_document()
+    if isinstance(state, Defined):
+        return {"kind": "defined", **common}
     if isinstance(state, Directory):
         return {"kind": "directory", **common, "content": state.content}
     held: Any = [[list(key), old and list(old)] for key, old in state.partitions.items()]
@@ -160,7 +180,7 @@ def from_document(document: Any, files: Files) -> Replaced | None:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == "nothing":
         return Nothing()
-    if kind not in ("added", "directory", "partitions"):
+    if kind not in ("added", "defined", "directory", "partitions"):
         return None
     common = (str(document["location"]), document["stamp"])
     if kind == "added":
@@ -172,6 +192,8 @@ def from_document(document: Any, files: Files) -> Replaced | None:
         return Added(*common, added, keys, unlisted)
     stored = document["definition"]
     definition = None if stored is None else TableDefinition.from_document(stored)
+    if kind == "defined":
+        return None if definition is None else Defined(*common, definition)
     if kind == "directory":
         return Directory(*common, document["content"], definition)
     held = document["partitions"]

@@ -26,7 +26,7 @@ from twophase.catalogs.hive.definitions import (
 )
 from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
-from twophase.catalogs.hive.replaced import Added, Directory, Nothing, Partitions, Replaced
+from twophase.catalogs.hive.replaced import Added, Defined, Directory, Nothing, Partitions, Replaced
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import SnapshotTooOldError, TableNotExistError
 from twophase.model import ObjectPath, TableDefinition
@@ -165,6 +165,8 @@ class SnapshotRead:
         if isinstance(former, Added):
             return self._has(table, former)
         before = change.before
+        if isinstance(former, Defined):
+            return bool(before.get(replaced.LEFT_DEFINITION) == self._defined(table))
         if replaced.LEFT not in before or before.get(replaced.LEFT_DEFINITION) not in (None, self._defined(table)):
             return False
         keys = former.partitions if isinstance(former, Partitions) and not former.complete else None
@@ -225,7 +227,8 @@ class SnapshotRead:
             return self._of_directory(whole.location, whole.stamp, definition, states, whole)
         if isinstance(whole, Partitions) or self._now().partitioned:
             return self._of_partitions(definition, states)
-        return self._of_directory(str(self._now().location), self._now().stamp, definition, states)
+        first = next((state for state in states if isinstance(state, Defined)), None) or self._now()
+        return self._of_directory(str(self._now().location), first.stamp, definition, states)
 
     def _now(self) -> HiveTable:
         if self._table is None:

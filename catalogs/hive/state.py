@@ -20,7 +20,7 @@ from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefi
 #: Format of the documents written now; format 1 had no number.
 FORMAT = 2
 
-CREATE, REPLACE, INSERT, DROP = "create", "replace", "insert", "drop"
+CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "alter"
 
 
 class Way(StrEnum):
@@ -37,6 +37,7 @@ class Way(StrEnum):
     MOVE_FILES = "move files"
     APPEND_FILES = "append files"
     DROP_TABLE = "drop table"
+    ALTER_TABLE = "alter table"
     #: Not known before the rows are staged: see :mod:`twophase.catalogs.hive.publish.by_rows`.
     BY_ROWS = "by rows"
 
@@ -126,6 +127,7 @@ OWN_STATES: Mapping[Way, type[OwnState]] = {
     Way.MOVE_FILES: MoveState,
     Way.APPEND_FILES: MoveState,
     Way.DROP_TABLE: OwnState,
+    Way.ALTER_TABLE: OwnState,
     Way.BY_ROWS: ByRowsState,
 }
 
@@ -179,7 +181,7 @@ class WriteState:
     version: str
     #: The table when the write was planned; None if there was none.
     before: Before | None
-    #: ``create``, ``replace``, ``insert`` or ``drop``, as the metastore will see it.
+    #: ``create``, ``replace``, ``insert``, ``drop`` or ``alter``, as the metastore will see it.
     effect: str
     #: Whether the publish removes existing rows.
     replaces: bool

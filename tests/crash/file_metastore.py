@@ -18,6 +18,7 @@ import pyarrow as pa
 from tests.crash.frames import local, read
 from twophase import failpoints
 from twophase.catalogs.files import Files
+from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import is_recursive
 from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore, StampChangedError
 from twophase.errors import (
@@ -28,6 +29,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import BucketSpec
+from twophase.schema import assign_ids
 from twophase.testing._store import Document, FileStore
 
 CALLS = (
@@ -128,7 +130,10 @@ class FileMetastore(Metastore):
 
     def get_table(self, database: str, name: str) -> HiveTable | None:
         found = self._store.read()["databases"].get(database, {"tables": {}})["tables"].get(name)
-        return found and _table(database, name, found["table"])
+        if found is None:
+            return None
+        table = _table(database, name, found["table"])
+        return replace(table, extra={"stamp": table.stored_stamp})
 
     def create_table(self, table: HiveTable) -> None:
         with self._change("create_table") as document:
@@ -158,10 +163,16 @@ class FileMetastore(Metastore):
         with self._change("alter_definition") as document:
             entry = self._entry(document, table.database, table.name)
             now = _table(table.database, table.name, entry["table"])
-            if now.stored_stamp != table.stored_stamp:
+            if now.stored_stamp != table.extra["stamp"]:
                 raise StampChangedError(f"{table.database}.{table.name}")
             changed = replace(now, schema=table.schema, properties=table.properties, comment=table.comment)
             entry["table"] = _document(changed)
+
+    def columns_of(self, table: HiveTable) -> Columns | None:
+        return Columns(assign_ids(table.schema, partition_keys=list(table.partition_columns)), has_ids=False)
+
+    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
+        return replace(table, schema=pa.schema([table.schema.field(field.name) for field in columns.schema]))
 
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return True

@@ -406,6 +406,20 @@ HIVE = named(
 )
 
 
+#: Of tables that exist before: what a block has made is altered by the statements that make tables.
+HIVE_ALTERS = named(
+    [
+        *(scenario for scenario in _altering("hive") if scenario.name != "create then alter"),
+        Scenario(
+            "an outsider comes after an alter",
+            (Statement("hive.t", _ALTER), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
+        ),
+    ]
+)
+
+
 def _shop(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
     return Scenario(name, (Statement("shop.t", purpose, **facts),), {"shop.t": _OLD} if before else {})
 

@@ -11,8 +11,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.matrix import KILLS, Actions, Case, Crew, but_errors, errors_of, first_actions, other_actions
-from tests.crash.scenarios import HIVE, HIVE_POINTER
+from tests.crash.matrix import (
+    KILLS,
+    Actions,
+    Case,
+    Crew,
+    but_errors,
+    errors_of,
+    first_actions,
+    main_actions,
+    other_actions,
+)
+from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_POINTER
 
 RECIPES = ("pointer", "rename")
 
@@ -118,6 +128,13 @@ def test_after_any_death_of_what_only_pointer_can_everything_is_old_or_new(
 ) -> None:
     crew = crew_of("hive-pointer")
     assert not crew.run(crew.planner.cases(scenario, lambda step: KILLS))
+
+
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new")
+@pytest.mark.parametrize("scenario", HIVE_ALTERS)
+def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew_of: Callable[[str], Crew], scenario: str) -> None:
+    crew = crew_of("hive-pointer")
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
 
 
 @pytest.mark.promise("killed-driver", "a recovery that is killed is recovered from")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -617,6 +618,136 @@ def test_an_altered_table_that_others_have_changed(spark: SparkSession) -> None:
         spark.sql(f"ALTER TABLE {table} ADD COLUMN mine INT")
         elsewhere(lambda: other.sql(f"INSERT INTO {table} VALUES (7, 'q')"))
     assert rows(spark, f"SELECT * FROM {table} WHERE id = 7") == [(7, "q", None)]
+
+
+#: Session tables that a block alters: those with and without partitions.
+LAYOUTS = {"plain": "", "parted": " PARTITIONED BY (part)"}
+
+
+@pytest.mark.promise("ddl-in-blocks", "a block alters a session table: seen by it, published or undone with it")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_session_table_is_altered_by_a_block(spark: SparkSession, layout: str) -> None:
+    table, other = f"altered_{layout}", spark.newSession()
+    query = "AS SELECT id, CONCAT('n', id) AS name, id % 2 AS part FROM range(3)"
+    facts = "TBLPROPERTIES ('twophase.field_ids' = 'true', 'a' = '1', 'b' = '2')"
+    spark.sql(f"CREATE TABLE {table} USING parquet {LAYOUTS[layout]} {facts} {query}")
+    before = columns(spark, table)
+    with pytest.raises(RolledBack), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN extra INT")
+        assert "extra int" in columns(spark, table)
+        raise RolledBack
+    assert columns(spark, table) == before
+    with twophase.transaction(spark) as tx:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN extra INT AFTER id")
+        spark.sql(f"ALTER TABLE {table} RENAME COLUMN name TO label")
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN extra TYPE BIGINT")
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN label COMMENT 'what'")
+        assert rows(spark, f"SELECT id, extra, label, part FROM {table} WHERE label = 'n1'") == [(1, None, "n1", 1)]
+        tx.savepoint("mark")
+        spark.sql(f"ALTER TABLE {table} DROP COLUMN label")
+        assert "label" not in spark.table(table).columns
+        tx.rollback_to("mark")
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = '3', 'c' = '4')")
+        spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('b')")
+        spark.sql(f"COMMENT ON TABLE {table} IS 'all of it'")
+        with pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
+            spark.sql(f"ALTER TABLE {table} RENAME TO elsewhere")
+        for refused in ("DROP COLUMN nowhere", "ADD COLUMN label INT", "ALTER COLUMN label TYPE INT"):
+            with pytest.raises((AnalysisException, TwoPhaseError)):
+                spark.sql(f"ALTER TABLE {table} {refused}")
+        assert columns(other, table) == before
+    assert tx.state is TransactionState.COMPLETED and str(tx.level) == "ATOMIC"
+    for reader in (spark, other):
+        assert columns(reader, table) == ["id bigint", "extra bigint", "label string", "part bigint"]
+        assert rows(reader, f"SELECT id, label FROM {table} WHERE label = 'n2' AND extra IS NULL") == [(2, "n2")]
+    assert {k: v for k, v in properties(spark, table).items() if k in "abc"} == {"a": "3", "c": "4"}
+    described = spark.sql(f"DESCRIBE EXTENDED {table}").collect()
+    assert {row.col_name: row.comment for row in described}["label"] == "what"
+    assert "all of it" in {row.data_type for row in described}
+    spark.sql(f"INSERT INTO {table} VALUES (7, 70, 'n7', 1)")
+    assert rows(other, f"SELECT extra FROM {table} WHERE label = 'n7'") == [(70,)]
+
+
+@pytest.mark.promise("ddl-in-blocks", "rows that a block writes to a session table after its ALTER come with it")
+def test_rows_are_written_to_a_session_table_after_its_alter(spark: SparkSession, tmp_path: Any) -> None:
+    table, other = "altered_and_filled", spark.newSession()
+    spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT id, 'x' AS name FROM range(2)")
+    for end in (RolledBack, None):
+        with suppress(RolledBack), twophase.transaction(spark) as tx:
+            spark.sql(f"ALTER TABLE {table} ADD COLUMN extra INT")
+            spark.sql(f"INSERT INTO {table} VALUES (2, 'y', 20)")
+            tx.savepoint("mark")
+            spark.sql(f"INSERT INTO {table} SELECT id + 10, name, extra FROM {table} WHERE extra = 20")
+            assert rows(spark, f"SELECT id FROM {table} WHERE extra = 20") == [(2,), (12,)]
+            tx.rollback_to("mark")
+            with pytest.raises(AtomicityNotSupportedError):
+                spark.sql(f"ALTER TABLE {table} DROP COLUMN name")
+            assert len(rows(other, f"SELECT * FROM {table}")) == 2
+            if end is not None:
+                raise end
+    assert sorted(map(tuple, other.table(table).collect())) == [(0, "x", None), (1, "x", None), (2, "y", 20)]
+    spark.sql("CREATE TABLE filled_parts USING parquet PARTITIONED BY (part) AS SELECT 1 AS id, 2 AS part")
+    spark.sql(f"CREATE TABLE filled_outside USING parquet LOCATION '{tmp_path / 'files'}' AS SELECT 1 AS id, 2 AS part")
+    for name, why in (("filled_parts", "it has partitions"), ("filled_outside", "its files stay where they are")):
+        with twophase.transaction(spark):
+            spark.sql(f"ALTER TABLE {name} ADD COLUMN extra INT")
+            with pytest.raises(AtomicityNotSupportedError, match=why):
+                spark.sql(f"INSERT INTO {name} SELECT * FROM {name}")
+        assert rows(spark, f"SELECT id, extra FROM {name}") == [(1, None)]
+        with twophase.transaction(spark):
+            spark.sql(f"INSERT INTO {name} SELECT * FROM {name}")
+            with pytest.raises(AtomicityNotSupportedError, match="has written rows to it before|cannot show"):
+                spark.sql(f"ALTER TABLE {name} ADD COLUMN more INT")
+        assert len(rows(spark, f"SELECT * FROM {name}")) == 2
+
+
+@pytest.mark.promise("ddl-in-blocks", "an ALTER of a block and another writer's change of the definition conflict")
+def test_a_session_table_whose_definition_others_have_changed(spark: SparkSession) -> None:
+    table, other = "altered_by_two", spark.newSession()
+    twophase.attach(other)
+    facts = "TBLPROPERTIES ('a' = '1')"
+    spark.sql(f"CREATE TABLE {table} USING parquet {facts} AS SELECT id, 'x' AS name FROM range(2)")
+    for ours, theirs in (
+        ("ADD COLUMN mine INT", f"ALTER TABLE {table} ADD COLUMN theirs INT"),
+        ("ALTER COLUMN name COMMENT 'mine'", f"ALTER TABLE {table} ALTER COLUMN name COMMENT 'theirs'"),
+        ("SET TBLPROPERTIES ('a' = '2')", f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = '3')"),
+        ("ADD COLUMN mine INT", f"CREATE OR REPLACE TABLE {table} {facts} AS SELECT id, 'x' AS name FROM range(2)"),
+    ):
+        with pytest.raises(WriteConflictError), twophase.transaction(spark, isolation="read_committed"):
+            spark.sql(f"ALTER TABLE {table} {ours}")
+            elsewhere(lambda text=theirs: other.sql(text))
+        assert "mine int" not in columns(spark, table)
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN mine INT")
+        elsewhere(lambda: other.sql(f"INSERT INTO {table} VALUES (6, 'p')"))
+        assert len(rows(spark, f"SELECT id, mine FROM {table}")) == 2
+    with twophase.transaction(spark, isolation="read_committed"):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN mine INT")
+        elsewhere(lambda: other.sql(f"INSERT INTO {table} VALUES (7, 'q')"))
+    assert len(rows(spark, f"SELECT * FROM {table} WHERE mine IS NULL")) == 4
+    with pytest.raises(WriteConflictError), twophase.transaction(other, isolation="read_committed"):
+        other.sql(f"INSERT INTO {table} VALUES (8, 'r', 1)")
+        elsewhere(lambda: altered_elsewhere(spark, f"ALTER TABLE {table} DROP COLUMN mine"))
+
+
+def altered_elsewhere(spark: SparkSession, text: str) -> None:
+    with twophase.transaction(spark):
+        spark.sql(text)
+
+
+@pytest.mark.promise("ddl-in-blocks", "a block that began before an ALTER of another block reads the former columns")
+def test_a_block_reads_a_session_table_as_it_was_before_an_alter(spark: SparkSession) -> None:
+    other = spark.newSession()
+    twophase.attach(other)
+    for layout, clause in LAYOUTS.items():
+        table = f"altered_beside_{layout}"
+        spark.sql(f"CREATE TABLE {table} USING parquet {clause} AS SELECT id, id % 2 AS part FROM range(2)")
+        with twophase.transaction(spark):
+            spark.sql("SELECT 1").collect()
+            elsewhere(lambda name=table: altered_elsewhere(other, f"ALTER TABLE {name} ADD COLUMN extra INT"))
+            elsewhere(lambda name=table: other.sql(f"INSERT INTO {name} (id, part, extra) VALUES (9, 1, 90)"))
+            assert rows(spark, f"SELECT * FROM {table}") == [(0, 0), (1, 1)]
+        assert rows(spark, f"SELECT id FROM {table} WHERE extra = 90") == [(9,)]
 
 
 @pytest.mark.promise("ddl-in-blocks", "a block alters a table that it has created or replaced, in each store")

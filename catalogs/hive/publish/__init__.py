@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from twophase.catalogs.hive.publish.alter import AlterTable
 from twophase.catalogs.hive.publish.append import AppendFiles
 from twophase.catalogs.hive.publish.by_rows import Undecided
 from twophase.catalogs.hive.publish.columns import SwitchLayout
@@ -30,6 +31,7 @@ PUBLISHERS: Mapping[Way, type[Publisher]] = {
     Way.MOVE_FILES: MoveFiles,
     Way.APPEND_FILES: AppendFiles,
     Way.DROP_TABLE: DropTable,
+    Way.ALTER_TABLE: AlterTable,
     Way.BY_ROWS: Undecided,
 }
 

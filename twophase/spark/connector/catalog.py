@@ -361,15 +361,14 @@ class NativeCatalog(NamespacesMixin, Proxy):
         context = StatementContext.of(self._session)
         if context.joined is None:
             return False
-        if not isinstance(self._catalog, SupportsStagedAlter):
-            if not made_tables.is_made(context.joined, self._catalog, path):
-                return False
-            made_tables.alter(context, self._catalog, path, changes)
-            return True
-        statement = open_alter(context, self._catalog, path, changes)
-        if statement is None:
+        if isinstance(self._catalog, SupportsStagedAlter):
+            statement = open_alter(context, self._catalog, path, changes)
+            if statement is not None:
+                run_without_rows(self._session, statement, lambda: self._staged_definition(statement))
+                return True
+        if not made_tables.is_made(context.joined, self._catalog, path):
             return False
-        run_without_rows(self._session, statement, lambda: self._staged_definition(statement))
+        made_tables.alter(context, self._catalog, path, changes)
         return True
 
     def _staged_definition(self, statement: Statement) -> TableDefinition:

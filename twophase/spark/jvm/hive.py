@@ -201,7 +201,7 @@ class HiveTables:
             now = self.properties_of(described, "")
             noted |= {key: None for key in before if key != STAMP}
             noted |= {key: value for key, value in now.items() if key.startswith(_SCHEMA)}
-        if stamp is not None:
+        if stamp is not None and STAMP not in changes:
             noted[STAMP] = fenced(stamp)
 
         def call(store: Any) -> None:

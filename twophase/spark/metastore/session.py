@@ -176,7 +176,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         if table.provider != "parquet" or not table.schema.names:
             return None
         name = f"{table.database}.{table.name}"
-        return spark_columns.read(name, table.extra["facts"]["schema"], table.partition_columns)
+        return spark_columns.read(name, types.from_arrow(table.schema), table.partition_columns)
 
     def has_marks(self, schema: pa.Schema) -> bool:
         return spark_columns.has_ids(schema)

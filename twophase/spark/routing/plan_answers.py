@@ -137,15 +137,19 @@ class Answers(JavaCallable):
         return json.dumps({"parts": _full(target)}) if target.via_session_catalog else None
 
     def _alter(self, facts: Facts) -> str | None:
-        """Return the name in our catalog of a table that the surrounding transaction makes, or drops."""
+        """Return the name in our catalog of a table that the surrounding transaction makes, drops, or can alter."""
         parts, names = tuple(facts["parts"]), PlanNames(facts)
         target = self._targets.resolve(parts, views=True, names=names)
-        if target is not None and (self._targets.redefined(target) is not None or self._targets.is_dropped(target)):
+        if target is not None and self._is_altered_in_block(target):
             return json.dumps({"parts": _full(target)}) if target.via_session_catalog else None
         change = change_of(facts["node"], temporary=False)
         assert change is not None
         self._router.refuse_change(change, parts, target)
         return None
+
+    def _is_altered_in_block(self, target: Target) -> bool:
+        targets = self._targets
+        return targets.redefined(target) is not None or targets.is_dropped(target) or targets.alters(target)
 
     def _evolve(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a session table whose columns it alters."""

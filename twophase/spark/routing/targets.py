@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import functions
 
-from twophase.catalog import Catalog, SupportsStagedDrop
+from twophase.catalog import Catalog, SupportsStagedAlter, SupportsStagedDrop
 from twophase.errors import CatalogError, DatabaseNotExistError, TableNotExistError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, quote
 from twophase.spark import active
@@ -231,6 +231,12 @@ class Targets:
             return False
         facts = self.existing(target)
         return facts is None or facts.provider is None or self.can_write(target, facts)
+
+    def alters(self, target: Target) -> bool:
+        """Return whether a session table can be altered as a part of a transaction."""
+        if not target.via_session_catalog or not isinstance(target.catalog, SupportsStagedAlter):
+            return False
+        return self.is_staged(target) or self.can_write(target, self.existing(target))
 
     def is_staged(self, target: Target) -> bool:
         """Return whether the surrounding transaction has written a table."""
