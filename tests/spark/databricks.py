@@ -194,9 +194,15 @@ def _alter(spark: SparkSession, _: Path) -> None:
 
 def _immediate(spark: SparkSession, _: Path) -> None:
     run(spark, "BEGIN TRANSACTION", "INSERT INTO a VALUES (2)")
-    for statement in ("ALTER TABLE a RENAME TO b", "ALTER TABLE a ADD COLUMN c INT"):
-        refused(spark, statement, AtomicityNotSupportedError)
+    refused(spark, "ALTER TABLE a RENAME TO b", AtomicityNotSupportedError)
     run(spark, "COMMIT")
+    assert ids(spark) == [1, 2]
+
+
+def _evolve(spark: SparkSession, _: Path) -> None:
+    for end, columns in (("ROLLBACK", ["id"]), ("COMMIT", ["id", "c"])):
+        run(spark, "BEGIN TRANSACTION", "ALTER TABLE a ADD COLUMN c INT", "INSERT INTO a VALUES (2, 3)", end)
+        assert spark.table("a").columns == columns
     assert ids(spark) == [1, 2]
 
 
@@ -289,12 +295,13 @@ ROWS = [
     Row("drop", "`DROP TABLE`, also before a `CREATE TABLE` of the name", "refused", "yes", _drop),
     Row("alter", "`ALTER TABLE`, `RENAME` of a table that the transaction has created", "refused", "yes", _alter),
     Row(
-        "immediate",
-        "`ALTER TABLE`, `RENAME` of a table that was there before",
+        "evolve",
+        "`ALTER TABLE` of a table that was there before",
         "refused",
-        "`ALTER TABLE` of Iceberg tables; all else is refused",
-        _immediate,
+        "yes, of session tables and Iceberg tables; of tables of a database it is refused",
+        _evolve,
     ),
+    Row("immediate", "`RENAME` of a table that was there before", "refused", "refused", _immediate),
     Row("frames", "DataFrame writers", "`spark.sql` is documented", "yes", _frames),
     Row("terms", "isolation level, conflict policy, `READ ONLY`", "none in SQL", "yes", _terms),
     Row("locks", "`LOCK TABLE`, `SHOW LOCKS`, `SHOW TRANSACTIONS`", "none", "yes", _locks),

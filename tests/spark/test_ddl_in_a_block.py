@@ -696,7 +696,7 @@ def test_rows_are_written_to_a_session_table_after_its_alter(spark: SparkSession
         assert rows(spark, f"SELECT id, extra FROM {name}") == [(1, None)]
         with twophase.transaction(spark):
             spark.sql(f"INSERT INTO {name} SELECT * FROM {name}")
-            with pytest.raises(AtomicityNotSupportedError, match="has written rows to it before|cannot show"):
+            with pytest.raises(AtomicityNotSupportedError, match=r"has written rows to it before|cannot show"):
                 spark.sql(f"ALTER TABLE {name} ADD COLUMN more INT")
         assert len(rows(spark, f"SELECT * FROM {name}")) == 2
 

@@ -319,7 +319,8 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
     "text",
     [
         "CREATE TABLE plain (a INT) USING xml",
-        "ALTER TABLE old ADD COLUMN b INT",
+        "ALTER TABLE other ADD COLUMN b INT",
+        "ALTER TABLE old RENAME TO older",
         "TRUNCATE TABLE other",
         "LOAD DATA INPATH '/nowhere' INTO TABLE old",
         "DROP DATABASE default CASCADE",
@@ -340,7 +341,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "FROM old INSERT OVERWRITE LOCAL DIRECTORY '/nowhere' USING parquet SELECT a",
         "CREATE OR REPLACE FUNCTION f AS 'org.example.F'",
         "DROP FUNCTION IF EXISTS f",
-        "COMMENT ON TABLE old IS 'x'",
+        "COMMENT ON TABLE other IS 'x'",
         *(["COMMENT ON COLUMN old.a IS 'x'"] if __version__ >= "4.3" else []),
         # Of a catalog that is none of ours.
         "DROP TABLE vendor.app.x",
