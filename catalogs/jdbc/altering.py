@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import altering_statements
-from twophase.catalogs.jdbc.altered_columns import altered
+from twophase.catalogs.jdbc.altered_columns import Altered, altered
 from twophase.catalogs.jdbc.database import Database, Table
 from twophase.catalogs.jdbc.definitions import Note, column_comment, note_of
 from twophase.catalogs.jdbc.member import REPLACE
@@ -51,19 +51,33 @@ def alter(store: Store, path: ObjectPath, changes: Sequence[TableChange]) -> Non
     CatalogError, SchemaError
         A change is not possible, or this database does not support it; nothing was changed.
     """
-    database, table = store.database, Table(path.database, path.name)
     with store.begin(path.database, path=path) as connection:
-        database.lock_target(connection, table, REPLACE)
-        columns = database.columns(connection, table)
-        before = Note.read(database.comment(connection, table))
-        wanted = altered(database, connection, path, columns, before.columns, changes)
-        note = before
-        for change in changes:
-            note = _noted(note, change)
-        if not database.column_comments:
-            note = replace(note, columns={column.name: column.comment for column in wanted if column.comment})
-        text = None if note == before else note.write() or ""
-        altering_statements.run(database, connection, path, columns, wanted, text)
+        store.database.lock_target(connection, Table(path.database, path.name), REPLACE)
+        apply(store.database, connection, path, changes)
+
+
+def apply(
+    database: Database, connection: sa.Connection, path: ObjectPath, changes: Sequence[TableChange]
+) -> list[Altered]:
+    """Apply changes to a table that is locked, in a transaction of the database; return its columns.
+
+    Raises
+    ------
+    CatalogError, SchemaError
+        As for :func:`alter`.
+    """
+    table = Table(path.database, path.name)
+    columns = database.columns(connection, table)
+    before = Note.read(database.comment(connection, table))
+    wanted = altered(database, connection, path, columns, before.columns, changes)
+    note = before
+    for change in changes:
+        note = _noted(note, change)
+    if not database.column_comments:
+        note = replace(note, columns={column.name: column.comment for column in wanted if column.comment})
+    text = None if note == before else note.write() or ""
+    altering_statements.run(database, connection, path, columns, wanted, text)
+    return wanted
 
 
 def _noted(note: Note, change: TableChange) -> Note:

@@ -208,7 +208,7 @@ def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, 
         [(c.name, f"{c.type} {attributes.get(c.name, '')} {'NULL' if c.nullable else 'NOT NULL'}") for c in wanted],
     )
     names = ", ".join(database.quote(column.name) for column in wanted)
-    values = ", ".join(_value(database, column) for column in wanted)
+    values = ", ".join(value_of(database, column) for column in wanted)
     database.run(
         connection, f"INSERT INTO {database.name(scratch)} ({names}) SELECT {values} FROM {database.name(table)}"
     )
@@ -219,7 +219,7 @@ def _make_anew(database: Database, connection: sa.Connection, path: ObjectPath, 
         raise _cannot(database, path, "redefine the columns", f"it would lose {', '.join(work.lost)}")
 
 
-def _value(database: Database, column: Altered) -> str:
+def value_of(database: Database, column: Altered) -> str:
     """The value of a column in the form in which its new type is stored."""
     name, is_ = database.quote(column.name), pa.types
     old, new = (column.before.arrow if column.before else column.arrow), column.arrow

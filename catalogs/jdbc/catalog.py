@@ -18,6 +18,7 @@ from twophase.catalog import (
     SupportsReadOptions,
     SupportsRename,
     SupportsSchemaOnWrite,
+    SupportsStagedAlter,
     SupportsStagedDrop,
     TableChange,
     TwoPhaseCatalogTable,
@@ -40,6 +41,7 @@ from twophase.catalogs.jdbc.participant import PUBLISH, JdbcParticipant
 from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
 from twophase.catalogs.jdbc.reading import JdbcReader
+from twophase.catalogs.jdbc.staged_altering import plan_alter
 from twophase.catalogs.jdbc.store import Store, StoreCatalog
 from twophase.errors import (
     CatalogError,
@@ -63,6 +65,7 @@ class JdbcCatalog(
     SupportsStagedDrop,
     SupportsGroupPublish,
     SupportsCleaning,
+    SupportsStagedAlter,
 ):
     """Tables of PostgreSQL, MariaDB/MySQL or SQLite, reached through SQLAlchemy; no driver jar is needed.
 
@@ -286,6 +289,13 @@ class JdbcCatalog(
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
+        return None if document is None else JdbcParticipant(self, document)
+
+    def two_phase_alter_table(
+        self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        self.check_path(path)
+        document = plan_alter(self.store, path, changes, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:

@@ -18,7 +18,10 @@ from twophase.model import WAITING, TableDefinition
 from twophase.transactions import failures
 from twophase.transactions.failures import of_another_store
 
-CREATE, REPLACE, APPEND, OVERWRITE, DROP = "create", "replace", "append", "overwrite", "drop"
+CREATE, REPLACE, APPEND, OVERWRITE = "create", "replace", "append", "overwrite"
+DROP, ALTER = "drop", "alter"
+#: Effects without rows: nothing but the ledger is staged.
+WITHOUT_ROWS = (DROP, ALTER)
 
 
 class Member(TwoPhaseCatalogTable):
@@ -57,7 +60,7 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def effect(self) -> str:
-        """``create``, ``replace``, ``append``, ``overwrite`` or ``drop``."""
+        """``create``, ``replace``, ``append``, ``overwrite``, ``drop`` or ``alter``."""
         return str(self.document["effect"])
 
     @property
@@ -109,7 +112,7 @@ class Member(TwoPhaseCatalogTable):
             The staging table is gone.
         """
         there = self.store.there(connection, self.place)
-        needed = {self.place.ledger.name} if self.effect == DROP else {self.place.staging.name, self.place.ledger.name}
+        needed = {self.place.ledger.name, *(() if self.effect in WITHOUT_ROWS else (self.place.staging.name,))}
         if not needed <= there:
             raise failures.staging_gone(self.path, self.transaction_id)
 

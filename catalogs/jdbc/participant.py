@@ -18,10 +18,12 @@ from twophase.catalogs.jdbc import (
     pinned_reads,
     preserving,
     publishing,
+    staged_altering,
+    staged_changes,
 )
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
-from twophase.catalogs.jdbc.member import APPEND, CREATE, DROP, Member
+from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, WITHOUT_ROWS, Member
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import TAKEN_OVER
@@ -42,6 +44,7 @@ WRITE = Failpoint("jdbc.write")
 TAKE_OVER = Failpoint("jdbc.take_over")
 KEEP = Failpoint("jdbc.keep")
 TRY_DROP = Failpoint("jdbc.try_drop")
+TRY_ALTER = Failpoint("jdbc.try_alter")
 PUBLISH = Failpoint("jdbc.publish")
 OUTCOME = Failpoint("jdbc.outcome")
 
@@ -68,7 +71,7 @@ class JdbcParticipant(Member):
         if place.ledger.name not in there:
             with step(STAGE_LEDGER):
                 self.store.make_ledger(connection, place, self._stamp())
-        if self.effect == DROP:
+        if self.effect in WITHOUT_ROWS:
             return
         with step(STAGE_TABLE):
             self._make_staging(connection)
@@ -153,6 +156,9 @@ class JdbcParticipant(Member):
         if self.drops and self.document["seen"] is not None:
             with step(TRY_DROP):
                 self._try_drop()
+        if self.effect == ALTER:
+            with step(TRY_ALTER):
+                staged_changes.attempt(self.store, self.path, staged_changes.statements_of(self.document))
         if self.preserves and "lost" not in self.document:
             with step(KEEP):
                 preserving.prepare(self)
@@ -232,6 +238,8 @@ class JdbcParticipant(Member):
         """The staged rows, and the rows of the table that are kept."""
         if self.effect == DROP:
             return None
+        if self.effect == ALTER:
+            return staged_altering.read_source(self)
         if self.brought.names:
             raise AtomicityNotSupportedError(
                 f"{self.path} cannot be read by this transaction, which has brought columns to it.",

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from twophase.catalog.capabilities import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import APPEND, CREATE, DROP, OVERWRITE, REPLACE
+from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, OVERWRITE, REPLACE
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.preserving import preserver
 from twophase.catalogs.jdbc.store import Store
@@ -232,6 +232,14 @@ def _insert(
     rows: TableDefinition,
     base: Mapping[str, Any] | None,
 ) -> Document:
+    if base is not None and base["effect"] == ALTER:
+        raise AtomicityNotSupportedError(
+            f"{path} was altered in transaction {base['transaction_id']}, and no rows can be written to it there. This "
+            "statement wrote nothing.",
+            path=path,
+            transaction_id=base["transaction_id"],
+            hint="Commit the ALTER TABLE before, and write the rows after it.",
+        )
     if MERGE_SCHEMA in rows.options and rows.schema.names:
         return bringing.plan(store, path, store.definition(connection, path), rows, is_first=base is None)
     if base is not None and "brings" in base:

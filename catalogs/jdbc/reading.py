@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +79,8 @@ class Part:
         Values of the condition's parameters.
     guard : Guard or None
         None if the state of the table is not checked.
+    source : str
+        SQL that is read instead of the table, with its own conditions; empty for the table.
     """
 
     settings: Settings
@@ -87,6 +89,7 @@ class Part:
     where: str
     values: Mapping[str, Any]
     guard: Guard | None
+    source: str = ""
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         """The rows, in batches of a bounded size."""
@@ -107,7 +110,7 @@ class Part:
 
     def _sql(self, database: Database) -> str:
         names = ", ".join(database.select_expression(column) for column in self.columns)
-        return _literal(f"SELECT {names} FROM {database.name(self.table)}") + self.where
+        return _literal(f"SELECT {names} FROM {self.source or database.name(self.table)}") + self.where
 
     def _batch(self, database: Database, rows: list[Any]) -> pa.RecordBatch:
         arrays = [
@@ -147,6 +150,8 @@ class JdbcReader(BatchReader):
         Columns of the table, in order.
     guards : mapping of Table to Guard, optional
         For tables that are read in a certain state.
+    source : callable, optional
+        Returns the SQL that is read instead of the tables, for a condition on their rows (empty for all).
     """
 
     def __init__(
@@ -155,7 +160,10 @@ class JdbcReader(BatchReader):
         tables: Sequence[Table],
         columns: Sequence[Column],
         guards: Mapping[Table, Guard] | None = None,
+        *,
+        source: Callable[[str], str] | None = None,
     ) -> None:
+        self._source = source
         self._store = store
         self._tables = tuple(tables)
         self._guards = dict(guards or {})
@@ -198,9 +206,10 @@ class JdbcReader(BatchReader):
                 guard = SameVersion(version(store, connection, table))
         parts = []
         for cut in cuts:
-            conditions = [*where, *([_literal(cut)] if cut else [])]
+            source = self._source(cut) if self._source else ""
+            conditions = [*where, *([_literal(cut)] if cut and not source else [])]
             text = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            parts.append(Part(store.settings, table, columns, text, values, guard))
+            parts.append(Part(store.settings, table, columns, text, values, guard, source))
         return parts
 
     # -- conditions ----------------------------------------------------------------------------------------------

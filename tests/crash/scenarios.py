@@ -466,6 +466,18 @@ JDBC = named(
 
 JDBC_DROPS = named(_dropping("shop"))
 
+JDBC_ALTERS = named(
+    [
+        Scenario("alter", (Statement("shop.t", _ALTER),), {"shop.t": _OLD}),
+        Scenario(
+            "an outsider comes before the publish of an alter",
+            (Statement("shop.t", _ALTER), Statement("shop.u", _CREATE)),
+            {"shop.t": _OLD},
+            outsider="shop.u",
+        ),
+    ]
+)
+
 
 def _lake(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> Scenario:
     return Scenario(name, (Statement("lake.t", purpose, **facts),), {"lake.t": _OLD} if before else {})

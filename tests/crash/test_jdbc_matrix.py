@@ -20,7 +20,7 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import JDBC, JDBC_DROPS
+from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
 
@@ -35,7 +35,7 @@ WIDER = "replace with other columns"
 ELSEWHERE = {
     "sqlite": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", *IN_STEPS},
     "postgresql": {"jdbc.record", "jdbc.drop_aside", "jdbc.drop_done", *IN_STEPS},
-    "mariadb": IN_STEPS,
+    "mariadb": {"jdbc.try_alter", *IN_STEPS},
 }
 
 #: Where the first test tries every step; in the other scenarios it dies in the publish only. The one
@@ -89,6 +89,32 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
     assert not crew.run(crew.planner.cases(scenario, actions))
 
 
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new")
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        ("sqlite", "alter"),
+        ("postgresql", "alter"),
+        *(
+            pytest.param(database, name, marks=pytest.mark.exhaustive)
+            for database in ("sqlite", "postgresql")
+            for name in JDBC_ALTERS
+            if name != "alter"
+        ),
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("crew", "scenario"), list(product(("sqlite", "postgresql"), JDBC_ALTERS)), indirect=["crew"])
+def test_after_an_alter_that_fails_in_any_way_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    """What the test before leaves out."""
+    assert not crew.run(crew.planner.cases(scenario, other_actions(main_actions)))
+
+
 @pytest.mark.parametrize(("crew", "death"), list(product(DATABASES, DEATHS)), ids=str, indirect=["crew"])
 def test_a_recovery_that_dies_is_recovered_from(crew: Crew, death: Case) -> None:
     assert not crew.run(crew.planner.recovery_cases(death, ("exit_after",)))
@@ -100,7 +126,8 @@ def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
 
 
 def test_every_failpoint_of_the_catalog_is_reached(crew: Crew) -> None:
-    assert not crew.unreached("jdbc.", JDBC | JDBC_DROPS, elsewhere=ELSEWHERE[crew.world.removeprefix("jdbc-")])
+    scenarios = JDBC | JDBC_DROPS | ({} if crew.world == "jdbc-mariadb" else JDBC_ALTERS)
+    assert not crew.unreached("jdbc.", scenarios, elsewhere=ELSEWHERE[crew.world.removeprefix("jdbc-")])
 
 
 @pytest.mark.timeout(900)

@@ -298,7 +298,7 @@ ROWS = [
         "evolve",
         "`ALTER TABLE` of a table that was there before",
         "refused",
-        "yes, of session tables and Iceberg tables; of tables of a database it is refused",
+        "yes, of session tables, Iceberg tables, PostgreSQL and SQLite; elsewhere it is refused",
         _evolve,
     ),
     Row("immediate", "`RENAME` of a table that was there before", "refused", "refused", _immediate),

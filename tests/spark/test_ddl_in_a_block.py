@@ -750,6 +750,65 @@ def test_a_block_reads_a_session_table_as_it_was_before_an_alter(spark: SparkSes
         assert rows(spark, f"SELECT id FROM {table} WHERE extra = 90") == [(9,)]
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str:
+    return STORES[request.param][0]
+
+
+@pytest.mark.promise("ddl-in-blocks", "a block alters a table of a database: seen by it, published or undone with it")
+def test_a_table_of_a_database_is_altered_by_a_block(spark: SparkSession, database: str) -> None:
+    table, other = f"{database}.altered", spark.newSession()
+    query = "SELECT CAST(id AS INT) AS id, CONCAT('n', id) AS name FROM range(3)"
+    spark.sql(f"CREATE TABLE {table} TBLPROPERTIES ('a' = '1', 'b' = '2') AS {query}")
+    before = columns(spark, table)
+    with pytest.raises(RolledBack), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN extra INT")
+        assert rows(spark, f"SELECT * FROM {table} WHERE id = 1") == [(1, "n1", None)]
+        raise RolledBack
+    assert columns(spark, table) == before
+    with twophase.transaction(spark) as tx:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMN extra INT")
+        spark.sql(f"ALTER TABLE {table} RENAME COLUMN name TO label")
+        spark.sql(f"ALTER TABLE {table} ALTER COLUMN id TYPE BIGINT")
+        assert rows(spark, f"SELECT * FROM {table} WHERE label = 'n1' AND id > 0") == [(1, "n1", None)]
+        assert rows(spark, f"SELECT count(*) FROM {table} WHERE extra IS NULL") == [(3,)]
+        tx.savepoint("mark")
+        spark.sql(f"ALTER TABLE {table} DROP COLUMN label")
+        assert "label" not in spark.table(table).columns
+        tx.rollback_to("mark")
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = '3', 'c' = '4')")
+        spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('b')")
+        for refused in ("DROP COLUMN nowhere", "ADD COLUMN label INT", "RENAME TO elsewhere"):
+            with pytest.raises((AnalysisException, TwoPhaseError)):
+                spark.sql(f"ALTER TABLE {table} {refused}")
+        with pytest.raises(AtomicityNotSupportedError, match="was altered in transaction"):
+            spark.sql(f"INSERT INTO {table} VALUES (7, 'n7', 70)")
+        assert columns(other, table) == before
+    assert tx.state is TransactionState.COMPLETED and str(tx.level) == "ATOMIC"
+    for reader in (spark, other):
+        assert columns(reader, table) == ["id bigint", "label string", "extra int"]
+        assert rows(reader, f"SELECT id FROM {table} WHERE label = 'n2'") == [(2,)]
+    assert {k: v for k, v in properties(spark, table).items() if k in "abc"} == {"a": "3", "c": "4"}
+    with twophase.transaction(spark):
+        spark.sql(f"INSERT INTO {table} VALUES (7, 'n7', 70)")
+        with pytest.raises(AtomicityNotSupportedError, match="has written rows to it before"):
+            spark.sql(f"ALTER TABLE {table} ADD COLUMN more INT")
+    assert rows(spark, f"SELECT extra FROM {table} WHERE id = 7") == [(70,)]
+
+
+@pytest.mark.promise("ddl-in-blocks", "of an ALTER of a block and another change of a database's table one is refused")
+def test_a_table_of_a_database_that_others_have_changed(spark: SparkSession, database: str) -> None:
+    table, other = f"{database}.altered_by_two", spark.newSession()
+    twophase.attach(other)
+    spark.sql(f"CREATE TABLE {table} AS SELECT 1 AS id, 'x' AS name")
+    for theirs in (f"ALTER TABLE {table} ADD COLUMN theirs INT", f"INSERT INTO {table} (id, name) VALUES (6, 'p')"):
+        with pytest.raises(TwoPhaseError, match=r"meanwhile|since"), twophase.transaction(spark):
+            spark.sql(f"ALTER TABLE {table} ADD COLUMN mine INT")
+            elsewhere(lambda text=theirs: other.sql(text))
+        assert "mine int" not in columns(spark, table)
+    assert rows(spark, f"SELECT id, name, theirs FROM {table} WHERE id = 6") == [(6, "p", None)]
+
+
 @pytest.mark.promise("ddl-in-blocks", "a block alters a table that it has created or replaced, in each store")
 def test_a_block_alters_what_it_has_made(spark: SparkSession, store: str, named: Callable[[str], str]) -> None:
     table, kept, other = named("shaped"), named("kept"), spark.newSession()

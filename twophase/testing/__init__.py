@@ -39,7 +39,7 @@ _HOMES = {
 
 _ASSERTING = (
     *("_suite_base", "_suite_store", "_suite_purposes", "_suite_contract", "_suite_transactions", "_suite_drops"),
-    *("_suite_interruptions", "_reading", "spark"),
+    *("_suite_alterations", "_suite_interruptions", "_reading", "spark"),
 )
 
 if "pytest" in sys.modules:

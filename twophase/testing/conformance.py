@@ -23,6 +23,7 @@ that SQLAlchemy provides to the authors of its dialects.
 
 from __future__ import annotations
 
+from twophase.testing._suite_alterations import AlterationsChapter
 from twophase.testing._suite_base import Driver, FreshProcess, SuiteBase
 from twophase.testing._suite_contract import (
     DocumentChapter,
@@ -55,6 +56,7 @@ class CatalogConformance(
     DocumentChapter,
     TransactionChapter,
     DropsChapter,
+    AlterationsChapter,
     SavepointsChapter,
     LeftoversChapter,
     InterruptionChapter,

@@ -1,0 +1,149 @@
+"""ALTER TABLE as a statement of a transaction: made in the database transaction of the publish.
+
+It is tried before, in a transaction that is rolled back: so the database itself says what it refuses, and how the table
+will be. Until the publish the old rows are read by a query that shows them in the new columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from twophase.catalog import TableChange
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.jdbc import altering_statements, definitions
+from twophase.catalogs.jdbc.altered_columns import Altered
+from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.member import ALTER, APPEND, OVERWRITE, Member
+from twophase.catalogs.jdbc.pinned_reads import Pinned
+from twophase.catalogs.jdbc.postgresql import PostgreSQL
+from twophase.catalogs.jdbc.reading import JdbcReader
+from twophase.catalogs.jdbc.sqlite import SQLite
+from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_document
+from twophase.catalogs.jdbc.store import Store
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableNotExistError
+from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+
+Document = dict[str, Any]
+
+
+def plan_alter(
+    store: Store, path: ObjectPath, changes: Sequence[TableChange], context: WriteContext, since: float
+) -> Document | None:
+    """Return the document of a participant that alters a table; None if the transaction makes the table itself.
+
+    None as well where an ALTER TABLE is not undone with the transaction of the database.
+
+    Raises
+    ------
+    TableNotExistError
+        The table does not exist, and the transaction has not written it.
+    AtomicityNotSupportedError
+        The transaction has written rows to the table before.
+    CatalogError, SchemaError
+        A change is not possible.
+    """
+    base = context.base
+    store.learn(path.database, path)
+    if not isinstance(store.database, PostgreSQL | SQLite):
+        return None
+    if base is not None and base["effect"] != ALTER:
+        _refuse_written(path, base)
+        return None
+    seen = base["seen"] if base is not None else _seen(store, path)
+    statements = [*(statements_of(base) if base is not None else []), list(changes)]
+    found = attempt(store, path, statements)
+    return {
+        "path": path.to_document(),
+        "purpose": Purpose.ALTER_TABLE.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        "since": since,
+        "effect": ALTER,
+        "seen": seen,
+        "autocommit": context.autocommit,
+        "pins_reads": context.pins_reads,
+        "takes_over": None,
+        "columns": [],
+        "level": Level.ATOMIC.value,
+        "definition": found.definition.to_document(),
+        "statements": [[to_document(change) for change in statement] for statement in statements],
+        "read": [[c.name, c.type] for c in found.columns],
+        "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in found.columns])).to_document(),
+        "queries": [[[_value(store.database, c), c.name] for c in step] for step in found.steps],
+    }
+
+
+def _refuse_written(path: ObjectPath, base: Mapping[str, Any]) -> None:
+    if base["effect"] in (APPEND, OVERWRITE):
+        raise AtomicityNotSupportedError(
+            f"{path} was not altered: transaction {base['transaction_id']} has written rows to it before, by its "
+            "former definition. They stay staged.",
+            path=path,
+            transaction_id=base["transaction_id"],
+            hint="Alter the table before the rows are written, or commit them before.",
+        )
+
+
+def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:
+    with store.begin(path.database, path=path, read_only=True) as connection:
+        if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
+            raise CatalogError(f"{path} is a view, not a table.", path=path)
+        found = store.seen(connection, path)
+    if found is None:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+    return found
+
+
+# -- reading inside the transaction ------------------------------------------------------------------------------------
+
+
+def read_source(member: Member) -> ReadSource:
+    """Return the source of the old rows in the new columns.
+
+    Parameters
+    ----------
+    member : Member
+    """
+    document, database = member.document, member.store.database
+    kinds = TableDefinition.from_document(document["arrow"]).schema
+    columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]
+    # In a snapshot, rows that others have added since are not read.
+    guards = {member.target: Pinned.seen(document["seen"])} if document["pins_reads"] else {}
+    source = partial(_query, database, member.target, document["queries"])
+    reader = JdbcReader(member.store, [member.target], columns, guards, source=source)
+    return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
+
+
+def _query(database: Database, table: Table, queries: Sequence[Sequence[Sequence[str]]], condition: str) -> str:
+    """The SQL of a table after some statements: a query for each, over that of the one before."""
+    result = database.name(table)
+    where = f" WHERE {condition}" if condition else ""
+    for values in queries:
+        names = ", ".join(f"{value} AS {database.quote(name)}" for value, name in values)
+        result, where = f"(SELECT {names} FROM {result}{where}) AS altered", ""
+    return result
+
+
+def _value(database: Database, column: Altered) -> str:
+    """The SQL of a column's value in the rows that are there."""
+    before = column.before
+    if before is None:
+        given = column.default.removeprefix(" DEFAULT ") or "NULL"
+        return f"CAST({given} AS {column.type})" if isinstance(database, PostgreSQL) else given
+    name = database.quote(before.name)
+    if column.type == before.type:
+        return name
+    if isinstance(database, PostgreSQL):
+        return f"CAST({name} AS {column.type})"
+    return _of_sqlite(database, column)
+
+
+def _of_sqlite(database: Database, column: Altered) -> str:
+    """The value in the form in which the new type is stored."""
+    assert column.before is not None
+    return altering_statements.value_of(database, replace(column, name=column.before.name))
