@@ -27,6 +27,8 @@ STAMP = "twophase.transaction"
 PLACEHOLDER = "twophase.placeholder"
 #: Separates a stamp from its fence: a suffix that makes a dead driver's call, which expects the old stamp, fail.
 _FENCE = "#"
+#: Begins the name of a statement in a fence; no other fence begins with it.
+_STATEMENT = "statement-"
 
 MANAGED = "MANAGED"
 EXTERNAL = "EXTERNAL"
@@ -142,6 +144,17 @@ def unfenced(stored_stamp: str) -> str:
 def fenced(stored_stamp: str) -> str:
     """Add a new fence: the stamp stays the same to readers, but conditional calls that expect the old value fail."""
     return f"{unfenced(stored_stamp)}{_FENCE}{secrets.token_hex(4)}"
+
+
+def stamp_of_statement(transaction_id: str, ordinal: int) -> str:
+    """Return the stamp of a transaction, whose fence names a statement: the files do not tell which was published."""
+    return f"{transaction_id}{_FENCE}{_STATEMENT}{ordinal}"
+
+
+def is_of_statement(stored_stamp: str, ordinal: int) -> bool:
+    """Whether a stamp does not name another statement; a fence of another writer names none."""
+    fence = stored_stamp.partition(_FENCE)[2]
+    return not fence.startswith(_STATEMENT) or fence == f"{_STATEMENT}{ordinal}"
 
 
 class StampChangedError(Exception):

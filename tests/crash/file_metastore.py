@@ -30,6 +30,7 @@ from twophase.errors import (
 )
 from twophase.model import BucketSpec
 from twophase.schema import assign_ids
+from twophase.schema.convert_arrow import plain_type
 from twophase.testing._store import Document, FileStore
 
 CALLS = (
@@ -172,7 +173,9 @@ class FileMetastore(Metastore):
         return Columns(assign_ids(table.schema, partition_keys=list(table.partition_columns)), has_ids=False)
 
     def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
-        return replace(table, schema=pa.schema([table.schema.field(field.name) for field in columns.schema]))
+        known = {field.name: field for field in table.schema}
+        fields = [known.get(node.name) or pa.field(node.name, plain_type(node)) for node in columns.schema]
+        return replace(table, schema=pa.schema(fields))
 
     def replace_in_one_step(self, table: HiveTable, template: str) -> bool:
         return True

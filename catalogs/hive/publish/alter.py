@@ -10,7 +10,14 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import evolution, layout
 from twophase.catalogs.hive.definitions import FIELD_IDS, redacted, same_layout, to_definition
-from twophase.catalogs.hive.metastore import STAMP, HiveTable, StampChangedError, fenced
+from twophase.catalogs.hive.metastore import (
+    STAMP,
+    HiveTable,
+    StampChangedError,
+    fenced,
+    is_of_statement,
+    stamp_of_statement,
+)
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Defined, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
@@ -83,11 +90,17 @@ class AlterTable(Publisher):
         # Checked last: recovery first records that it rolls this back, and then fences the table.
         self.check_staged()
         wanted = _redefined(now, self.state.old.definition, self.state.definition, property_changes(self.state))
-        self.metastore.alter_definition(wanted.with_stamp(self.state.transaction_id))
+        self.metastore.alter_definition(wanted.with_stamp(self._stamp))
+
+    @property
+    def _stamp(self) -> str:
+        return stamp_of_statement(self.state.transaction_id, self.state.ordinal)
 
     def is_ours(self, table: HiveTable | None) -> bool:
         """Whether the table has the stamp of this write: its location does not change."""
-        return table is not None and table.stamp == self.state.transaction_id and self.target.is_unmoved(table)
+        if table is None or table.stamp != self.state.transaction_id or not self.target.is_unmoved(table):
+            return False
+        return is_of_statement(str(table.stored_stamp), self.state.ordinal)
 
     # -- after it ------------------------------------------------------------------------------------------------
 
