@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from twophase.catalog import TableChange
 from twophase.catalogs.files import refuse_untried
-from twophase.catalogs.hive import alter, layout, names
+from twophase.catalogs.hive import alter, layout, names, rewriting
 from twophase.catalogs.hive.definitions import REDACTED, redacted, to_definition
 from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.metastore import VIEW, HiveTable
@@ -31,7 +31,9 @@ class AlterPlan(NamedTuple):
 def plan_alter(
     store: HiveStore, path: ObjectPath, changes: Sequence[TableChange], context: WriteContext
 ) -> AlterPlan | None:
-    """Plan an ALTER TABLE; None if the transaction makes the table itself, or nothing shows what it staged of it.
+    """Plan an ALTER TABLE; None if the transaction makes the table itself, or if nothing would show what is staged.
+
+    None as well for changes that rewrite the table.
 
     Parameters
     ----------
@@ -62,7 +64,10 @@ def plan_alter(
         raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
     if table.location is None or read_format(to_definition(table), store.conf) is None:
         return None
-    definition = to_definition(alter.altered(store, _as_altered(table, base), changes, path))
+    now = _as_altered(table, base)
+    if rewriting.plan(store, now, changes, path) is not None:
+        return None
+    definition = to_definition(alter.altered(store, now, changes, path))
     state = _state(store, table, definition, context, base)
     _refuse_secrets(state)
     return AlterPlan(state, definition)
