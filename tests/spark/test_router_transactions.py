@@ -342,7 +342,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "CREATE OR REPLACE FUNCTION f AS 'org.example.F'",
         "DROP FUNCTION IF EXISTS f",
         "COMMENT ON TABLE other IS 'x'",
-        *(["COMMENT ON COLUMN old.a IS 'x'"] if __version__ >= "4.3" else []),
+        *(["COMMENT ON COLUMN other.a IS 'x'"] if __version__ >= "4.3" else []),
         # Of a catalog that is none of ours.
         "DROP TABLE vendor.app.x",
         "BEGIN DROP TABLE vendor.app.x; END",
