@@ -32,7 +32,16 @@ from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.kept import KeptTables
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable, Located, Metastore, unfenced
+from twophase.catalogs.hive.metastore import (
+    EXTERNAL,
+    MANAGED,
+    VIEW,
+    HiveTable,
+    Located,
+    Metastore,
+    names_statement,
+    unfenced,
+)
 from twophase.catalogs.hive.options import Settings
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
@@ -423,7 +432,8 @@ class HiveCatalog(
             return False
         parts = self.metastore.list_partitions(table) if table.partitioned else []
         places = [str(table.location), *(part.location for part in parts)]
-        return table.stamp is not None or any(map(layout.is_in_version, places))
+        is_moved = table.stored_stamp is not None and not names_statement(table.stored_stamp)
+        return is_moved or any(map(layout.is_in_version, places))
 
     # -- housekeeping --------------------------------------------------------------------------------------------
 

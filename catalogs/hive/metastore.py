@@ -157,6 +157,11 @@ def is_of_statement(stored_stamp: str, ordinal: int) -> bool:
     return not fence.startswith(_STATEMENT) or fence == f"{_STATEMENT}{ordinal}"
 
 
+def names_statement(stored_stamp: str) -> bool:
+    """Whether a stamp is from :func:`stamp_of_statement`: of a publish that has moved no files."""
+    return stored_stamp.partition(_FENCE)[2].startswith(_STATEMENT)
+
+
 class StampChangedError(Exception):
     """A conditional call found an unexpected stamp: the table was published or fenced meanwhile."""
 
