@@ -69,7 +69,7 @@ def plan_alter(
         return None
     definition = to_definition(alter.altered(store, now, changes, path))
     state = _state(store, table, definition, context, base)
-    _refuse_secrets(state)
+    _refuse_properties(state)
     return AlterPlan(state, definition)
 
 
@@ -120,8 +120,12 @@ def _state(
     )
 
 
-def _refuse_secrets(state: WriteState) -> None:
+def _refuse_properties(state: WriteState) -> None:
+    """Refuse properties that the publish could not set: a metastore keeps Spark's own, and no secret is recorded."""
     before = state.old.definition.properties
+    own = [key for key in property_changes(state) if key == "EXTERNAL" or key.startswith("spark.sql.")]
+    if own:
+        raise CatalogError(f"{state.path} was not altered: the property {own[0]} is Spark's own.", path=state.path)
     secret = [key for key, value in property_changes(state).items() if REDACTED in (value, before.get(key))]
     if secret:
         raise AtomicityNotSupportedError(

@@ -652,7 +652,10 @@ def test_a_session_table_is_altered_by_a_block(spark: SparkSession, layout: str)
         spark.sql(f"COMMENT ON TABLE {table} IS 'all of it'")
         with pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
             spark.sql(f"ALTER TABLE {table} RENAME TO elsewhere")
-        for refused in ("DROP COLUMN nowhere", "ADD COLUMN label INT", "ALTER COLUMN label TYPE INT"):
+        for refused in (
+            *("DROP COLUMN nowhere", "ADD COLUMN label INT", "ALTER COLUMN label TYPE INT"),
+            *("SET TBLPROPERTIES ('EXTERNAL' = 'TRUE')", "SET TBLPROPERTIES ('password' = 'x')"),
+        ):
             with pytest.raises((AnalysisException, TwoPhaseError)):
                 spark.sql(f"ALTER TABLE {table} {refused}")
         assert columns(other, table) == before
