@@ -42,7 +42,21 @@ class Bench:
         return {file for file in self.place.database.rglob("*.parquet") if not file.name.startswith(".")}
 
     def alter(self, kind: str, **arguments: Any) -> None:
-        self.catalog.alter_table(PATH, [TableChange(kind, (), arguments)])
+        self.catalog.alter_table(PATH, [_change(kind, **arguments)])
+
+    def alter_staged(self, kind: str, **arguments: Any) -> str:
+        tx = self.place.coordinator().begin()
+        participant = tx.stage_alter(self.catalog, PATH, [_change(kind, **arguments)])
+        assert participant is not None
+        tx.begin_participant(participant)
+        tx.write_nothing(participant)
+        tx.commit()
+        return tx.id
+
+
+def _change(kind: str, **arguments: Any) -> TableChange:
+    names = tuple(arguments["field"].names) if "field" in arguments else ()
+    return TableChange(kind, names, arguments)
 
 
 @pytest.fixture(params=[(), ("day",)], ids=["plain", "partitioned"])
@@ -109,3 +123,18 @@ def test_what_was_built_upon_cannot_be_undone_and_the_error_gives_the_way_that_i
     with pytest.raises(ConfigurationError, match=f"transaction {later} has changed table .* Restore a savepoint"):
         bench.plan(changed)
     bench.plan(later)
+
+
+@pytest.mark.promise("restore", "an ALTER TABLE of a block is undone, unless the table was altered again")
+def test_an_alter_of_a_block_is_undone_by_the_former_columns(bench: Bench) -> None:
+    bench.write(OLD, CREATE)
+    altered = bench.alter_staged("add_column", field=pa.schema([("more", pa.int32())]))
+    names = bench.catalog.load_table(PATH).schema.names
+    assert set(names) == {"id", "more", "day"}
+    ((_, _, former),) = bench.plan(altered).former
+    assert former.definition is not None and former.listed is not None
+    assert set(former.definition.schema.names) == {"id", "day"}
+    assert {place.rpartition("/")[2] for place, *_ in former.listed.files} == {file.name for file in bench.files()}
+    bench.alter("set_property", key="important", value="yes")
+    with pytest.raises(ConfigurationError, match=REFUSED):
+        bench.plan(altered)
