@@ -27,6 +27,7 @@ from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_doc
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableNotExistError
 from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.redaction import is_secret
 
 Document = dict[str, Any]
 
@@ -54,6 +55,7 @@ def plan_alter(
     if base is not None and base["effect"] != ALTER:
         _refuse_written(path, base)
         return None
+    _refuse_secrets(path, changes, context)
     seen = base["seen"] if base is not None else _seen(store, path)
     statements = [*(statements_of(base) if base is not None else []), list(changes)]
     found = attempt(store, path, statements)
@@ -70,7 +72,7 @@ def plan_alter(
         "takes_over": None,
         "columns": [],
         "level": Level.ATOMIC.value,
-        "definition": found.definition.to_document(),
+        "definition": _without_secrets(found.definition).to_document(),
         "statements": [[to_document(change) for change in statement] for statement in statements],
         "read": [[c.name, c.type] for c in found.columns],
         "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in found.columns])).to_document(),
@@ -87,6 +89,23 @@ def _refuse_written(path: ObjectPath, base: Mapping[str, Any]) -> None:
             transaction_id=base["transaction_id"],
             hint="Alter the table before the rows are written, or commit them before.",
         )
+
+
+def _refuse_secrets(path: ObjectPath, changes: Sequence[TableChange], context: WriteContext) -> None:
+    for change in changes:
+        if change.kind == "set_property" and is_secret(change.arguments["key"], change.arguments["value"]):
+            raise AtomicityNotSupportedError(
+                f"{path} was not altered: its property {change.arguments['key']} looks like a secret, which no "
+                "transaction writes down.",
+                path=path,
+                transaction_id=context.transaction_id,
+                hint="Change it before the transaction.",
+            )
+
+
+def _without_secrets(definition: TableDefinition) -> TableDefinition:
+    kept = {key: value for key, value in definition.properties.items() if not is_secret(key, value)}
+    return replace(definition, properties=kept)
 
 
 def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:

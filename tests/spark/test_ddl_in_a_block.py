@@ -781,7 +781,10 @@ def test_a_table_of_a_database_is_altered_by_a_block(spark: SparkSession, databa
         tx.rollback_to("mark")
         spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = '3', 'c' = '4')")
         spark.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('b')")
-        for refused in ("DROP COLUMN nowhere", "ADD COLUMN label INT", "RENAME TO elsewhere"):
+        for refused in (
+            *("DROP COLUMN nowhere", "ADD COLUMN label INT", "RENAME TO elsewhere"),
+            "SET TBLPROPERTIES ('password' = 'x')",
+        ):
             with pytest.raises((AnalysisException, TwoPhaseError)):
                 spark.sql(f"ALTER TABLE {table} {refused}")
         with pytest.raises(AtomicityNotSupportedError, match="was altered in transaction"):
