@@ -397,7 +397,7 @@ class HiveCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         plan = plan_write(self.store, self.capabilities, self.canonical(path), definition, purpose, context)
-        return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition)
+        return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition, plan.table)
 
     def two_phase_drop_table(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None

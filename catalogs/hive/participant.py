@@ -14,6 +14,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.hive import replaced
 from twophase.catalogs.hive.definitions import fingerprint
 from twophase.catalogs.hive.linking import CannotLinkError
+from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
 from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
@@ -32,6 +33,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
         Document of a :class:`~twophase.catalogs.hive.state.WriteState`, in the current format or an earlier one.
     definition : TableDefinition, optional
         The live definition, including secrets; by default the document's, from which they were removed.
+    table : HiveTable, optional
+        The table as it was when the write was planned, if this process has just done so.
     """
 
     _write: TableWrite | None = None
@@ -40,15 +43,20 @@ class HiveParticipant(TwoPhaseCatalogTable):
     _choice: Choice | None = None
 
     def __init__(
-        self, catalog: Catalog, document: Mapping[str, Any], definition: TableDefinition | None = None
+        self,
+        catalog: Catalog,
+        document: Mapping[str, Any],
+        definition: TableDefinition | None = None,
+        table: HiveTable | None = None,
     ) -> None:
         super().__init__(catalog, document)
         self._definition = definition
+        self._planned = table
         self._write = self._open()  # Refuses a document of a newer version immediately.
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         super().__setstate__(state)
-        self._definition = None
+        self._definition = self._planned = None
 
     def bind(self, catalog: Catalog) -> TwoPhaseCatalogTable:
         self._write = self._publisher = self._choice = None
@@ -64,7 +72,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
     def _open(self) -> TableWrite:
         catalog = self.catalog
         assert isinstance(catalog, OverHive)
-        return TableWrite(catalog.store, WriteState.from_document(self.document), self._definition)
+        return TableWrite(catalog.store, WriteState.from_document(self.document), self._definition, self._planned)
 
     @property
     def publisher(self) -> Publisher:

@@ -118,6 +118,8 @@ class WritePlan:
     state: WriteState
     #: Definition of the table after the publish, including secrets.
     definition: TableDefinition
+    #: The table as it was when the write was planned; None if there was none.
+    table: HiveTable | None
 
 
 def plan_write(
@@ -146,9 +148,9 @@ def plan_write(
     CatalogError
         The statement cannot be executed.
     """
-    default_location = store.default_location(path) if len(path.namespace) == 1 else ""
     names.check_path(path, store.metastore.longest_name)
     table = store.find(path)
+    default_location = store.default_location(path, table)
     dropped = dropped_by(path, table, context)
     base = None if context.base is None or dropped is not None else WriteState.from_document(context.base)
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
@@ -160,7 +162,7 @@ def plan_write(
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
     planner = _Planner(store, path, wanted, purpose, context, base, table, default_location, dropped)
-    return WritePlan(planner.state(), wanted)
+    return WritePlan(planner.state(), wanted, table)
 
 
 def _check_target(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from twophase.catalog import Environment
-from twophase.catalogs.files import Files, join, parent
+from twophase.catalogs.files import Files, is_below, join, parent
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import FIELD_IDS
 from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Metastore
@@ -40,6 +40,8 @@ class HiveStore:
         self.settings = settings
         self._open_metastore = open_metastore
         self._metastore: Metastore | None = None
+        #: By database, its root directory when it was last asked for.
+        self._roots: dict[str, str] = {}
 
     @property
     def metastore(self) -> Metastore:
@@ -87,11 +89,23 @@ class HiveStore:
         location = self.metastore.database_location(self.metastore.canonical(database))
         if location is None:
             raise self.no_database(database)
+        self._roots[database] = location
         return location
 
-    def default_location(self, path: ObjectPath) -> str:
-        """Location that stock Spark would give the table."""
-        return join(self.database_location(path.database), path.name)
+    def default_location(self, path: ObjectPath, table: HiveTable | None = None) -> str:
+        """Location that stock Spark would give the table.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        table : HiveTable, optional
+            The table, if it exists: one that is stored below its database's known root is not worth another call, as its
+            versions stay beside it even if the database gets another root.
+        """
+        root = self._roots.get(path.database)
+        if root is None or table is None or table.location is None or not is_below(table.location, root):
+            root = self.database_location(path.database)
+        return join(root, path.name)
 
     def paths(self, path: ObjectPath) -> TablePaths:
         """Paths of a table, which distinguish its own directories from a user's LOCATION."""

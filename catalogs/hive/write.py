@@ -30,9 +30,18 @@ class TableWrite:
     state : WriteState
     definition : TableDefinition, optional
         The live definition, including secrets; by default the state's, from which they were removed.
+    planned : HiveTable, optional
+        The table as it was when the write was planned, if this process has just done so.
     """
 
-    def __init__(self, store: HiveStore, state: WriteState, definition: TableDefinition | None = None) -> None:
+    def __init__(
+        self,
+        store: HiveStore,
+        state: WriteState,
+        definition: TableDefinition | None = None,
+        planned: HiveTable | None = None,
+    ) -> None:
+        self.planned = planned
         self.store = store
         self.state = state
         self.hidden = HiddenTables(store, state.path.database, state.transaction_id, state.ordinal)

@@ -73,7 +73,12 @@ class Choice:
     def make(self) -> None:
         """Choose the publisher, and store it in the write's state."""
         self._adopt()
-        self._become(_APPENDS if self._is_one_rename() else self._of_table(self._target.check_unchanged()))
+        self._become(_APPENDS if self._is_one_rename() else self._of_table(self._table()))
+
+    def _table(self) -> HiveTable:
+        """The table, whose format and directory decide; ``prepare`` compares it with the current one."""
+        planned = self._write.planned if self._write.state.autocommit else None
+        return planned or self._target.check_unchanged()
 
     def without_links(self) -> None:
         """Choose again without links: a file has the maximum number of links, or the filesystem supports none."""

@@ -48,7 +48,8 @@ class SwitchPointer(Publisher):
         return self.state.effect == INSERT
 
     def prepare(self) -> None:
-        now = self.target.check_unchanged()
+        # Of a single statement the publish itself is the decision, and its look at the table a few milliseconds away.
+        now = None if self._inserts and self.state.autocommit else self.target.check_unchanged()
         self.staging.inherit()
         if self._inserts:
             self.write.update_own(holds=self.staging.files())
@@ -66,9 +67,9 @@ class SwitchPointer(Publisher):
         with self.write.step("register"):
             self.write.hidden.make("table", replace(table, tracked=self._tracked))
 
-    def _reached(self, now: HiveTable) -> tuple[Level, str | None]:
+    def _reached(self, now: HiveTable | None) -> tuple[Level, str | None]:
         """The level of this publish, and the reason if it is not the highest."""
-        if self._inserts or self.metastore.replace_in_one_step(now, self.write.hidden.name("table")):
+        if now is None or self._inserts or self.metastore.replace_in_one_step(now, self.write.hidden.name("table")):
             return Level.ATOMIC, None
         if not self.metastore.replaces_tables:
             return Level.REVERSIBLE, "The rows change in one statement of SQL; properties and comment follow in others."

@@ -250,7 +250,7 @@ class WriteTable(TableProxy):
 
 
 def insert_analyzed(
-    session: AttachedSession, catalog: Catalog, path: ObjectPath, df: Any, columns: str, options: Mapping[str, str]
+    session: AttachedSession, catalog: Catalog, path: ObjectPath, df: Any, facts: Mapping[str, Any]
 ) -> None:
     """Run an ``INSERT`` whose analysis stock Spark has finished: its rows are cast and in order.
 
@@ -260,15 +260,15 @@ def insert_analyzed(
     catalog : Catalog
     path : ObjectPath
     df : pyspark.sql.DataFrame
-    columns : str
-        JSON of the rows' ``StructType``.
-    options : mapping of str to str
-        Options of the statement.
+    facts : mapping
+        ``rows`` and ``partitions``, the JSON of the ``StructType`` of the rows and of the table's partition columns;
+        ``options`` and ``table_options``, those of the statement and of the table.
     """
-    scope, options = stated_overwrite(options)
+    scope, options = stated_overwrite(facts["options"])
     if scope is not None and scope.static_partition:
-        scope = with_written_values(session.jvm, scope, catalog.load_table(path))
-    rows = TableDefinition(schema=types.to_arrow(columns), options=options)
+        partitions = TableDefinition(schema=types.to_arrow(facts["partitions"]), options=facts["table_options"])
+        scope = with_written_values(session.jvm, scope, partitions)
+    rows = TableDefinition(schema=types.to_arrow(facts["rows"]), options=options)
     _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path))
 
 

@@ -140,14 +140,17 @@ class HiveTables:
         Parameters
         ----------
         wanted : HiveTable
+            As just read from the metastore, with another location and stamp.
         files, size : int
             Number of files at the location, and their bytes; not stored for partitioned tables.
         expected : str, optional
             The stamp that it must still have.
         """
 
+        seen = wanted.extra["found"].stored()
+
         def call(store: Any) -> None:
-            table = store.getTable(wanted.database, wanted.name)
+            table = seen or store.getTable(wanted.database, wanted.name)
             self._stored.place(table, str(wanted.location), _PATH)
             noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stamp}
             if not wanted.partition_columns:

@@ -38,18 +38,18 @@ class SessionPartitions(SessionStore):
             return super().get_partitions(table, keys)
         # A metastore has the names of the columns in lower case.
         names = [column.lower() if self.is_hive else column for column in table.partition_columns]
-        known = self._known(table)
+        known, _ = self._known(table)
         return self._read(table, self._texts.those_of(known, (dict(zip(names, key, strict=True)) for key in keys)))
 
-    def _known(self, table: HiveTable) -> Any:
-        """The holder of a table, which is looked up only if it was not read from the metastore under its name."""
+    def _known(self, table: HiveTable) -> tuple[Any, Mapping[str, Any]]:
+        """The holder of a table and its facts, looked up only if it was not read from the metastore under its name."""
         facts = table.extra.get("facts")
         if facts is not None and facts["identifier"]["table"] == table.name:
-            return table.extra["found"]
+            return table.extra["found"], facts
         found = self._texts.table(self._catalog, table.database, table.name)
         if found is None:
             raise TableNotExistError(f"Table {table.database}.{table.name} does not exist.")
-        return found[0]
+        return found
 
     def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
         if {column.lower() for column in values} == {column.lower() for column in table.partition_columns}:
@@ -99,11 +99,8 @@ class SessionPartitions(SessionStore):
         return any(one.get(key) != other.get(key) for key in {*one, *other} - {"serialization.format", "path"})
 
     def _partitions(self, table: HiveTable, partitions: Sequence[HivePartition]) -> Any:
-        common = {} if all(_keeps_format(p) for p in partitions) else self._storage_of(table)
+        common = {} if all(_keeps_format(p) for p in partitions) else self._known(table)[1]["storage"]
         return self._texts.partitions(_facts(partition, common) for partition in partitions)
-
-    def _storage_of(self, table: HiveTable) -> dict[str, Any]:
-        return self._texts.storage(self._catalog.getTable(table.database, table.name).storage())
 
 
 def _partition(facts: Mapping[str, Any], columns: Mapping[str, str]) -> HivePartition:

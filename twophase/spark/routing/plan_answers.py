@@ -173,7 +173,7 @@ class Answers(JavaCallable):
         target = self._targets.in_session(ObjectPath.of(*facts["parts"]))
         assert target is not None
         frame = frames.data_frame(self._session.jvm, rows)
-        insert_analyzed(self._session, target.catalog, target.path, frame, facts["rows"], facts["options"])
+        insert_analyzed(self._session, target.catalog, target.path, frame, facts)
 
     def _group(self, facts: Facts) -> str | None:
         """Handle several writes in one statement; an answer leaves them all to Spark."""

@@ -15,6 +15,7 @@ import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.sources.InsertableRelation;
 import org.apache.spark.sql.types.StructType;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The target of an INSERT whose analysis Spark has finished: its rows are cast and in order.
@@ -79,6 +80,8 @@ public final class InsertTarget implements SupportsWrite {
             Nodes.putName(facts, table);
             facts.put("rows", rows.json());
             facts.put("options", options);
+            facts.put("partitions", table.partitionSchema().json());
+            facts.put("table_options", CollectionConverters.asJava(table.storage().properties()));
             python.apply(Nodes.json(facts), data);
         }
     }

@@ -80,6 +80,11 @@ public class Tables {
             return (String) table.identifier().database().get();
         }
 
+        /** The table in the form of the metastore's own client, to be changed; null if it was not read from one. */
+        public Object stored() throws Exception {
+            return null;
+        }
+
         public String json() {
             ObjectNode facts = (ObjectNode) tables.mapper.valueToTree(table);
             facts.put("schema", table.schema().json());
