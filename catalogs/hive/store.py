@@ -99,8 +99,8 @@ class HiveStore:
         ----------
         path : ObjectPath
         table : HiveTable, optional
-            The table, if it exists: one that is stored below its database's known root is not worth another call, as its
-            versions stay beside it even if the database gets another root.
+            The table, if it exists: for one that is stored below its database's known root, the metastore is not asked
+            again. Its versions stay beside it, even if the database gets another root.
         """
         root = self._roots.get(path.database)
         if root is None or table is None or table.location is None or not is_below(table.location, root):

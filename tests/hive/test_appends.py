@@ -176,9 +176,10 @@ def test_an_append_goes_to_where_an_overwrite_has_put_the_table_meanwhile(world:
     assert world.rows("t") == [(1,), (9,)]
 
 
-def test_an_append_that_was_prepared_for_another_place_is_refused_and_leaves_nothing(world: World) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_append_that_was_prepared_for_another_place_is_refused_and_leaves_nothing(world: World, alone: bool) -> None:
     world.run("t", world.sql("SELECT 0L AS a"))
-    append = world.stage("t", world.sql("SELECT 1L AS a"), INTO)
+    append = world.stage("t", world.sql("SELECT 1L AS a"), INTO, autocommit=alone)
     world.run("t", world.sql("SELECT 9L AS a"), OVERWRITE, overwrite=OverwriteScope())
     with pytest.raises(WriteConflictError):
         append.commit()
@@ -186,6 +187,37 @@ def test_an_append_that_was_prepared_for_another_place_is_refused_and_leaves_not
     append.abort()
     assert world.rows("t") == [(9,)]
     assert not any(append.transaction_id in name for name in files_of(world.warehouse))
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE t", "ALTER TABLE t ADD COLUMNS (b INT)"])
+def test_an_append_to_a_table_that_was_dropped_or_altered_before_the_publish_leaves_nothing(
+    world: World, change: str
+) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    before = location(world)
+    append = world.stage("t", world.sql("SELECT 1L AS a"), INTO, autocommit=True)
+    world.sql(change)
+    with pytest.raises(WriteConflictError):
+        append.commit()
+    assert append.outcome() is Outcome.NOT_PUBLISHED
+    append.abort()
+    assert before.exists() == ("DROP" not in change)
+    assert not any(append.transaction_id in name for name in files_of(world.warehouse))
+
+
+def test_an_overwrite_of_a_table_that_changed_before_its_publish_is_refused_and_leaves_nothing(world: World) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    staged = [
+        world.stage("t", world.sql(f"SELECT {n}L AS a"), OVERWRITE, overwrite=OverwriteScope(), autocommit=True)
+        for n in (1, 2)
+    ]
+    staged[0].commit()
+    staged[0].finish()
+    with pytest.raises(WriteConflictError):
+        staged[1].commit()
+    assert staged[1].outcome() is Outcome.NOT_PUBLISHED
+    staged[1].abort()
+    assert world.rows("t") == [(1,)]
 
 
 @pytest.mark.parametrize("query", ["SELECT 1L AS a", SEVERAL])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,21 @@ def test_a_table_keeps_as_many_entries_as_its_appends_brought(spark: SparkSessio
         spark.sql(f"INSERT INTO long VALUES ({n})")
     assert len(list(location.parent.rglob("*"))) == before + 10  # Each a file and its checksum.
     assert spark.table("long").count() == 6
+
+
+@pytest.mark.parametrize("column", ["BIGINT", "CHAR(1)"])
+@pytest.mark.parametrize("insert", ["INTO", "OVERWRITE"])
+def test_an_insert_goes_to_where_another_application_has_put_a_table_that_this_session_knew(
+    spark: SparkSession, insert: str, column: str
+) -> None:
+    table = f"known_{insert}_{column[0]}"
+    spark.sql(f"CREATE TABLE {table} (id {column}) USING parquet")
+    spark.sql(f"INSERT INTO {table} SELECT CAST(1 AS {column})")
+    assert spark.table(table).count() == 1  # Spark now caches the relation, with the table's entry.
+    metastore = twophase.attach(spark).catalog("hive").metastore
+    found = metastore.get_table("default", table.lower())
+    other = f"{found.location}-other"
+    shutil.copytree(found.location.removeprefix("file:"), other.removeprefix("file:"))
+    metastore.point_table(replace(found, location=other).with_stamp("other-20260101t000000-00000000"), 1, 500)
+    spark.sql(f"INSERT {insert} {table} SELECT CAST(2 AS {column})")
+    assert [str(*row) for row in rows(spark, table)] == (["1", "2"] if insert == "INTO" else ["2"])

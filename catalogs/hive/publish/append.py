@@ -19,6 +19,7 @@ from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.move import MoveFiles, Moves
 from twophase.catalogs.hive.staging import written_as_files
 from twophase.catalogs.hive.state import MoveState
+from twophase.errors import WriteConflictError
 
 
 class AppendFiles(MoveFiles):
@@ -99,10 +100,16 @@ class AppendFiles(MoveFiles):
             with self.write.step("fence"):
                 self.metastore.fence_table(self.write.database, self.write.path.name, table.stamp)
         now = self.write.current()
-        if now is None or not self._is_for(now):
-            # A writer outside the timeline has pointed the table elsewhere, so no reader would see these rows.
+        try:
+            if not self._is_for(self.target.require_unchanged(now)):
+                raise self.write.conflict("another writer published it meanwhile")
+        except WriteConflictError:
+            # A writer outside the timeline has dropped the table, or pointed it elsewhere: no reader sees these rows.
             self.undo()
-            raise self.write.conflict("another writer published it meanwhile")
+            if now is None:
+                self.files.remove_if_empty(str(table.location))  # The rename has made it again.
+            raise
+        assert now is not None
         return now
 
     # -- reading inside the transaction --------------------------------------------------------------------------

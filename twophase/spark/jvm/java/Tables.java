@@ -59,6 +59,11 @@ public class Tables {
         return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head());
     }
 
+    /** A table that was just read by other means. */
+    public Found known(CatalogTable table) {
+        return new Found(this, table);
+    }
+
     public Option partition(Found found, Map values) throws Exception {
         return catalog.getPartitionOption(found.database(), found.table().identifier().table(), values);
     }
