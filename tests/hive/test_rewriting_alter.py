@@ -72,7 +72,8 @@ def test_a_plain_table_is_renamed_and_takes_a_dropped_name_again(spark: SparkSes
     assert "one hundred more" in str(spark.sql("DESCRIBE t").collect())
     described = {row.col_name: row.data_type for row in spark.sql("DESCRIBE EXTENDED t").collect()}
     assert (described["Comment"], described["Type"]) == ("of ten", "MANAGED")
-    assert len(spark.sql("SHOW PARTITIONS t").collect()) == 2 if by else "Partition Provider" not in described
+    if by:
+        assert len(spark.sql("SHOW PARTITIONS t").collect()) == 2
 
     before = files_of(spark)
     spark.sql("ALTER TABLE t RENAME COLUMN c TO a")  # It has ids now.
