@@ -18,6 +18,7 @@ from twophase.catalog import (
     SupportsRename,
     SupportsRewrite,
     SupportsSavepoints,
+    SupportsSchemaOnWrite,
     SupportsSnapshots,
     SupportsStagedAlter,
     SupportsStagedDrop,
@@ -67,6 +68,7 @@ class HiveCatalog(
     SupportsExternalChanges,
     SupportsSnapshots,
     SupportsSavepoints,
+    SupportsSchemaOnWrite,
     SupportsStagedDrop,
     SupportsStagedAlter,
 ):
@@ -177,6 +179,9 @@ class HiveCatalog(
         if found is None:
             raise self.store.no_database(database)
         return found
+
+    def accepts_any_schema(self, definition: TableDefinition) -> bool:
+        return False  # Rows bring columns only where the statement says so.
 
     # -- tables --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable
+from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, STAMP, HiveTable
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
 from twophase.redaction import is_secret
 
@@ -138,7 +138,7 @@ def to_definition(table: HiveTable) -> TableDefinition:
         partitioning=(*map(Transform.identity, table.partition_columns), *_clustering(table.properties)),
         bucketing=table.bucketing,
         comment=table.comment,
-        properties={key: value for key, value in table.properties.items() if key != STAMP},
+        properties={key: value for key, value in table.properties.items() if key not in (STAMP, BROUGHT)},
         options={key: value for key, value in table.options.items() if serde or key != "serialization.format"},
         location=table.location,
         external=table.kind == EXTERNAL,

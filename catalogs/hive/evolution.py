@@ -288,7 +288,7 @@ class Evolution:
         if SPARK_TYPE in metadata and node.leaf != data_type:
             raise self.refused(f"the values of {shown} are not checked for the length of a {metadata[SPARK_TYPE]}")
         policy: str | PromotionPolicy = NATIVE
-        if node.leaf is not None and not _reads(node.leaf, data_type):
+        if node.leaf is not None and not reads(node.leaf, data_type):
             room = "; a decimal needs room for ten digits before the point" if pa.types.is_decimal(data_type) else ""
             self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
             policy = self._policy or NATIVE
@@ -327,7 +327,7 @@ def _holds_struct(node: Field) -> bool:
     return node.kind is Kind.STRUCT or any(_holds_struct(child) for child in node.children)
 
 
-def _reads(old: pa.DataType, new: pa.DataType) -> bool:
+def reads(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether Spark's vectorised reader can widen: small integers are stored as 32-bit ones."""
     small = pa.types.is_int8(old) or pa.types.is_int16(old)
     too_small = small and pa.types.is_decimal(new) and new.precision - new.scale < 10

@@ -23,6 +23,8 @@ from twophase.model import BucketSpec
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 #: Table property with the transaction that published the current state: the owner stamp in the metastore.
 STAMP = "twophase.transaction"
+#: Table property with the transaction that has added columns and is about to publish their rows.
+BROUGHT = "twophase.brought"
 #: Table property of a table that only keeps its hidden name from being taken.
 PLACEHOLDER = "twophase.placeholder"
 #: Separates a stamp from its fence: a suffix that makes a dead driver's call, which expects the old stamp, fail.
@@ -343,7 +345,9 @@ class Metastore(ABC):
         ``table`` must be a result of :meth:`get_table`, changed by :func:`dataclasses.replace`.
         """
 
-    def point_table(self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None) -> None:
+    def point_table(
+        self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None, redefined: bool = False
+    ) -> None:
         """Set the location and the new stamp of a table in one step: the publish of an INSERT.
 
         Parameters
@@ -357,6 +361,9 @@ class Metastore(ABC):
         instead_of : str, optional
             The stored stamp that the table must still have; checked if the metastore outlives its callers and supports
             it (Hive 2.3.10 and 4.0, HIVE-26882). The caller has checked the stamp just before.
+        redefined : bool
+            Whether the table gets its columns, too, in the same step; only where :meth:`columns_of` finds any. The
+            columns must be as they were read.
 
         Raises
         ------

@@ -17,10 +17,11 @@ from twophase.catalogs.hive.linking import CannotLinkError
 from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
+from twophase.catalogs.hive.publish.new_columns import NewColumns
 from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
 from twophase.catalogs.hive.store import OverHive
 from twophase.catalogs.hive.write import TableWrite
-from twophase.model import Outcome, TableDefinition
+from twophase.model import Level, Outcome, TableDefinition
 
 
 class HiveParticipant(TwoPhaseCatalogTable):
@@ -107,6 +108,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self._changed()
 
     def write(self, df: Any) -> None:
+        fits = self.table_write.state.fits
+        if fits is not None:
+            df = df.selectExpr(*fits)
         self.publisher.staging.write(df, marked=self.publisher.keeps_mark)
 
     def prepare(self) -> None:
@@ -125,16 +129,30 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self._choice.without_links()
             self._publisher = None
             self.publisher.prepare()
+        self._note_level()
+
+    def _note_level(self) -> None:
+        write = self.table_write
+        if self._adds_columns and write.state.level is Level.ATOMIC:
+            write.reach(
+                Level.REVERSIBLE,
+                f"The new columns of {write.path} come in a metastore call of their own, just before their rows.",
+            )
+
+    @property
+    def _adds_columns(self) -> bool:
+        """Whether new columns come in a metastore call before that of the rows."""
+        return self.table_write.state.brings and not self.publisher.carries_columns
 
     def persist(self) -> None:
         self.publisher.staging.persist()
 
     @property
     def shares_appends(self) -> bool:
-        return self._decided().shares_appends
+        return self._decided().shares_appends and not self._adds_columns
 
     def reservation_scope(self) -> frozenset[str] | None:
-        return self._decided().reservation_scope()
+        return None if self._adds_columns else self._decided().reservation_scope()
 
     def replaced_state(self) -> Any:
         found = self._decided().replaced_state()
@@ -143,20 +161,25 @@ class HiveParticipant(TwoPhaseCatalogTable):
         document = replaced.to_document(found, self.table_write.files, self.version)
         if not self.purpose.drops and not isinstance(found, replaced.Added | replaced.Defined):
             document[replaced.LEFT] = replaced.content_of(self.table_write.files, self.version)
-        if self.table_write.state.effect in (CREATE, REPLACE, ALTER):
+        if self.table_write.state.effect in (CREATE, REPLACE, ALTER) or self.table_write.state.brings:
             document[replaced.LEFT_DEFINITION] = fingerprint(self.table_write.state.definition)
         return document
 
     # -- after the decision --------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        self._decided().publish()
+        publisher = self._decided()
+        if self._adds_columns and not publisher.is_marked():
+            NewColumns(self.table_write).add()
+        publisher.publish()
 
     def outcome(self) -> Outcome:
         return self.publisher.outcome()
 
     def finish(self) -> None:
         self._decided().finish()
+        if self._adds_columns:
+            NewColumns(self.table_write).finish()
 
     def compensate(self) -> bool:
         return self._decided().compensate()
@@ -189,6 +212,8 @@ def roll_back(publisher: Publisher) -> None:
         if publisher.has_arrived():
             return
     publisher.undo()
+    if write.state.brings and not publisher.carries_columns:
+        NewColumns(write).take_back()  # After the rows.
     if publisher.has_arrived() or (late and publisher.changes_table):
         return
     with write.step("remove_staging"):

@@ -11,8 +11,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from twophase.catalog.capabilities import MERGE_SCHEMA
 from twophase.catalogs.files import normal, refuse_untried
-from twophase.catalogs.hive import layout, linking, names
+from twophase.catalogs.hive import bringing, layout, linking, names
 from twophase.catalogs.hive.definitions import (
     PROVIDERS,
     SERDE_PROVIDER,
@@ -154,14 +155,19 @@ def plan_write(
     dropped = dropped_by(path, table, context)
     base = None if context.base is None or dropped is not None else WriteState.from_document(context.base)
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
-    if purpose.inserts:
+    brought = None
+    if purpose.inserts and MERGE_SCHEMA in definition.options and definition.schema.names:
+        brought = _brought(store, path, table, base, definition)
+        assert table is not None
+        wanted = replace(to_definition(table), schema=brought.schema)
+    elif purpose.inserts:
         wanted = _definition_for_insert(path, table, base, definition)
     else:
         store.check_definition(path, definition, capabilities)
         wanted = store.numbered(complete(definition, store.conf))
     if wanted.provider not in capabilities.providers or wanted.provider not in PROVIDERS:
         return None
-    planner = _Planner(store, path, wanted, purpose, context, base, table, default_location, dropped)
+    planner = _Planner(store, path, wanted, purpose, context, base, table, default_location, dropped, brought)
     return WritePlan(planner.state(), wanted, table)
 
 
@@ -182,7 +188,7 @@ def _check_target(
 def _definition_for_insert(
     path: ObjectPath, table: HiveTable | None, base: WriteState | None, rows: TableDefinition
 ) -> TableDefinition:
-    if base is not None and (table is None or base.effect != INSERT):
+    if base is not None and (table is None or base.effect != INSERT or base.brings):
         wanted = base.definition
     else:
         assert table is not None
@@ -191,6 +197,19 @@ def _definition_for_insert(
         widths = f"the rows have {len(rows.schema)} columns, the table has {len(wanted.schema)}"
         raise CatalogError(f"{path} was not written: {widths}.", path=path)
     return wanted
+
+
+def _brought(
+    store: HiveStore, path: ObjectPath, table: HiveTable | None, base: WriteState | None, rows: TableDefinition
+) -> bringing.Brought:
+    if base is not None:
+        raise AtomicityNotSupportedError(
+            f"{path} was already written in this transaction: a later statement cannot bring columns to it.",
+            path=path,
+            hint="Commit the first statement before, or let that one bring the columns.",
+        )
+    assert table is not None
+    return bringing.plan(store.metastore, table, path, rows)
 
 
 @dataclass(frozen=True)
@@ -207,6 +226,8 @@ class _Planner:
     default_location: str
     #: The statement of the same transaction that drops the table.
     dropped: WriteState | None
+    #: What the rows bring, where they are matched by name.
+    brought: bringing.Brought | None = None
 
     def state(self) -> WriteState:
         """Return the initial state of the write."""
@@ -232,6 +253,8 @@ class _Planner:
             base_version=None if base is None else base.version,
             first_version=self._first_version(),
             autocommit=self.context.autocommit,
+            fits=None if self.brought is None else self.brought.fits,
+            brings=self._brings(),
         )
         state = self._with_own(state)
         target = getattr(state.own, "target", None)
@@ -382,6 +405,11 @@ class _Planner:
     def _is_altered(self) -> bool:
         """Whether the transaction has altered the table: rows come with the new definition, in a new version."""
         return self.base is not None and self.base.effect == ALTER
+
+    def _brings(self) -> bool:
+        if self.brought is not None:
+            return self.brought.is_new
+        return self.base is not None and self.base.brings and self.purpose.inserts
 
     def _scope(self) -> OverwriteScope | None:
         return self.context.overwrite if self.purpose is Purpose.INSERT_OVERWRITE else None

@@ -204,6 +204,10 @@ class WriteState:
     level: Level | None = None
     level_reason: str | None = None
     can_undo: bool | None = None
+    #: Columns of the table as SQL over the rows of the statement, where these are matched by name.
+    fits: Sequence[str] | None = None
+    #: Whether the publish gives the table columns, or wider types, that only the new rows have.
+    brings: bool = False
 
     #: Fields stored in the document as they are.
     _PLAIN: ClassVar[tuple[str, ...]] = (
@@ -269,6 +273,8 @@ class WriteState:
             "overwrite": self.overwrite and self.overwrite.to_document(),
             "own": asdict(self.own),
             "level_reason": self.level_reason,
+            **({} if self.fits is None else {"fits": list(self.fits)}),
+            **({"brings": True} if self.brings else {}),
             **{name: getattr(self, name) for name in self._PLAIN},
             **{key: value for key, value in prepared.items() if value is not None},
         }
@@ -304,6 +310,8 @@ class WriteState:
             level=None if level is None else Level(level),
             level_reason=found["level_reason"],
             can_undo=found.get("can_undo"),
+            fits=found.get("fits"),
+            brings=bool(found.get("brings")),
             **{name: found[name] for name in cls._PLAIN},
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twophase.failpoints import Failpoint
 
 #: Steps of every recipe.
-_STAGING = ("hidden_table", "retire", "drop_hidden", "undo", "fence", "remove_staging", "restore")
+_STAGING = ("hidden_table", "retire", "drop_hidden", "undo", "fence", "remove_staging", "restore", "columns")
 #: Steps of a version that stays where it is staged, and of files that are moved elsewhere.
 _VERSION = ("stage", "write", "link", "register", "publish")
 _MOVES = ("manifest", "add_partitions", "mark")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from twophase.catalogs.files import join, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import redacted, same_layout, to_definition
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable
+from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
 from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of
 from twophase.catalogs.hive.state import INSERT
@@ -58,7 +58,9 @@ class Target:
             self._check_still_own(now)
         elif not self.is_unmoved(now) or now.stamp != before.stamp:
             raise write.conflict("another writer published it meanwhile")
-        if not same_layout(self._redacted(to_definition(now)), self._redacted(before.definition)):
+        is_brought = write.state.brings and now.properties.get(BROUGHT) == write.state.transaction_id
+        expected = write.state.definition if is_brought else before.definition
+        if not same_layout(self._redacted(to_definition(now)), self._redacted(expected)):
             raise write.conflict("its columns or options were changed meanwhile")
         self._checked = now
         return now

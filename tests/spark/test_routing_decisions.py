@@ -28,6 +28,7 @@ class World:
     staged: frozenset[str] = frozenset()
     partitions: tuple[Mapping[str, str | None], ...] = ()
     dynamic: bool = False
+    brings: bool = False
     reason: tuple[str, str] | None = None
     format: str = "textfile"
 
@@ -45,6 +46,9 @@ class World:
 
     def is_staged(self, target: Target) -> bool:
         return target.path.name in self.staged
+
+    def brings_columns(self) -> bool:
+        return self.brings
 
     def can_create(self, target: Target, provider: str | None) -> bool:
         return provider in (None, "parquet", "hive")

@@ -103,14 +103,19 @@ class Choice:
 
     def _is_one_rename(self) -> bool:
         """Whether the staged rows are published in one step, whatever has changed in the table: prepare checks it."""
-        return self._write.state.appends and self._mode != "links" and self._staging.files()[0] <= 1
+        state = self._write.state
+        return state.appends and not state.brings and self._mode != "links" and self._staging.files()[0] <= 1
 
     def _of_table(self, table: HiveTable) -> _Choice:
         if table.partitioned:
             return self._of_partitions(table)
-        if self._goes_by_directory(table):
+        if self._goes_by_directory(table) and not self._carries_columns(table):
             return self._by_directory(str(table.location))
         return _LINKS if self._links([str(table.location)]) else _APPENDS
+
+    def _carries_columns(self, table: HiveTable) -> bool:
+        """Whether new columns come in the same metastore call as their rows: it needs a version to point at."""
+        return self._write.state.brings and self._links([str(table.location)])
 
     def _by_directory(self, location: str) -> _Choice:
         version = self._write.state.version

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from twophase.catalogs.files import same
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.definitions import is_redacted, to_table
+from twophase.catalogs.hive.definitions import columns, is_redacted, to_table
 from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable, StampChangedError, fenced
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
@@ -35,6 +35,7 @@ class SwitchPointer(Publisher):
 
     changes_table: ClassVar[bool] = True
     fences: ClassVar[bool] = True
+    carries_columns: ClassVar[bool] = True
 
     def __init__(
         self, write: TableWrite, *, accept: Callable[[HiveTable], None] = _accept_any, tracked: bool = True
@@ -59,7 +60,7 @@ class SwitchPointer(Publisher):
         self.write.reach(*self._reached(now))
 
     def replaced_state(self) -> Replaced:
-        return self.target.replaced_state(defines=not self._inserts)
+        return self.target.replaced_state(defines=not self._inserts or self.state.brings)
 
     def make_template(self) -> None:
         """Create a hidden table with the new definition, as more than location and stamp change."""
@@ -117,7 +118,10 @@ class SwitchPointer(Publisher):
         if self._inserts:
             wanted = replace(now, location=self.state.version).with_stamp(self.state.transaction_id)
             files, size = self.state.of(PointerState).holds or self.staging.files()
-            self.metastore.point_table(wanted, files, size, instead_of=now.stored_stamp)
+            brings = self.state.brings
+            if brings:  # A reader sees the columns and their rows in the same step.
+                wanted = replace(wanted, schema=self.state.definition.schema)
+            self.metastore.point_table(wanted, files, size, instead_of=now.stored_stamp, redefined=brings)
         else:
             name = self.write.hidden.name("table")
             self.metastore.replace_table(self._replacement(), name, instead_of=now.stored_stamp)
@@ -150,6 +154,12 @@ class SwitchPointer(Publisher):
 
     def _restore(self, now: HiveTable, before: Before) -> bool:
         """Point the table back at its old state."""
+        if self.state.brings:
+            if columns(now.schema) != columns(self.state.definition.schema):
+                return False  # Another writer has changed them since.
+            restored = replace(now, location=before.location, schema=before.definition.schema)
+            self.metastore.point_table(self._restored(restored), 0, 0, instead_of=now.stored_stamp, redefined=True)
+            return True
         if self._inserts:
             self.metastore.alter_table(self._restored(replace(now, location=before.location, kind=before.kind)))
             return True
@@ -189,6 +199,7 @@ class LinkFiles(Publisher):
 
     changes_table: ClassVar[bool] = True
     fences: ClassVar[bool] = True
+    carries_columns: ClassVar[bool] = True
 
     def __init__(self, write: TableWrite) -> None:
         super().__init__(write)
@@ -226,7 +237,7 @@ class LinkFiles(Publisher):
             raise self.write.conflict("another writer published it meanwhile")
 
     def replaced_state(self) -> Replaced:
-        return self.target.replaced_state(defines=False)
+        return self.target.replaced_state(defines=self.state.brings)
 
     def publish(self) -> None:
         self._pointer.publish()

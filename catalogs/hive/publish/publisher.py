@@ -40,6 +40,8 @@ class Publisher(ABC):
     changes_table: ClassVar[bool] = False
     #: Whether :meth:`fence` can make a delayed call fail.
     fences: ClassVar[bool] = False
+    #: Whether the publish call can give the table new columns, too.
+    carries_columns: ClassVar[bool] = False
     #: What a publish leaves, in a sentence.
     result: ClassVar[str] = "its rows are there"
 

@@ -134,7 +134,15 @@ class HiveTables:
 
         self._run(call)
 
-    def point(self, wanted: HiveTable, files: int, size: int, *, expected: str | None) -> None:
+    def point(
+        self,
+        wanted: HiveTable,
+        files: int,
+        size: int,
+        *,
+        expected: str | None,
+        redefined: tuple[Any, Any] | None = None,
+    ) -> None:
         """Give a table another location and stamp, with its file statistics: the metastore need not list the files.
 
         Parameters
@@ -145,18 +153,31 @@ class HiveTables:
             Number of files at the location, and their bytes; not stored for partitioned tables.
         expected : str, optional
             The stamp that it must still have.
+        redefined : tuple, optional
+            Its columns change as well: the table from :meth:`stored`, as which it must still be, and Spark's
+            ``CatalogTable`` with the new columns.
+
+        Raises
+        ------
+        StampChangedError
+            The table is not as it was seen; nothing was changed.
         """
+        noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stored_stamp}
+        if not wanted.partition_columns:
+            noted |= {_FILES: str(files), _SIZE: str(size)}
+        if redefined is not None:
+            noted |= self._schema_noted(*redefined)
 
         seen = wanted.extra["found"].stored()
 
         def call(store: Any) -> None:
-            table = seen or store.getTable(wanted.database, wanted.name)
+            table = (None if redefined else seen) or store.getTable(wanted.database, wanted.name)
+            if redefined is not None:
+                self._require_seen(table, redefined[0])
             self._stored.place(table, str(wanted.location), _PATH)
-            noted: dict[str, str | None] = {**dict.fromkeys(_COUNTED), STAMP: wanted.stamp}
-            if not wanted.partition_columns:
-                noted |= {_FILES: str(files), _SIZE: str(size)}
             self._stored.note(table, json.dumps(noted), _COUNTED_BY_SPARK)
-            self._alter(store, wanted.database, wanted.name, table, expected=expected)
+            described = None if redefined is None else redefined[1]
+            self._alter_columns(store, table, described, needs=False, expected=expected)
 
         self._run(call)
 
@@ -197,32 +218,45 @@ class HiveTables:
             The table is not as it was seen; nothing was changed.
         """
         database, name = str(seen.getDbName()), str(seen.getTableName())
-        before = self._seen(seen)
-        stamp = before.get(STAMP)
+        stamp = self._seen(seen).get(STAMP)
         noted = dict(changes)
         if described is not None:
-            now = self.properties_of(described, "")
-            noted |= {key: None for key in before if key != STAMP}
-            noted |= {key: value for key, value in now.items() if key.startswith(_SCHEMA)}
+            noted |= self._schema_noted(seen, described)
         if stamp is not None and STAMP not in changes:
             noted[STAMP] = fenced(stamp)
 
         def call(store: Any) -> None:
             table = store.getTable(database, name)
-            if self._seen(table) != before or not table.getSd().equals(seen.getSd()):
-                raise StampChangedError(f"{database}.{name}")
+            self._require_seen(table, seen)
             self._stored.note(table, json.dumps(noted), None)
-            if described is not None:
-                table.getSd().setCols(self._columns(described))
-            try:
-                self._alter(store, database, name, table, expected=stamp)
-            except Py4JJavaError as error:
-                if described is None or needs or not _refused(error):
-                    raise
-                table.getSd().setCols(seen.getSd().getCols())
-                self._alter(store, database, name, table, expected=stamp)
+            self._alter_columns(store, table, described, needs=needs, expected=stamp)
 
         self._run(call)
+
+    def _schema_noted(self, seen: Any, described: Any) -> dict[str, str | None]:
+        """The changes to the parameters in which Spark has the schema of a table."""
+        now = self.properties_of(described, "")
+        gone = {key: None for key in self._seen(seen) if key != STAMP}
+        return {**gone, **{key: value for key, value in now.items() if key.startswith(_SCHEMA)}}
+
+    def _require_seen(self, table: Any, seen: Any) -> None:
+        if self._seen(table) != self._seen(seen) or not table.getSd().equals(seen.getSd()):
+            raise StampChangedError(f"{seen.getDbName()}.{seen.getTableName()}")
+
+    def _alter_columns(
+        self, store: Any, table: Any, described: Any | None, *, needs: bool, expected: str | None
+    ) -> None:
+        """Change a table, and its columns to those of a ``CatalogTable``: see :meth:`redefine`."""
+        database, name, before = str(table.getDbName()), str(table.getTableName()), table.getSd().getCols()
+        if described is not None:
+            table.getSd().setCols(self._columns(described))
+        try:
+            self._alter(store, database, name, table, expected=expected)
+        except Py4JJavaError as error:
+            if described is None or needs or not _refused(error):
+                raise
+            table.getSd().setCols(before)
+            self._alter(store, database, name, table, expected=expected)
 
     def _seen(self, table: Any) -> dict[str, str]:
         """The parameters of a table with its stamp and the schema that Spark reads."""

@@ -126,11 +126,16 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def alter_table(self, table: HiveTable) -> None:
         self._catalog.alterTable(self._changed(table))
 
-    def point_table(self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None) -> None:
+    def point_table(
+        self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None, redefined: bool = False
+    ) -> None:
+        seen, now = self._as_seen(table) if redefined else (None, table)
         if self._hive is None:
-            self.alter_table(table)
+            fields = {"schema": self._struct(table.schema)} if redefined else {}
+            self._catalog.alterTable(self._case.copy(self._changed(table), **fields))
         else:
-            self._hive.point(table, files, size, expected=instead_of)
+            columns = (seen, self._described(now, table)) if redefined else None
+            self._hive.point(table, files, size, expected=instead_of, redefined=columns)
 
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
         if self._hive is None:
@@ -150,6 +155,19 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             self._hive.fence(database, name, stamp)
 
     def alter_definition(self, table: HiveTable) -> None:
+        seen, now = self._as_seen(table)
+        changed = not table.schema.equals(now.schema, check_metadata=True)
+        if self._hive is None:
+            fields = {"schema": self._struct(table.schema)} if changed else {}
+            facts = {"properties": self._map(table.properties), "comment": self._option(table.comment)}
+            self._catalog.alterTable(self._case.copy(now.extra["found"].table(), **fields, **facts))
+            return
+        needs = table.provider == SERDE_PROVIDER
+        described = self._described(now, table) if changed else None
+        self._hive.redefine(seen, _noted(now, table), described, needs=needs)
+
+    def _as_seen(self, table: HiveTable) -> tuple[Any, HiveTable]:
+        """The table as the Hive metastore has it, and as Spark reads it, if nobody has changed it since it was read."""
         name = f"{table.database}.{table.name}"
         if not self._catalog.tableExists(table.database, table.name):
             raise StampChangedError(name)
@@ -157,16 +175,11 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         now = self.get_table(table.database, table.name)
         if now is None or _as_read(now) != _as_read(table):
             raise StampChangedError(name)
-        changed = not table.schema.equals(now.schema, check_metadata=True)
-        fields = {"schema": self._struct(table.schema)} if changed else {}
-        found = now.extra["found"].table()
-        if self._hive is None:
-            facts = {"properties": self._map(table.properties), "comment": self._option(table.comment)}
-            self._catalog.alterTable(self._case.copy(found, **fields, **facts))
-            return
-        described = self._case.copy(found, **fields) if changed else None
-        needs = table.provider == SERDE_PROVIDER
-        self._hive.redefine(seen, _noted(now, table), described, needs=needs)
+        return seen, now
+
+    def _described(self, now: HiveTable, table: HiveTable) -> Any:
+        """Spark's own table with other columns."""
+        return self._case.copy(now.extra["found"].table(), schema=self._struct(table.schema))
 
     @property
     def reads_by_ids(self) -> bool:

@@ -148,7 +148,8 @@ class Decider:
         return "TEXTFILE"
 
     def write(self, node: WriteNode, names: Names | None = None) -> tuple[RoutingDecision, Decision | None]:
-        """Decide an INSERT before its names are resolved: into a twophase catalog by name, or into a staged table.
+        """Decide an INSERT before its names are resolved: into a twophase catalog by name, into a staged table, or with
+        rows that may bring columns.
 
         There is no decision for a published table of the session catalog, which :meth:`insert` decides once Spark has
         analysed the INSERT, or for a table outside twophase.
@@ -162,7 +163,7 @@ class Decider:
         target, facts = routed.ours, routed.facts
         if target is None:
             return routed, None
-        if target.via_session_catalog and node.kind == "insert" and not self._resolver.is_staged(target):
+        if target.via_session_catalog and node.kind == "insert" and not self._is_by_name(target):
             return routed, None
         if node.replaces_rows and target.via_session_catalog:
             return RoutingDecision(Owner.SPARK, target, facts), None
@@ -170,6 +171,10 @@ class Decider:
             _require_partitions(node, facts)
         self._require(target, node)
         return routed, self._written(node, target, facts)
+
+    def _is_by_name(self, target: Target) -> bool:
+        """Return whether an INSERT into a session table is run under its name in our catalog."""
+        return self._resolver.is_staged(target) or self._resolver.brings_columns()
 
     def truncate(self, parts: tuple[str, ...], names: Names | None = None) -> RoutingDecision:
         """Decide a TRUNCATE TABLE inside a transaction: an INSERT OVERWRITE without rows.

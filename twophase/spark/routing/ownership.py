@@ -59,6 +59,9 @@ class Resolver(Protocol):
     def is_staged(self, target: Target) -> bool:
         """Return whether the surrounding transaction has written a table."""
 
+    def brings_columns(self) -> bool:
+        """Return whether the rows of the statement may bring columns."""
+
     def can_create(self, target: Target, provider: str | None) -> bool:
         """Return whether twophase creates new tables of this format."""
 

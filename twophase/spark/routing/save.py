@@ -40,14 +40,23 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     elif not target.via_session_catalog:
         with _in_a_known_format(router, writer, target, facts.source):
             _run(router, target, facts, lambda: save(target.name))
-    elif routed.facts is not None and facts.mode != "Overwrite" and router.targets.redefined(target) is None:
+    elif routed.facts is not None and facts.mode != "Overwrite" and not _is_by_name(router, target, facts):
         if facts.mode != "Ignore":  # Spark then does not even read the rows.
             _run(router, target, facts, lambda: save(name))
     else:
-        if routed.facts is not None and facts.mode == "Append":
+        if routed.facts is not None and facts.mode == "Append" and router.targets.redefined(target) is not None:
             _require_fit(router, target, facts, writer._df.columns)
         with quoted_partitions(router.spark, writer._jwrite):
             _run(router, target, facts, lambda: save(target.name), lambda: save(name))
+
+
+def _is_by_name(router: Router, target: Target, facts: WriterFacts) -> bool:
+    """Whether an existing session table is written under its full name in the twophase catalog."""
+    return router.targets.redefined(target) is not None or _brings(facts)
+
+
+def _brings(facts: WriterFacts) -> bool:
+    return facts.mode == "Append" and merges_schema(facts.options)
 
 
 def insert_into(router: Router, writer: Any, insert: Save, name: str) -> None:
@@ -72,7 +81,7 @@ def _run(
         router.spark.sparkContext,
         options,
         session_table=target.via_session_catalog,
-        brings_columns=facts.mode == "Append" and merges_schema(facts.options),
+        brings_columns=_brings(facts),
     ):
         router.write(run, instead=stock)
 

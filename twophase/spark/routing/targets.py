@@ -19,8 +19,10 @@ from twophase.spark import active
 from twophase.spark.attached import AttachedSession
 from twophase.spark.jvm import session_state
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, TEXT
+from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.statements import NameReader, TableFacts
 from twophase.spark.staged import is_dropped, staged_table
+from twophase.spark.write_hints import brings_columns
 
 SESSION_CATALOG = "spark_catalog"
 #: Database of the global temporary views.
@@ -241,6 +243,10 @@ class Targets:
     def is_staged(self, target: Target) -> bool:
         """Return whether the surrounding transaction has written a table."""
         return staged_table(self._session, target.catalog, target.path) is not None
+
+    def brings_columns(self) -> bool:
+        """Return whether the rows of the statement may bring columns."""
+        return brings_columns(self._session.jvm.local_property(WRITE_HINTS_PROPERTY))
 
     def partition_exists(self, target: Target, values: Mapping[str, str | None]) -> bool:
         """Return whether a partition, given by a value for each column, exists: published or staged."""

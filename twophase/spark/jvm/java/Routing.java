@@ -280,6 +280,10 @@ public final class Routing {
         return parts.size() == 3 && parts.get(0).equals(catalog) && String.valueOf(context.getLocalProperty(HINTS)).contains("\"session_table\": true");
     }
 
+    private boolean bringsColumns() {
+        return String.valueOf(context.getLocalProperty(HINTS)).contains("\"brings_columns\": true");
+    }
+
     private LogicalPlan write(LogicalPlan plan, String kind, boolean inside) {
         TreeNode table = (TreeNode) get(plan, "table");
         boolean isInsert = kind.equals("InsertIntoStatement");
@@ -287,8 +291,9 @@ public final class Routing {
         if (!kind((Object) table).equals("UnresolvedRelation") || isStaging(parts(table))) {
             return plan;
         }
-        // Outside a transaction, an INSERT into a session table is taken over after stock Spark has analysed it.
-        if (isInsert && !inside && !(overwrites && namesOurs(parts(table)))) {
+        // Outside a transaction, an INSERT into a session table is taken over after stock Spark has analysed it, which
+        // knows no columns but those of the table.
+        if (isInsert && !inside && !bringsColumns() && !(overwrites && namesOurs(parts(table)))) {
             return plan;
         }
         Map facts = facts(isInsert ? "insert" : "write", kind);

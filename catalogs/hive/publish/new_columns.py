@@ -1,0 +1,87 @@
+"""Add the columns that rows bring, just before the rows, where no metastore call can do both.
+
+The table is marked with the transaction in the same call, so that a rollback removes exactly its own columns. No other
+write of the timeline is published in between, as the whole table is reserved. A reader may see the columns without the
+rows for a moment, never the rows without the columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twophase.catalogs.hive.definitions import columns
+from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
+from twophase.catalogs.hive.target import Target
+from twophase.catalogs.hive.write import TableWrite
+
+
+class NewColumns:
+    """The new columns and wider types of one write.
+
+    Parameters
+    ----------
+    write : TableWrite
+    """
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+
+    def add(self) -> None:
+        """Give the table its new columns. Idempotent.
+
+        Raises
+        ------
+        WriteConflictError
+            Another writer has changed the table.
+        """
+        now = Target(self._write, new_roots=True).check_unchanged()
+        if self._is_marked(now):
+            return
+        marked = {**now.properties, BROUGHT: self._write.state.transaction_id}
+        with self._write.step("columns"):
+            try:
+                self._alter(replace(now, schema=self._write.state.definition.schema, properties=marked))
+            except StampChangedError as error:
+                raise self._write.conflict("another writer published it meanwhile") from error
+
+    def take_back(self) -> None:
+        """Give the table its old columns, unless it has others by now. Idempotent."""
+        self._fence()
+        self._unmark(takes_back=True)
+
+    def finish(self) -> None:
+        """Remove the mark. Idempotent."""
+        self._unmark(takes_back=False)
+
+    def _unmark(self, *, takes_back: bool) -> None:
+        try:
+            self._try_to_unmark(takes_back=takes_back)
+        except StampChangedError:
+            try:
+                self._try_to_unmark(takes_back=takes_back)
+            except StampChangedError as error:
+                raise self._write.conflict("other writers changed it, twice") from error
+
+    def _try_to_unmark(self, *, takes_back: bool) -> None:
+        now = self._write.current()
+        if now is None or not self._is_marked(now):
+            return
+        schema, state = now.schema, self._write.state
+        if takes_back and columns(schema) == columns(state.definition.schema):
+            schema = state.old.definition.schema
+        properties = {key: value for key, value in now.properties.items() if key != BROUGHT}
+        with self._write.step("columns"):
+            self._alter(replace(now, schema=schema, properties=properties))
+
+    def _alter(self, table: HiveTable) -> None:
+        self._write.metastore.alter_definition(table)
+        self._write.metastore.changed(self._write.database, self._write.path.name)
+
+    def _fence(self) -> None:
+        """Make a dead driver's delayed call fail, which expects the stamp."""
+        stamp, store = self._write.state.old.stamp, self._write.metastore
+        if stamp is not None and not store.ends_with_driver:
+            store.fence_table(self._write.database, self._write.path.name, stamp)
+
+    def _is_marked(self, table: HiveTable) -> bool:
+        return table.properties.get(BROUGHT) == self._write.state.transaction_id

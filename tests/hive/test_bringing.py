@@ -1,0 +1,119 @@
+"""Writes that bring columns to session tables: rows and columns are published together, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+from twophase.errors import AtomicityNotSupportedError, CatalogError
+
+
+@pytest.fixture(scope="module", params=["hive", pytest.param("memory", marks=pytest.mark.exhaustive)])
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp(request.param), hive=request.param == "hive")
+    handle = twophase.attach(session)
+    yield session
+    handle.detach()
+    session.stop()
+
+
+@pytest.fixture
+def t(spark: SparkSession) -> Iterator[str]:
+    yield "t"
+    spark.sql("DROP TABLE IF EXISTS t")
+
+
+def made(spark: SparkSession, query: str, more: str = "") -> None:
+    spark.sql(f"CREATE OR REPLACE TABLE t USING parquet {more} AS {query}")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in spark.sql(query).collect()), key=repr)
+
+
+@pytest.mark.promise(
+    "evolution", "one write brings its columns to a session table: `mergeSchema`, `INSERT WITH SCHEMA EVOLUTION`"
+)
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_one_write_brings_its_columns_and_no_other_does(spark: SparkSession, t: str, by: str) -> None:
+    made(spark, "SELECT 1 AS id, 'x' AS name, 0 AS p", by)
+    merged = {"mergeSchema": "true"}
+    spark.sql("SELECT 'a' AS name, 2 AS id, 0 AS p, 1 AS by_save").write.mode("append").options(**merged).saveAsTable(t)
+    spark.sql("SELECT 3L AS id, 'b' AS name, 1 AS p, 1 AS by_insert").write.option("mergeSchema", True).insertInto(t)
+    spark.sql("SELECT 4 AS id, 1 AS p, 1 AS by_write_to").writeTo(t).options(**merged).append()
+    if spark.version.startswith("4.3"):
+        spark.sql("INSERT WITH SCHEMA EVOLUTION INTO t SELECT 5 AS id, 2 AS p, 1 AS by_sql")
+    else:
+        spark.sql("SELECT 5 AS id, 2 AS p, 1 AS by_sql").writeTo(t).option("mergeSchema", "true").append()
+    added = ["by_save", "by_insert", "by_write_to", "by_sql"]
+    assert sorted(spark.table(t).columns) == sorted(["id", "name", "p", *added])
+    assert spark.table(t).schema["id"].dataType.simpleString() == "bigint"
+    assert rows(spark, f"SELECT id, name, p, {', '.join(added)} FROM t") == [
+        (1, "x", 0, None, None, None, None),
+        (2, "a", 0, 1, None, None, None),
+        (3, "b", 1, None, 1, None, None),
+        (4, None, 1, None, None, 1, None),
+        (5, None, 2, None, None, None, 1),
+    ]
+    assert rows(spark, "SELECT id FROM t WHERE by_sql = 1 OR by_save = 1") == [(2,), (5,)]
+
+
+def test_other_rows_than_those_of_the_table_fit_or_are_refused_before_any_work(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id, named_struct('x', 1, 'y', 'a') AS s, array(named_struct('u', 1)) AS l, 5 AS gone")
+    spark.sql("ALTER TABLE t ADD COLUMN d INT DEFAULT 7")
+    spark.sql("ALTER TABLE t DROP COLUMN gone")
+
+    def bring(query: str, overwrite: bool = False) -> None:
+        spark.sql(query).write.option("mergeSchema", "true").insertInto(t, overwrite=overwrite)
+
+    bring("SELECT array(named_struct('v', 2, 'u', 3L)) AS l, named_struct('z', 1.5D, 'x', 1L << 40) AS s, 2 AS ID")
+    assert rows(spark, "SELECT id, s.x, s.z, s.y, l[0].u, l[0].v, d FROM t") == [
+        (1, 1, None, "a", 1, None, 7),
+        (2, 1 << 40, 1.5, None, 3, 2, 7),
+    ]
+    assert rows(spark, "SELECT id FROM t WHERE s.x > 1 AND s.z > 1") == [(2,)]
+    before = (spark.table(t).schema, rows(spark, "SELECT * FROM t"))
+    for query, why in (
+        ("SELECT 1 AS id, 2 AS gone", "twophase.alter"),
+        ("SELECT 1 AS id, INTERVAL '1' DAY AS i", "ALTER TABLE .* ADD COLUMN `i`"),
+        ("SELECT 'no number' AS id", "was not written"),
+        ("SELECT named_struct('x', 'no number') AS s", "was not written"),
+    ):
+        with pytest.raises(CatalogError, match=why) as refused:
+            bring(query)
+        assert getattr(refused.value, "transaction_id", None) is None, query
+    assert (spark.table(t).schema, rows(spark, "SELECT * FROM t")) == before
+    bring("SELECT 6L AS id, 'c' AS other", overwrite=True)
+    assert rows(spark, "SELECT id, other, d, s FROM t") == [(6, "c", 7, None)]
+
+
+@pytest.mark.parametrize("provider", ["orc", "csv"])
+def test_a_table_of_another_format_keeps_its_columns(spark: SparkSession, t: str, provider: str) -> None:
+    spark.sql(f"CREATE TABLE t USING {provider} AS SELECT 1 AS id, 'x' AS name")
+    writer = spark.sql("SELECT 'b' AS name, 2 AS id").write.mode("append").format(provider)
+    writer.option("mergeSchema", "true").saveAsTable(t)
+    with pytest.raises(CatalogError, match="ALTER TABLE .* ADD COLUMNS"):
+        spark.sql("SELECT 3 AS id, 1 AS other").write.option("mergeSchema", "true").insertInto(t)
+    assert rows(spark, "SELECT id, name FROM t") == [(1, "x"), (2, "b")]
+
+
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_columns_are_there_only_if_the_block_is_published(spark: SparkSession, t: str, by: str) -> None:
+    made(spark, "SELECT 1 AS id, 0 AS p", by)
+    columns = spark.table(t).columns
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql("SELECT 2 AS id, 0 AS p, 1 AS n").write.option("mergeSchema", "true").insertInto(t)
+        raise ZeroDivisionError
+    assert spark.table(t).columns == columns
+    with twophase.transaction(spark):
+        spark.sql("SELECT 2 AS id, 0 AS p, 1 AS n").write.option("mergeSchema", "true").insertInto(t)
+        assert rows(spark, "SELECT id, n FROM t") == [(1, None), (2, 1)]
+        spark.sql("INSERT INTO t (id, n, p) VALUES (3, 2, 1)")
+        with pytest.raises(AtomicityNotSupportedError, match="already written in this transaction"):
+            spark.sql("SELECT 4 AS id, 0 AS p, 1 AS m").write.option("mergeSchema", "true").insertInto(t)
+    assert rows(spark, "SELECT id, n FROM t") == [(1, None), (2, 1), (3, 2)]
+    assert "twophase.brought" not in {row.key for row in spark.sql("SHOW TBLPROPERTIES t").collect()}
