@@ -244,7 +244,8 @@ class Staging:
                 write.hidden.create("read", table)
                 found = partitions or self.partition_locations(table)
                 write.metastore.add_partitions(table, partitions_of(table, found))
-        return ReadSource("session_table", name=ObjectPath.of(write.database, name))
+        definition = write.definition if write.state.brings else None  # Otherwise that of the published table.
+        return ReadSource("session_table", name=ObjectPath.of(write.database, name), definition=definition)
 
 
 def written_as_files(definition: TableDefinition) -> bool:

@@ -152,7 +152,7 @@ def _begun_group(session: AttachedSession | None) -> Transaction | None:
 
 
 def finish_statement(
-    session: AttachedSession | None, statement: Statement, define: Callable[[], TableDefinition]
+    session: AttachedSession | None, statement: Statement, define: Callable[[], TableDefinition | None]
 ) -> None:
     """End a successful statement: publish it, or keep it for the rest of its transaction.
 
@@ -162,7 +162,7 @@ def finish_statement(
         The attached session whose caches are invalidated; None if there is none.
     statement : Statement
     define : callable
-        The table's definition after it, which only the rest of its transaction needs.
+        The table's definition after it, which only the rest of its transaction needs; None if the catalog knows it.
     """
     if statement.autocommit and session is not None:
         written = [(participant := statement.participant, session.caches.cached(participant.catalog, participant.path))]
@@ -174,7 +174,8 @@ def finish_statement(
         statement.finish()
     finally:  # a hook may raise after a statement that succeeded
         if statement.job.state is JobState.FINISHED:
-            statement.transaction.defines(statement.participant, definition)
+            if definition is not None:
+                statement.transaction.defines(statement.participant, definition)
             if statement.transaction.merges:
                 statement.transaction.keep_rows(statement.participant)
             if joined := active.find(statement.transaction.id):
@@ -199,7 +200,7 @@ def write_rows(session: AttachedSession | None, statement: Statement, df: Any) -
 
 
 def run_statement(
-    session: AttachedSession | None, statement: Statement, df: Any, define: Callable[[], TableDefinition]
+    session: AttachedSession | None, statement: Statement, df: Any, define: Callable[[], TableDefinition | None]
 ) -> None:
     """Write the rows and end the statement; an error of the user is raised unchanged."""
     try:

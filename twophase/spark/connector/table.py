@@ -244,7 +244,9 @@ class WriteTable(TableProxy):
     def _insert(self, rows: TableDefinition, df: Any, scope: OverwriteScope | None) -> None:
         if self._computed and not self._brings:
             df = with_waiting(self._jvm, df, self._definition.schema.names, self._computed, self.name())
-        _run_insert(self._session, self._catalog, self._path, rows, df, scope, lambda: self._definition)
+        # Where the rows bring columns, the catalog knows what the table has then.
+        defined = None if self._brings else self._definition
+        _run_insert(self._session, self._catalog, self._path, rows, df, scope, lambda: defined)
 
     class Java:
         implements = [CATALOG + "SupportsWrite"]
@@ -283,7 +285,7 @@ def _run_insert(
     rows: TableDefinition,
     df: Any,
     scope: OverwriteScope | None,
-    define: Callable[[], TableDefinition],
+    define: Callable[[], TableDefinition | None],
     table: Any | None = None,
 ) -> None:
     purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
