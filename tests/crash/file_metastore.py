@@ -31,6 +31,7 @@ from twophase.errors import (
 from twophase.model import BucketSpec
 from twophase.schema import assign_ids
 from twophase.schema.convert_arrow import plain_type
+from twophase.schema.convert_arrow import arrow_type
 from twophase.testing._store import Document, FileStore
 
 CALLS = (
@@ -146,6 +147,20 @@ class FileMetastore(Metastore):
         local(table.location).mkdir(parents=True, exist_ok=True)
 
     def alter_table(self, table: HiveTable) -> None:
+        self._alter_table(table)
+
+    def point_table(
+        self, table: HiveTable, files: int, size: int, *, instead_of: str | None = None, redefined: bool = False
+    ) -> None:
+        self._alter_table(table, **({"schema": table.schema} if redefined else {}))
+
+    def columns_of(self, table: HiveTable) -> Columns | None:
+        return Columns(assign_ids(table.schema, partition_keys=table.partition_columns), has_ids=False)
+
+    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
+        return replace(table, schema=pa.schema([(node.name, arrow_type(node)) for node in columns.schema]))
+
+    def _alter_table(self, table: HiveTable, **changes: Any) -> None:
         with self._change("alter_table") as document:
             entry = self._entry(document, table.database, table.name)
             now = _table(table.database, table.name, entry["table"])
@@ -157,6 +172,7 @@ class FileMetastore(Metastore):
                 comment=table.comment,
                 tracked=table.tracked,
                 options=table.options,
+                **changes,
             )
             entry["table"] = _document(changed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -46,6 +47,11 @@ class ArrowFrame:
 
     def select(self, *columns: str) -> ArrowFrame:
         return ArrowFrame(self._table.select(list(columns)), scattered=self._scattered)
+
+    def selectExpr(self, *expressions: str) -> ArrowFrame:  # noqa: N802 - Spark's name
+        found = [re.fullmatch(r"`(\w+)` AS `(\w+)`", expression) for expression in expressions]
+        assert all(found), expressions
+        return self.select(*(match[1] for match in found if match)).toDF(*(match[2] for match in found if match))
 
     def toDF(self, *names: str) -> ArrowFrame:  # noqa: N802 - Spark's name
         return ArrowFrame(self._table.rename_columns(list(names)), scattered=self._scattered)

@@ -50,6 +50,8 @@ class Statement:
     restores: bool = False
     #: An earlier statement of the transaction has dropped the table's second column, as each ALTER TABLE here does.
     narrow: bool = False
+    #: Its rows have another column, behind the first, which they bring to the table.
+    brings: bool = False
 
     @property
     def catalog(self) -> str:
@@ -68,6 +70,8 @@ class Statement:
         if self.purpose.alters:
             return [row[:1] for row in old or []]
         rows: Rows = list(self.rows)
+        if self.brings:
+            old = [row if len(row) == len(self.rows[0]) else (row[0], None, *row[1:]) for row in old or []]
         if self.purpose is Purpose.INSERT_INTO:
             return [*(old or []), *rows]
         if self.purpose is Purpose.INSERT_OVERWRITE and self.overwrite and self.partitioned:
@@ -77,9 +81,9 @@ class Statement:
     def _is_overwritten(self, row: Row) -> bool:
         assert self.overwrite is not None
         if self.overwrite.dynamic:
-            return row[1] in {new[1] for new in self.rows}
+            return row[-1] in {new[-1] for new in self.rows}
         wanted = self.overwrite.static_partition
-        return not wanted or str(row[1]) == wanted["part"]
+        return not wanted or str(row[-1]) == wanted["part"]
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,7 @@ def _one(name: str, purpose: Purpose, *, before: bool = True, **facts: Any) -> S
 
 
 _CHANGED = (("3", "b"), ("4", "c"))
+_MORE = ((3, 30, "b"), (4, 40, "c"))
 
 #: What the recipe ``rename`` refuses.
 HIVE_POINTER = named(
@@ -321,6 +326,13 @@ HIVE_POINTER = named(
             "insert twice",
             (Statement("hive.t", _INSERT, read=True), Statement("hive.t", _INSERT, ((9, "z"),))),
             {"hive.t": _OLD},
+        ),
+        _one("insert files that bring a column", _INSERT, brings=True, rows=_MORE, scattered=True, append="files"),
+        Scenario(
+            "an outsider comes after partitions with a new column",
+            (Statement("hive.t", _INSERT, _MORE, partitioned=True, brings=True), Statement("hive.u", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.u",
         ),
         *_restoring("hive", {"partitioned": True}),
         Scenario(
@@ -400,6 +412,7 @@ HIVE = named(
         ),
         *concurrent("hive.t", "hive.u")[:3],
         *_dropping("hive"),
+        _one("insert that brings a column", _INSERT, brings=True, rows=_MORE),
         _one("drop partitioned", _DROP, partitioned=True),
         _one("drop foreign", _DROP, foreign=True),
     ]
@@ -491,6 +504,7 @@ LAKEHOUSE = named(
         _lake("replace", _REPLACE),
         _lake("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
         _lake("insert", _INSERT),
+        _lake("insert that brings a column", _INSERT, brings=True, rows=_MORE),
         _lake("overwrite", _OVERWRITE, overwrite=_WHOLE),
         _lake("overwrite one partition", _OVERWRITE, overwrite=_STATIC, partitioned=True, rows=((3, "b"),)),
         _lake("overwrite partitions", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),

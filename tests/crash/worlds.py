@@ -16,6 +16,7 @@ import pyarrow as pa
 from tests.crash.scenarios import OLD, Row, Rows, Scenario, Statement
 from tests.crash.server_sides import ServerSide
 from twophase.catalog import Catalog
+from twophase.catalog.capabilities import MERGE_SCHEMA
 from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
 from twophase.timeline.savepoints import KeptTable
 from twophase.timeline.timeline import Timeline
@@ -24,6 +25,7 @@ from twophase.transactions.named_savepoints import create_savepoint, kept_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 CHANGED = pa.schema([("id", pa.string()), ("part", pa.string())])
+WIDER = pa.schema([("id", pa.int64()), ("more", pa.int64()), ("part", pa.string())])
 DATABASE = "default"
 #: The savepoint to which a scenario restores.
 SAVEPOINT = "before"
@@ -133,14 +135,16 @@ class World(ABC):
         if statement.narrow:
             return TableDefinition(pa.schema([SCHEMA.field(0)]))
         partitioning = (Transform.identity("part"),) if statement.partitioned else ()
-        return TableDefinition(CHANGED if statement.schema_change else SCHEMA, partitioning=partitioning)
+        schema = CHANGED if statement.schema_change else WIDER if statement.brings else SCHEMA
+        options = {MERGE_SCHEMA: "true"} if statement.brings else {}
+        return TableDefinition(schema, partitioning=partitioning, options=options)
 
     def set_up(self, scenario: Scenario) -> None:
         """Make the tables that exist before, and the timeline."""
         by_table = {s.table: s for s in (*([scenario.rival] if scenario.rival else []), *scenario.statements)}
         for table, rows in scenario.before.items():
             if not by_table[table].restores:
-                self.make(replace(by_table[table], schema_change=False, narrow=False), list(rows))
+                self.make(replace(by_table[table], schema_change=False, narrow=False, brings=False), list(rows))
         with closing(self.coordinator()) as coordinator:
             if kept := [statement for statement in scenario.statements if statement.restores]:
                 self._keep(coordinator, kept, scenario)

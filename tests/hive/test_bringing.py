@@ -96,7 +96,7 @@ def test_a_table_of_another_format_keeps_its_columns(spark: SparkSession, t: str
     spark.sql(f"CREATE TABLE t USING {provider} AS SELECT 1 AS id, 'x' AS name")
     writer = spark.sql("SELECT 'b' AS name, 2 AS id").write.mode("append").format(provider)
     writer.option("mergeSchema", "true").saveAsTable(t)
-    with pytest.raises(CatalogError, match="ALTER TABLE .* ADD COLUMNS"):
+    with pytest.raises(CatalogError, match=r"ALTER TABLE .* ADD COLUMNS"):
         spark.sql("SELECT 3 AS id, 1 AS other").write.option("mergeSchema", "true").insertInto(t)
     assert rows(spark, "SELECT id, name FROM t") == [(1, "x"), (2, "b")]
 
