@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
-from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase import failpoints
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, WriteConflictError
 
 
 @pytest.fixture(scope="module", params=["hive", pytest.param("memory", marks=pytest.mark.exhaustive)])
@@ -91,7 +93,7 @@ def test_other_rows_than_those_of_the_table_fit_or_are_refused_before_any_work(s
     assert rows(spark, "SELECT id, other, d, s FROM t") == [(6, "c", 7, None)]
 
 
-@pytest.mark.parametrize("provider", ["orc", "csv"])
+@pytest.mark.parametrize("provider", ["orc", pytest.param("csv", marks=pytest.mark.exhaustive)])
 def test_a_table_of_another_format_keeps_its_columns(spark: SparkSession, t: str, provider: str) -> None:
     spark.sql(f"CREATE TABLE t USING {provider} AS SELECT 1 AS id, 'x' AS name")
     writer = spark.sql("SELECT 'b' AS name, 2 AS id").write.mode("append").format(provider)
@@ -117,3 +119,40 @@ def test_columns_are_there_only_if_the_block_is_published(spark: SparkSession, t
             spark.sql("SELECT 4 AS id, 0 AS p, 1 AS m").write.option("mergeSchema", "true").insertInto(t)
     assert rows(spark, "SELECT id, n FROM t") == [(1, None), (2, 1), (3, 2)]
     assert "twophase.brought" not in {row.key for row in spark.sql("SHOW TBLPROPERTIES t").collect()}
+
+
+@pytest.mark.promise("evolution", "another writer's rows and an ALTER meanwhile land beside new columns, or conflict")
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_what_others_publish_meanwhile_lands_beside_new_columns_or_is_a_conflict(
+    spark: SparkSession, t: str, by: str
+) -> None:
+    made(spark, "SELECT 1 AS id, 0 AS p", by)
+    bring = "SELECT 2 AS id, 0 AS p, 1 AS n UNION ALL SELECT 3 AS id, 1 AS p, 2 AS n"
+    with ThreadPoolExecutor(1) as other:
+        with twophase.transaction(spark):
+            spark.sql(bring).write.option("mergeSchema", "true").insertInto(t)
+            other.submit(spark.sql, "INSERT INTO t VALUES (9, 0)").result()
+        assert rows(spark, "SELECT id, n FROM t") == [(1, None), (2, 1), (3, 2), (9, None)]
+        with pytest.raises(WriteConflictError), twophase.transaction(spark):
+            spark.sql(bring.replace("AS n", "AS o")).write.option("mergeSchema", "true").insertInto(t)
+            other.submit(spark.sql, "ALTER TABLE t ADD COLUMN m INT").result()
+    assert "o" not in spark.table(t).columns
+
+
+def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refused(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id")
+    with ThreadPoolExecutor(1) as other:
+
+        def outsider(_: str) -> None:
+            other.submit(spark.sql, "CREATE TABLE u (x INT) USING parquet").result()
+
+        failpoints.disarm()
+        failpoints.arm("hive.pointer.publish", outsider, nth=2)
+        with pytest.raises(TableAlreadyExistsError), twophase.transaction(spark):
+            spark.sql("SELECT 2L AS id, 1 AS n").write.option("mergeSchema", "true").insertInto(t)
+            spark.sql("CREATE TABLE u AS SELECT 1 AS y")
+    spark.sql("DROP TABLE u")
+    assert spark.table(t).schema.simpleString() == "struct<id:int>"
+    assert rows(spark, "SELECT * FROM t") == [(1,)]
+    spark.sql("INSERT INTO t VALUES (2)")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
