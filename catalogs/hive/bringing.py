@@ -83,8 +83,8 @@ def _evolved(
 ) -> pa.Schema:
     if columns is None:
         raise CatalogError(
-            f"{path} was not written: its rows have other columns, and only Parquet tables of the session's metastore "
-            f"get columns in one step with their rows, not those of {table.provider}.",
+            f"{path} was not written: its rows have other columns, which only a Parquet table of the session's "
+            "metastore gets in one step with them.",
             path=path,
             hint=f"Add them before: ALTER TABLE {path} ADD COLUMNS (...)",
         )

@@ -170,7 +170,7 @@ class HiveParticipant(TwoPhaseCatalogTable):
 
     def commit(self) -> None:
         publisher = self._decided()
-        if self._adds_columns and not publisher.is_marked():
+        if self._adds_columns and publisher.outcome() is not Outcome.PUBLISHED:
             NewColumns(self.table_write).add()
         publisher.publish()
 
@@ -214,7 +214,7 @@ def roll_back(publisher: Publisher) -> None:
             return
     publisher.undo()
     if write.state.brings and not publisher.carries_columns:
-        NewColumns(write).take_back()  # After the rows.
+        NewColumns(write).take_back(late=late)  # After the rows.
     if publisher.has_arrived() or (late and publisher.changes_table):
         return
     with write.step("remove_staging"):

@@ -38,15 +38,22 @@ class NewColumns:
         if self._is_marked(now):
             return
         marked = {**now.properties, BROUGHT: self._write.state.transaction_id}
-        with self._write.step("columns"):
+        with self._write.step("columns"), self._write.calls.calling():
             try:
                 self._alter(replace(now, schema=self._write.state.definition.schema, properties=marked))
             except StampChangedError as error:
                 raise self._write.conflict("another writer published it meanwhile") from error
 
-    def take_back(self) -> None:
-        """Give the table its old columns, unless it has others by now. Idempotent."""
-        self._fence()
+    def take_back(self, *, late: bool) -> None:
+        """Give the table its old columns, unless it has others by now. Idempotent.
+
+        Parameters
+        ----------
+        late : bool
+            Whether a call of a dead driver may still arrive.
+        """
+        if late:
+            self._fence()
         self._unmark(takes_back=True)
 
     def finish(self) -> None:
@@ -79,9 +86,9 @@ class NewColumns:
 
     def _fence(self) -> None:
         """Make a dead driver's delayed call fail, which expects the stamp."""
-        stamp, store = self._write.state.old.stamp, self._write.metastore
-        if stamp is not None and not store.ends_with_driver:
-            store.fence_table(self._write.database, self._write.path.name, stamp)
+        stamp = self._write.state.old.stamp
+        if stamp is not None:
+            self._write.metastore.fence_table(self._write.database, self._write.path.name, stamp)
 
     def _is_marked(self, table: HiveTable) -> bool:
         return table.properties.get(BROUGHT) == self._write.state.transaction_id

@@ -269,6 +269,8 @@ def insert_analyzed(
         table's partition columns; ``options`` and ``table_options``, those of the statement and of the table.
     """
     scope, options = stated_overwrite(facts["options"])
+    # Stock Spark has matched the columns, by position.
+    options = {key: value for key, value in options.items() if key.lower() != MERGE_SCHEMA.lower()}
     if scope is not None and scope.static_partition:
         partitions = TableDefinition(schema=types.to_arrow(facts["partitions"]), options=facts["table_options"])
         scope = with_written_values(session.jvm, scope, partitions)
