@@ -154,12 +154,6 @@ class FileMetastore(Metastore):
     ) -> None:
         self._alter_table(table, **({"schema": table.schema} if redefined else {}))
 
-    def columns_of(self, table: HiveTable) -> Columns | None:
-        return Columns(assign_ids(table.schema, partition_keys=table.partition_columns), has_ids=False)
-
-    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
-        return replace(table, schema=pa.schema([(node.name, arrow_type(node)) for node in columns.schema]))
-
     def _alter_table(self, table: HiveTable, **changes: Any) -> None:
         with self._change("alter_table") as document:
             entry = self._entry(document, table.database, table.name)
@@ -285,6 +279,16 @@ class FileMetastore(Metastore):
 
     def _taken(self, database: str, name: str) -> TableAlreadyExistsError:
         return TableAlreadyExistsError(f"Table {database}.{name} already exists.", path=f"{database}.{name}")
+
+
+class EvolvingMetastore(FileMetastore):
+    """The same with tables to which rows may bring columns."""
+
+    def columns_of(self, table: HiveTable) -> Columns | None:
+        return Columns(assign_ids(table.schema, partition_keys=table.partition_columns), has_ids=False)
+
+    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
+        return replace(table, schema=pa.schema([(node.name, arrow_type(node)) for node in columns.schema]))
 
 
 def _document(table: HiveTable) -> Document:
