@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import start_session
 from twophase import failpoints
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, WriteConflictError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, WriteConflictError
 
 
 @pytest.fixture(scope="module", params=["hive", pytest.param("memory", marks=pytest.mark.exhaustive)])
@@ -148,7 +148,7 @@ def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refuse
 
         failpoints.disarm()
         failpoints.arm("hive.pointer.publish", outsider, nth=2)
-        with pytest.raises(TableAlreadyExistsError), twophase.transaction(spark):
+        with pytest.raises(TransactionAborted), twophase.transaction(spark):
             spark.sql("SELECT 2L AS id, 1 AS n").write.option("mergeSchema", "true").insertInto(t)
             spark.sql("CREATE TABLE u AS SELECT 1 AS y")
     spark.sql("DROP TABLE u")
