@@ -31,7 +31,6 @@ from twophase.errors import (
 from twophase.model import BucketSpec
 from twophase.schema import assign_ids
 from twophase.schema.convert_arrow import plain_type
-from twophase.schema.convert_arrow import arrow_type
 from twophase.testing._store import Document, FileStore
 
 CALLS = (
@@ -279,16 +278,6 @@ class FileMetastore(Metastore):
 
     def _taken(self, database: str, name: str) -> TableAlreadyExistsError:
         return TableAlreadyExistsError(f"Table {database}.{name} already exists.", path=f"{database}.{name}")
-
-
-class EvolvingMetastore(FileMetastore):
-    """The same with tables to which rows may bring columns."""
-
-    def columns_of(self, table: HiveTable) -> Columns | None:
-        return Columns(assign_ids(table.schema, partition_keys=table.partition_columns), has_ids=False)
-
-    def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
-        return replace(table, schema=pa.schema([(node.name, arrow_type(node)) for node in columns.schema]))
 
 
 def _document(table: HiveTable) -> Document:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.crash.file_metastore import EvolvingMetastore, ProbedFiles
+from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
 from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_POINTER, Row, Rows, Statement
 from tests.crash.worlds import DATABASE, SCHEMA, World
@@ -30,7 +30,7 @@ class HiveWorld(World):
 
     def open_catalogs(self) -> dict[str, Catalog]:
         environment = Environment()
-        environment.session_metastore = self.metastore = self.file = EvolvingMetastore(self.directory)
+        environment.session_metastore = self.metastore = self.file = FileMetastore(self.directory)
         environment.warehouse = str(self.directory / "warehouse")
         environment.retention = 0.0
         catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
