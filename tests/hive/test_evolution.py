@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -198,6 +199,35 @@ def test_a_table_counts_as_empty_only_without_any_file_or_partition(spark: Spark
     spark.sql("INSERT INTO t VALUES (1, 2)")
     with pytest.raises(CatalogError, match="no field ids"):
         spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+
+
+@pytest.mark.promise(
+    "evolution", "files that a job writes from tables with field ids, and reads by their path, are read by names"
+)
+def test_ids_of_tables_mean_nothing_in_files_that_are_read_by_their_path(
+    spark: SparkSession, t: str, tmp_path: Path
+) -> None:
+    made(spark, "SELECT id AS a, named_struct('x', id + 100, 'y', 0L) AS s FROM range(2)")
+    other = "SELECT named_struct('y', 0L, 'x', id + 500) AS s, id + 10 AS a FROM range(2)"
+    spark.sql(f"CREATE OR REPLACE TABLE u USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true') AS {other}")
+    files = str(tmp_path / "files")
+    spark.table("t").write.parquet(files)
+    spark.table("u").select("a", "s").write.mode("append").parquet(files)
+    spark.sql("SELECT 20L AS a, named_struct('x', 600L, 'y', 0L) AS s").write.mode("append").parquet(files)
+    found = [(0, 100), (1, 101), (10, 500), (11, 501), (20, 600)]
+    assert rows(spark, f"SELECT a, s.x FROM parquet.`{files}`") == found
+    read = spark.read.parquet(files)
+    assert (sorted(map(tuple, read.selectExpr("a", "s.x").collect())), read.schema["a"].metadata) == (found, {})
+    assert rows(spark, f"SELECT a FROM t WHERE a IN (SELECT s.x - 100 FROM parquet.`{files}` WHERE a < 2)") == [
+        (0,),
+        (1,),
+    ]
+
+    spark.sql(f"INSERT OVERWRITE DIRECTORY '{files}' USING parquet SELECT t.a, t.a AS b, u.a AS c FROM t JOIN u")
+    assert rows(spark, f"SELECT DISTINCT b, c FROM parquet.`{files}`") == [(0, 10), (0, 11), (1, 10), (1, 11)]
+    spark.newSession().read.parquet(files).createOrReplaceGlobalTempView("files")
+    assert rows(spark, "SELECT count(*) FROM global_temp.files WHERE a = b") == [(4,)]
+    spark.sql("DROP TABLE u")
 
 
 def test_ids_stay_with_their_table(spark: SparkSession, t: str) -> None:

@@ -363,6 +363,7 @@ class Handle:
             registered.put(name, cached_callbacks(self.jvm, native, CATALOG_ANSWERS, TABLE_ANSWERS))
         # It changes nothing for schemas without ids.
         self._reads_by_ids = session_state.set_unless_set(self.jvm, _READ_BY_IDS, "true")
+        self._state.reads_paths_by_name |= self._reads_by_ids
         patches.install(self.session, handle_of)
 
     def _unregister(self) -> None:

@@ -25,7 +25,8 @@ _BELOW = {
     "Routing": "InsertTarget",
     "InsertTarget": "SnapshotFiles",
     "Scans": "SnapshotFiles",
-    "SnapshotFiles": "Nodes",
+    "SnapshotFiles": "PathReads",
+    "PathReads": "Nodes",
     "HiveTables": "Tables",
     "JobEvents": "Nodes",
 }

@@ -28,6 +28,8 @@ class PlanRules:
         Name of the catalog that serves unprefixed names.
     providers : collection of str
         The formats that the session catalog writes.
+    reads_paths_by_name : bool
+        Whether files that are read by their path are read without field ids, as before the session was attached.
     """
 
     def __init__(
@@ -37,13 +39,15 @@ class PlanRules:
         catalogs: Collection[str],
         session_catalog: str | None,
         providers: Collection[str],
+        *,
+        reads_paths_by_name: bool,
     ) -> None:
         self._jvm = jvm
         lists = (values.from_json(jvm, "java.util.ArrayList", sorted(names)) for names in (catalogs, providers))
         first, second = lists
-        with private_name("Analyzer.hintResolutionRules", jvm.spark):
+        with private_name("Analyzer.extendedResolutionRules", jvm.spark):
             maker = java_object(jvm, "Routing$Maker")
-            self._rules = maker.install(decider, jvm.session, first, session_catalog, second)
+            self._rules = maker.install(decider, jvm.session, first, session_catalog, second, reads_paths_by_name)
 
     def uninstall(self) -> None:
         """Remove the rules."""

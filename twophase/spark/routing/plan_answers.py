@@ -300,4 +300,5 @@ def installed(router: Router) -> PlanRules:
         tuple(session.catalogs),
         session.catalogs.name_of(catalog) if catalog else None,
         router.targets.providers(catalog) if catalog else (),
+        reads_paths_by_name=session.state.reads_paths_by_name,
     )

@@ -865,10 +865,15 @@ public final class Routing {
     // -- installation -------------------------------------------------------------------------------------------------
 
     /** Adds the rules after those of other extensions; Take before Spark's own that turn statements into commands. */
-    private void install() throws Exception {
+    private void install(boolean readsPathsByName) throws Exception {
         List before = rules("hintResolutionRules");
         before.add(added(new Names(this)));
         put("hintResolutionRules", before);
+        if (readsPathsByName) {
+            List relations = rules("extendedResolutionRules");
+            relations.add(added(new PathReads.ByName()));
+            put("extendedResolutionRules", relations);
+        }
         List after = rules("postHocResolutionRules");
         int place = 0;
         while (place < after.size() && !kind(after.get(place)).startsWith("DataSourceAnalysis")) {
@@ -886,7 +891,7 @@ public final class Routing {
 
     /** Removes the rules. */
     public void uninstall() throws Exception {
-        String[] batches = {"hintResolutionRules", "postHocResolutionRules"};
+        String[] batches = {"hintResolutionRules", "extendedResolutionRules", "postHocResolutionRules"};
         for (int index = 0; index < batches.length; index++) {
             List rules = rules(batches[index]);
             rules.removeAll(installed);
@@ -911,10 +916,10 @@ public final class Routing {
     /** Created without arguments, so that Py4J needs no array of Python objects. */
     public static final class Maker {
         /** Routes the statements of a session. */
-        public Object install(BiFunction python, SparkSession session, List catalogs, String catalog, List providers)
-                throws Exception {
+        public Object install(BiFunction python, SparkSession session, List catalogs, String catalog, List providers,
+                boolean readsPathsByName) throws Exception {
             Routing routing = new Routing(python, session, new HashSet(catalogs), catalog, new HashSet(providers));
-            routing.install();
+            routing.install(readsPathsByName);
             return routing;
         }
     }
