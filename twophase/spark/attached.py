@@ -107,7 +107,7 @@ class SessionState:
         self.isolation = isolation
         self.timeout = timeout
         #: Whether only twophase, not the user, lets the session read Parquet files by field ids: tables have them.
-        self.reads_paths_by_name = parent is not None and parent.reads_paths_by_name
+        self.reads_paths_by_name: bool = parent is not None and parent.reads_paths_by_name
         #: Set while its statements are routed.
         self.rules: PlanRules | None = None
         self._own_hooks = tuple(hooks)
