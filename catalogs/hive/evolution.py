@@ -189,8 +189,10 @@ class Evolution:
         self.needs_rewrite = True
 
     def _check_layout(self, change: TableChange) -> None:
-        name = change.path[0]
-        if name.lower() in self._layout and not (change.kind == "add_column" and len(change.path) == 1):
+        name, layout = change.path[0], self._layout
+        if change.kind == "update_column_comment":
+            layout = self._partition  # A metastore has the partition columns apart from the others.
+        if name.lower() in layout and not (change.kind == "add_column" and len(change.path) == 1):
             raise self.refused(f"its files are laid out by {name}, which stays as it is")
         anchor = str(change.arguments.get("position") or "").removeprefix("after:")
         if len(change.path) == 1 and anchor.lower() in self._partition:

@@ -61,10 +61,11 @@ class HiveStore:
             self._metastore.close()
 
     def numbered(self, definition: TableDefinition) -> TableDefinition:
-        """The completed definition of a new table; its fields have ids if the user wants that."""
-        if definition.provider != "parquet" or not self.metastore.read_by_session:
+        """The completed definition of a new table; its fields have ids if the user wants that, for Parquet files."""
+        if not self.metastore.read_by_session:
             return definition
-        wanted = definition.properties.get(FIELD_IDS, str(self.settings.field_ids)).lower() == "true"
+        said = definition.properties.get(FIELD_IDS, str(self.settings.field_ids)).lower() == "true"
+        wanted = said and definition.provider == "parquet"
         schema = self.metastore.numbered(definition.schema, definition.partition_columns, with_ids=wanted)
         properties = {**definition.properties, FIELD_IDS: "true"} if wanted else definition.properties
         return replace(definition, schema=schema, properties=properties)

@@ -230,6 +230,16 @@ def test_ids_of_tables_mean_nothing_in_files_that_are_read_by_their_path(
     spark.sql("DROP TABLE u")
 
 
+def test_a_table_of_another_format_has_no_ids_of_those_that_it_is_made_from(spark: SparkSession, t: str) -> None:
+    if spark.conf.get("spark.sql.catalogImplementation") != "hive":
+        return
+    made(spark, "SELECT id AS a, id + 100 AS b FROM range(2)")
+    spark.sql("CREATE TABLE u STORED AS parquet AS SELECT one.a, other.a AS b FROM t AS one JOIN t AS other USING (b)")
+    assert rows(spark, "SELECT a, b FROM u") == [(0, 0), (1, 1)]
+    assert spark.table("u").schema["a"].metadata == {}
+    spark.sql("DROP TABLE u")
+
+
 def test_ids_stay_with_their_table(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, named_struct('x', 2) AS s")
     assert spark.table("t").schema["a"].metadata["parquet.field.id"] == 1
@@ -245,16 +255,34 @@ def test_ids_stay_with_their_table(spark: SparkSession, t: str) -> None:
     assert [tuple(row) for row in child.sql("SELECT c FROM t WHERE c = 1").collect()] == [(1,), (1,)]
 
 
+@pytest.mark.parametrize("ids", [True, False])
+def test_what_spark_itself_can_alter_it_still_can(spark: SparkSession, t: str, ids: bool) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b", ids=ids, more="CLUSTERED BY (a) INTO 2 BUCKETS")
+    if ids:
+        spark.sql("ALTER TABLE t RENAME COLUMN b TO c")
+    name = "c" if ids else "b"
+    spark.sql("ALTER TABLE t ALTER COLUMN a COMMENT 'by which the files are laid out'")
+    spark.sql("ALTER TABLE t CHANGE COLUMN a a INT COMMENT 'said again'")
+    spark.sql(f"ALTER TABLE t ALTER COLUMN {name} SET DEFAULT 7")
+    spark.sql("INSERT INTO t (a) VALUES (2)")
+    spark.sql(f"ALTER TABLE t ALTER COLUMN {name} DROP DEFAULT")
+    spark.sql("INSERT INTO t (a) VALUES (3)")
+    assert rows(spark, f"SELECT a, {name} FROM t WHERE a > 0") == [(1, 2), (2, 7), (3, None)]
+    assert spark.table("t").schema["a"].metadata["comment"] == "said again"
+
+
 def test_cached_and_analysed_tables_show_the_change(spark: SparkSession, t: str) -> None:
-    made(spark, "SELECT CAST(id AS INT) AS a, CAST(id AS INT) AS b FROM range(5)")
+    made(spark, "SELECT CAST(id AS INT) AS a, CAST(id AS INT) AS b, DATE'2020-01-01' AS d FROM range(5)")
     spark.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")
     spark.sql("CACHE TABLE t")
     assert spark.table("t").count() == 5
     spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
     spark.sql("ALTER TABLE t ALTER COLUMN b TYPE BIGINT")
-    assert spark.table("t").columns == ["c", "b"]
+    spark.sql("ALTER TABLE t ALTER COLUMN d TYPE TIMESTAMP_NTZ")
+    assert spark.table("t").columns == ["c", "b", "d"]
     spark.conf.set("spark.sql.cbo.enabled", "true")
     assert rows(spark, "SELECT c FROM t WHERE c = 3 AND b = 3") == [(3,)]
+    assert rows(spark, "SELECT one.c FROM t AS one JOIN t AS other USING (d) WHERE other.b = 3 AND one.c > 3") == [(4,)]
     spark.conf.unset("spark.sql.cbo.enabled")
 
 

@@ -45,6 +45,7 @@ _FILES, _SIZE = "numFiles", "totalSize"
 _COUNTED = ("numRows", "rawDataSize", "COLUMN_STATS_ACCURATE")
 #: Prefix of Spark's parameters for its statistics.
 _COUNTED_BY_SPARK = "spark.sql.statistics."
+_COUNTED_BY_COLUMN = "spark.sql.statistics.colStats."
 #: Spark's setting for the location of a data source table, among those of its SerDe.
 _PATH = "path"
 #: All partitions, where a number is required; and the number read per call: Derby, which the metastore asks for all of
@@ -197,7 +198,15 @@ class HiveTables:
         self._run(lambda store: found.append(store.getTable(database, name)))
         return found[0]
 
-    def redefine(self, seen: Any, changes: Mapping[str, str | None], described: Any | None, *, needs: bool) -> None:
+    def redefine(
+        self,
+        seen: Any,
+        changes: Mapping[str, str | None],
+        described: Any | None,
+        *,
+        needs: bool,
+        has_others: bool = False,
+    ) -> None:
         """Change parameters and columns of a table, if its place, columns and stamp are as they were seen.
 
         Parameters
@@ -211,6 +220,8 @@ class HiveTables:
         needs : bool
             Whether the metastore must have the new columns; otherwise it keeps its own if it refuses them (it compares
             types by position), since Spark has them in the parameters.
+        has_others : bool
+            Whether columns have other names or types, or are gone: then Spark's statistics of columns are dropped.
 
         Raises
         ------
@@ -228,7 +239,7 @@ class HiveTables:
         def call(store: Any) -> None:
             table = store.getTable(database, name)
             self._require_seen(table, seen)
-            self._stored.note(table, json.dumps(noted), None)
+            self._stored.note(table, json.dumps(noted), _COUNTED_BY_COLUMN if has_others else None)
             self._alter_columns(store, table, described, needs=needs, expected=stamp)
 
         self._run(call)

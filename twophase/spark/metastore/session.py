@@ -157,14 +157,18 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def alter_definition(self, table: HiveTable) -> None:
         seen, now = self._as_seen(table)
         changed = not table.schema.equals(now.schema, check_metadata=True)
+        # Spark could not read the minimum of a date as that of a timestamp.
+        has_others = not _columns(now) <= _columns(table)
         if self._hive is None:
             fields = {"schema": self._struct(table.schema)} if changed else {}
+            if has_others:
+                fields["stats"] = self._option(None)
             facts = {"properties": self._map(table.properties), "comment": self._option(table.comment)}
             self._catalog.alterTable(self._case.copy(now.extra["found"].table(), **fields, **facts))
             return
         needs = table.provider == SERDE_PROVIDER
         described = self._described(now, table) if changed else None
-        self._hive.redefine(seen, _noted(now, table), described, needs=needs)
+        self._hive.redefine(seen, _noted(now, table), described, needs=needs, has_others=has_others)
 
     def _as_seen(self, table: HiveTable) -> tuple[Any, HiveTable]:
         """The table as the Hive metastore has it, and as Spark reads it, if nobody has changed it since it was read."""
@@ -350,6 +354,11 @@ def _as_read(table: HiveTable) -> list[Any]:
     """What an ``ALTER TABLE`` is based on."""
     facts = table.extra["facts"]
     return [facts[key] for key in ("tableType", "provider", "storage", "schema", "properties", "comment")]
+
+
+def _columns(table: HiveTable) -> set[tuple[str, str]]:
+    """Names and types of the columns."""
+    return {(field.name, str(field.type)) for field in table.schema}
 
 
 def _noted(now: HiveTable, table: HiveTable) -> dict[str, str | None]:
