@@ -280,7 +280,7 @@ class HiveCatalog(
         table = self.find(self.canonical(path))
         if table is None or table.kind == VIEW or table.provider != "parquet" or not self.metastore.read_by_session:
             return False
-        return not only_if_evolved or self.metastore.has_marks(table.schema)
+        return not only_if_evolved or self.metastore.has_marks(table.schema) or self.metastore.has_former_columns(table)
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         table = self.existing(path)

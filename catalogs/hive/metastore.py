@@ -428,6 +428,10 @@ class Metastore(ABC):
         """Whether a table's columns have field ids, or facts about its older files."""
         return False
 
+    def has_former_columns(self, table: HiveTable) -> bool:
+        """Whether the metastore has refused columns that Spark has: it refuses Spark's own ALTER TABLE, too."""
+        return False
+
     def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
         """The table with other columns, for :meth:`alter_definition`."""
         raise NotImplementedError

@@ -271,6 +271,15 @@ def test_what_spark_itself_can_alter_it_still_can(spark: SparkSession, t: str, i
     assert spark.table("t").schema["a"].metadata["comment"] == "said again"
 
 
+def test_columns_are_added_behind_those_that_a_metastore_has_refused(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, 'x' AS b", ids=False)
+    spark.sql("ALTER TABLE t ADD COLUMN c STRING FIRST")  # Hive compares types by position.
+    spark.sql("ALTER TABLE t ADD COLUMN d INT")
+    spark.sql("ALTER TABLE t ADD COLUMNS (e INT)")
+    assert spark.table("t").columns == ["c", "a", "b", "d", "e"]
+    assert rows(spark, "SELECT a FROM t WHERE e IS NULL") == [(1,)]
+
+
 def test_cached_and_analysed_tables_show_the_change(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT CAST(id AS INT) AS a, CAST(id AS INT) AS b, DATE'2020-01-01' AS d FROM range(5)")
     spark.sql("ANALYZE TABLE t COMPUTE STATISTICS FOR ALL COLUMNS")

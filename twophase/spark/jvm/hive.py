@@ -46,6 +46,8 @@ _COUNTED = ("numRows", "rawDataSize", "COLUMN_STATS_ACCURATE")
 #: Prefix of Spark's parameters for its statistics.
 _COUNTED_BY_SPARK = "spark.sql.statistics."
 _COUNTED_BY_COLUMN = "spark.sql.statistics.colStats."
+#: The columns of a table that Hive could not read, as Spark stores them.
+_STAND_IN = [("col", "array<string>")]
 #: Spark's setting for the location of a data source table, among those of its SerDe.
 _PATH = "path"
 #: All partitions, where a number is required; and the number read per call: Derby, which the metastore asks for all of
@@ -269,6 +271,11 @@ class HiveTables:
             table.getSd().setCols(before)
             self._alter(store, database, name, table, expected=expected)
 
+    def has_former_columns(self, database: str, name: str, described: Any) -> bool:
+        """Whether a metastore has data columns that are not those of Spark's ``CatalogTable``, nor Spark's stand-in."""
+        stored = _names_and_types(self.stored(database, name).getSd().getCols())
+        return stored not in (_names_and_types(self._columns(described)), _STAND_IN)
+
     def _seen(self, table: Any) -> dict[str, str]:
         """The parameters of a table with its stamp and the schema that Spark reads."""
         found = values.entries(self._jvm, table.getParameters())
@@ -412,6 +419,10 @@ class HiveTables:
         with private_name("HiveClientImpl.msClient", self._jvm.spark):
             method = self._jvm.once(("msClient",), lambda: _method(self.client, "msClient", 0))
         return method.invoke(self.client, values.array(self._jvm, "java.lang.Object"))
+
+
+def _names_and_types(columns: Any) -> list[tuple[str, str]]:
+    return [(str(column.getName()).lower(), str(column.getType())) for column in columns]
 
 
 def _all_partitions(store: Any, database: str, name: str) -> list[Any]:

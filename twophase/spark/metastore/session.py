@@ -198,6 +198,11 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def has_marks(self, schema: pa.Schema) -> bool:
         return spark_columns.has_ids(schema)
 
+    def has_former_columns(self, table: HiveTable) -> bool:
+        if self._hive is None:
+            return False
+        return self._hive.has_former_columns(table.database, table.name, table.extra["found"].table())
+
     def with_columns(self, table: HiveTable, columns: Columns) -> HiveTable:
         return replace(table, schema=spark_columns.write(columns))
 
