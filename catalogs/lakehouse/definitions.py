@@ -136,12 +136,22 @@ def _check_columns(path: ObjectPath, schema: pa.Schema) -> None:
     twice = [name for name, times in Counter(name.lower() for name in schema.names).items() if times > 1]
     if twice:
         raise CatalogError(f"{path}: two columns are named {twice[0]}.", path=path)
-    for column in schema:
-        if "." in column.name:
-            raise CatalogError(
-                f"{path}: the column {column.name!r} has a dot, which separates the levels of a path.", path=path
-            )
+    check_dots(path, schema.names)
     check_types(path, schema)
+
+
+def check_dots(path: ObjectPath, names: Iterable[str]) -> None:
+    """Refuse names of columns that Iceberg would take for paths.
+
+    Raises
+    ------
+    CatalogError
+    """
+    for name in names:
+        if "." in name:
+            raise CatalogError(
+                f"{path}: the column {name!r} has a dot, which separates the levels of a path.", path=path
+            )
 
 
 def check_types(path: ObjectPath, schema: pa.Schema) -> None:

@@ -376,6 +376,7 @@ def _following(path: ObjectPath, rows: TableDefinition, facts: Mapping[str, Any]
     definitions.check_types(path, rows.schema)
     before = from_iceberg(IcebergSchema.model_validate(facts["schema"]), highest_field_id=facts["highest_field_id"])
     schema = schema_on_write.evolved(before, PartitionSpec.model_validate(facts["spec"]), rows.schema)
+    definitions.check_dots(path, (node.name for node in schema if node.id not in before))
     number = facts["schema"]["schema-id"]
     return {
         "schema": {**iceberg_document(to_iceberg(schema)), "schema-id": number},

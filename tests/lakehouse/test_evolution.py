@@ -206,6 +206,7 @@ def test_one_write_brings_its_columns_where_it_says_so_and_no_other_does(shop: S
         lambda: rows.write.mode("append").option("mergeSchema", "false").saveAsTable(name),
         lambda: shop.sql("INSERT INTO @t SELECT 1, 2, 3, 4, 5, 6, 7"),
         lambda: shop.sql("SELECT 'no number' AS id").writeTo(name).option("mergeSchema", "true").append(),
+        lambda: shop.sql("SELECT 6 AS id, 1 AS `a.dot`").writeTo(name).option("mergeSchema", "true").append(),
     ):
         with pytest.raises((PySparkException, CatalogError, SchemaError)):
             refused()
