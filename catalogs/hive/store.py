@@ -100,11 +100,11 @@ class HiveStore:
         ----------
         path : ObjectPath
         table : HiveTable, optional
-            The table, if it exists: for one that is stored below its database's known root, the metastore is not asked
-            again. Its versions stay beside it, even if the database gets another root.
+            The table, if it exists: for one that is stored where its database's known root has its tables, the
+            metastore is not asked again. Its versions stay beside it, even if the database gets another root.
         """
         root = self._roots.get(path.database)
-        if root is None or table is None or table.location is None or not is_below(table.location, root):
+        if root is None or table is None or not _is_of(root, table.location):
             root = self.database_location(path.database)
         return join(root, path.name)
 
@@ -186,3 +186,8 @@ def partitions_of(table: HiveTable, found: Mapping[Key, str]) -> list[HivePartit
     """Convert a mapping from key to location into partitions for the metastore."""
     columns = table.partition_columns
     return [HivePartition(dict(zip(columns, key, strict=True)), location) for key, location in sorted(found.items())]
+
+
+def _is_of(root: str, location: str | None) -> bool:
+    """Whether a location is that of a table, or of a version, of the database with this root."""
+    return location is not None and (parent(location) == root or is_below(location, join(root, layout.ROOT)))

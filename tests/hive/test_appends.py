@@ -220,6 +220,22 @@ def test_an_overwrite_of_a_table_that_changed_before_its_publish_is_refused_and_
     assert world.rows("t") == [(1,)]
 
 
+@pytest.mark.parametrize("shared_world", ["hive"], indirect=True)
+@pytest.mark.parametrize("change", ["ADD COLUMNS (b INT)", "SET TBLPROPERTIES ('x' = '1')"])
+def test_an_overwrite_takes_back_no_alter_that_another_application_makes_during_its_publish(
+    world: World, change: str
+) -> None:
+    world.run("t", world.sql("SELECT 0L AS a"))
+    overwrite = world.stage("t", world.sql("SELECT 1L AS a"), OVERWRITE, overwrite=OverwriteScope(), autocommit=True)
+    failpoints.arm("hive.pointer.publish", lambda _: world.sql(f"ALTER TABLE t {change}"))
+    overwrite.commit()
+    overwrite.finish()
+    world.spark.catalog.refreshTable("t")
+    table = world.catalog.metastore.get_table("default", "t")
+    assert table is not None
+    assert "b" in table.schema.names or "x" in table.properties
+
+
 @pytest.mark.parametrize("query", ["SELECT 1L AS a", SEVERAL])
 @pytest.mark.parametrize("mode", ["directory", "links"])
 def test_an_append_is_undone_wholly(world: World, query: str, mode: str) -> None:

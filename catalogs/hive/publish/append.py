@@ -27,8 +27,6 @@ class AppendFiles(MoveFiles):
 
     #: Whether old and new files are linked in one directory, for a read inside the transaction.
     _is_shown = False
-    #: The table that the last ``prepare`` has seen, for the publish that follows.
-    _prepared: HiveTable | None = None
 
     @property
     def _own(self) -> MoveState:
@@ -38,14 +36,7 @@ class AppendFiles(MoveFiles):
         table = self.target.check_unchanged()
         if self.moves is None or not self._is_for(table):
             self.plan(table)
-        self._prepared = table
         self.write.reach(*self.reached())
-
-    def current(self) -> HiveTable | None:
-        table, self._prepared = self._prepared, None
-        if table is None or table.partitioned or not self.state.autocommit:
-            return super().current()
-        return table  # Seen a few milliseconds ago; the look after the rename decides.
 
     def _is_for(self, table: HiveTable) -> bool:
         """Whether the planned directories are still those of the table or of the partitions."""

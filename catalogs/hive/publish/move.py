@@ -251,16 +251,12 @@ class MoveFiles(Publisher):
     def publish(self) -> None:
         seen = None
         if not self.is_marked():
-            table = self.current()
+            table = self.write.current()
             if not (self._all_there(table) or self._has_landed()):
                 self._check_replaced()
                 seen = self.move(self.target.require_unchanged(table))
         self.staging.mark_published()
         self.write.announce(seen=seen)
-
-    def current(self) -> HiveTable | None:
-        """The table into whose directories the files go."""
-        return self.write.current()
 
     def _check_replaced(self) -> None:
         """Refuse if files were added to or removed from the overwritten directories, before our first rename."""

@@ -19,12 +19,11 @@ from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.definition import table_properties, table_transforms, with_written_values
 from twophase.spark.connector.write import Insert, WriteBuilder
 from twophase.spark.errors import thrown_to_spark
-from twophase.spark.jvm import frames, tables, values
+from twophase.spark.jvm import tables, values
 from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
 from twophase.spark.jvm.defaults import with_waiting
 from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.listed import listed_scan_builder
-from twophase.spark.jvm.partitions import resolved
 from twophase.spark.staged import staged_table
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, run_statement, write_rows
 from twophase.spark.versions_read import StateRead, remember, version_read
@@ -253,7 +252,7 @@ class WriteTable(TableProxy):
 
 
 def insert_analyzed(
-    session: AttachedSession, catalog: Catalog, path: ObjectPath, inserted: Any, facts: Mapping[str, Any]
+    session: AttachedSession, catalog: Catalog, path: ObjectPath, df: Any, facts: Mapping[str, Any]
 ) -> None:
     """Run an ``INSERT`` whose analysis stock Spark has finished: its rows are cast and in order.
 
@@ -262,11 +261,10 @@ def insert_analyzed(
     session : AttachedSession
     catalog : Catalog
     path : ObjectPath
-    inserted : py4j.java_gateway.JavaObject
-        ``data`` and ``table``: the ``Dataset`` of the rows, and the table as the analysis has read it.
+    df : pyspark.sql.DataFrame
     facts : mapping
-        ``resolved``, whether it has; ``rows`` and ``partitions``, the JSON of the ``StructType`` of the rows and of the
-        table's partition columns; ``options`` and ``table_options``, those of the statement and of the table.
+        ``rows`` and ``partitions``, the JSON of the ``StructType`` of the rows and of the table's partition columns;
+        ``options`` and ``table_options``, those of the statement and of the table.
     """
     scope, options = stated_overwrite(facts["options"])
     # Stock Spark has matched the columns, by position.
@@ -275,9 +273,7 @@ def insert_analyzed(
         partitions = TableDefinition(schema=types.to_arrow(facts["partitions"]), options=facts["table_options"])
         scope = with_written_values(session.jvm, scope, partitions)
     rows = TableDefinition(schema=types.to_arrow(facts["rows"]), options=options)
-    df = frames.data_frame(session.jvm, inserted.data())
-    table = inserted.table() if facts["resolved"] else None
-    _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path), table)
+    _run_insert(session, catalog, path, rows, df, scope, lambda: catalog.load_table(path))
 
 
 def _run_insert(
@@ -288,16 +284,13 @@ def _run_insert(
     df: Any,
     scope: OverwriteScope | None,
     define: Callable[[], TableDefinition | None],
-    table: Any | None = None,
 ) -> None:
     purpose = Purpose.INSERT_INTO if scope is None else Purpose.INSERT_OVERWRITE
     context = StatementContext.of(session)
     is_merged = context.joined is not None and context.joined.merges  # Then the end of the block compares.
     if scope is not None and scope.version is None and not is_merged:
         scope = replace(scope, version=version_read(session.jvm, df, catalog, path))
-    # A block compares with what it has read before.
-    with resolved(path.database, path.name, table if context.joined is None else None):
-        statement = open_statement(context, catalog, path, rows, purpose, scope)
+    statement = open_statement(context, catalog, path, rows, purpose, scope)
     run_statement(session, statement, df, define)
 
 

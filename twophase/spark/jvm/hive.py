@@ -171,10 +171,8 @@ class HiveTables:
         if redefined is not None:
             noted |= self._schema_noted(*redefined)
 
-        seen = wanted.extra["found"].stored()
-
         def call(store: Any) -> None:
-            table = (None if redefined else seen) or store.getTable(wanted.database, wanted.name)
+            table = store.getTable(wanted.database, wanted.name)
             if redefined is not None:
                 self._require_seen(table, redefined[0])
             self._stored.place(table, str(wanted.location), _PATH)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import string
-import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -33,34 +31,6 @@ _LEGAL = frozenset(string.ascii_letters + string.digits + "_-!.~'()*:@&=+$,;/")
 _NEVER = ("Cc", "Zs", "Zl", "Zp")
 
 
-class _Resolved(threading.local):
-    """The table that the analysis of this thread's statement has just read from the metastore."""
-
-    name: tuple[str, str] | None = None
-    table: Any = None
-
-
-_resolved = _Resolved()
-
-
-@contextmanager
-def resolved(database: str, name: str, table: Any | None) -> Iterator[None]:
-    """Take a table as the analysis of the statement has read it, instead of reading it again to plan the write.
-
-    Parameters
-    ----------
-    database, name : str
-    table : py4j.java_gateway.JavaObject or None
-        A ``CatalogTable``.
-    """
-    if table is not None:
-        _resolved.name, _resolved.table = (database, name), table
-    try:
-        yield
-    finally:
-        _resolved.name = _resolved.table = None
-
-
 class PartitionTexts:
     """Reads and creates the partition objects of Spark's catalog.
 
@@ -82,9 +52,7 @@ class PartitionTexts:
 
         Beyond the fields of :meth:`tables`, ``schema`` is the JSON of its columns, and ``stats`` whether it has any.
         """
-        reader = self._reader(catalog)
-        is_known = _resolved.name == (database, name)
-        found = reader.known(_resolved.table) if is_known else reader.find(database, name)
+        found = self._reader(catalog).find(database, name)
         return None if found is None else (found, json.loads(str(found.json())))
 
     def tables_named(self, catalog: Any, database: str, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -187,4 +155,4 @@ def _escaped(letter: str) -> str:
     return quote(letter, safe="")
 
 
-__all__ = ["PartitionTexts", "path_of", "resolved", "tidy", "uri_of"]
+__all__ = ["PartitionTexts", "path_of", "tidy", "uri_of"]

@@ -12,6 +12,7 @@ from twophase.spark import active, types
 from twophase.spark.connector.definition import PLAIN, RESERVED
 from twophase.spark.connector.table import insert_analyzed
 from twophase.spark.errors import thrown_to_spark
+from twophase.spark.jvm import frames
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.listed import listed_index
 from twophase.spark.jvm.rules import PlanRules
@@ -169,9 +170,10 @@ class Answers(JavaCallable):
         return "ours" if self._decider.insert(node, target, table) else None
 
     def _rows(self, facts: Facts, rows: Any) -> None:
-        catalog = self._session.catalogs.of_session
-        assert catalog is not None
-        insert_analyzed(self._session, catalog, ObjectPath.of(*facts["parts"]), rows, facts)
+        target = self._targets.in_session(ObjectPath.of(*facts["parts"]))
+        assert target is not None
+        frame = frames.data_frame(self._session.jvm, rows)
+        insert_analyzed(self._session, target.catalog, target.path, frame, facts)
 
     def _group(self, facts: Facts) -> str | None:
         """Handle several writes in one statement; an answer leaves them all to Spark."""

@@ -78,13 +78,5 @@ public final class HiveTables extends Tables {
             super(tables, table);
             this.stored = stored;
         }
-
-        public Object stored() throws Exception {
-            return asked(asked(stored.rawTable(), "getTTable"), "deepCopy");
-        }
-
-        private static Object asked(Object instance, String name) throws Exception {
-            return instance.getClass().getMethod(name, new Class[0]).invoke(instance, new Object[0]);
-        }
     }
 }

@@ -26,13 +26,11 @@ public final class InsertTarget implements SupportsWrite {
     private final BiFunction python;
     private final String name;
     private final CatalogTable table;
-    private final CatalogTable resolved;
 
-    public InsertTarget(BiFunction python, String catalog, CatalogTable table, CatalogTable resolved) {
+    public InsertTarget(BiFunction python, String catalog, CatalogTable table) {
         this.python = python;
         this.name = catalog + "." + table.identifier().database().get() + "." + table.identifier().table();
         this.table = table;
-        this.resolved = resolved;
     }
 
     public String name() {
@@ -84,27 +82,7 @@ public final class InsertTarget implements SupportsWrite {
             facts.put("options", options);
             facts.put("partitions", table.partitionSchema().json());
             facts.put("table_options", CollectionConverters.asJava(table.storage().properties()));
-            facts.put("resolved", Boolean.valueOf(resolved != null));
-            python.apply(Nodes.json(facts), new Rows(data, resolved));
-        }
-    }
-
-    /** The rows of an INSERT, and the target's entry in the metastore as read by the analysis, if that is known. */
-    public static final class Rows {
-        private final Dataset data;
-        private final CatalogTable table;
-
-        Rows(Dataset data, CatalogTable table) {
-            this.data = data;
-            this.table = table;
-        }
-
-        public Dataset data() {
-            return data;
-        }
-
-        public CatalogTable table() {
-            return table;
+            python.apply(Nodes.json(facts), data);
         }
     }
 }

@@ -43,7 +43,6 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The rules by which the analyser of one session routes statements to twophase.
@@ -558,32 +557,7 @@ public final class Routing {
         putName(facts, table);
         facts.put("provider", table.provider().isDefined() ? table.provider().get() : "hive");
         facts.put("partition_columns", listed(table.partitionColumnNames()));
-        return ask(facts) == null ? null : new InsertTarget(python, catalog, table, resolved(table));
-    }
-
-    /**
-     * The entry of an unpartitioned table as this analysis has read it from the metastore; null if that is unknown.
-     *
-     * The plan itself may have a relation that Spark cached before another application changed the table.
-     */
-    private static CatalogTable resolved(CatalogTable table) {
-        Map relations = CollectionConverters.asJava((scala.collection.Map) AnalysisContext.get().relationCache());
-        for (Iterator all = relations.values().iterator(); all.hasNext();) {
-            LogicalPlan plan = (LogicalPlan) all.next();
-            while (kind(plan).equals("SubqueryAlias")) {
-                plan = (LogicalPlan) plan.children().apply(0);
-            }
-            if (kind(plan).equals("UnresolvedCatalogRelation")) {
-                CatalogTable found = (CatalogTable) get(plan, "tableMeta");
-                boolean isIt = found.database().equals(table.database())
-                    && found.identifier().table().equals(table.identifier().table());
-                // The analyser has changed the types of CHAR columns.
-                if (isIt && found.partitionColumnNames().isEmpty() && !found.schema().json().contains("__CHAR_VARCHAR")) {
-                    return found;
-                }
-            }
-        }
-        return null;
+        return ask(facts) == null ? null : new InsertTarget(python, catalog, table);
     }
 
     /** Spark passes no dynamic overwrite to a V1 write: it runs as an append that states the replaced scope. */

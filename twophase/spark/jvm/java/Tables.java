@@ -59,11 +59,6 @@ public class Tables {
         return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head());
     }
 
-    /** A table that was just read by other means. */
-    public Found known(CatalogTable table) {
-        return new Found(this, table);
-    }
-
     public Option partition(Found found, Map values) throws Exception {
         return catalog.getPartitionOption(found.database(), found.table().identifier().table(), values);
     }
@@ -83,11 +78,6 @@ public class Tables {
 
         public String database() {
             return (String) table.identifier().database().get();
-        }
-
-        /** The table in the form of the metastore's own client, to be changed; null if it was not read from one. */
-        public Object stored() throws Exception {
-            return null;
         }
 
         public String json() {
