@@ -255,6 +255,7 @@ class _Planner:
             autocommit=self.context.autocommit,
             fits=None if self.brought is None else self.brought.fits,
             brings=self._brings(),
+            alters=self._alters(),
         )
         state = self._with_own(state)
         target = getattr(state.own, "target", None)
@@ -405,6 +406,10 @@ class _Planner:
     def _is_altered(self) -> bool:
         """Whether the transaction has altered the table: rows come with the new definition, in a new version."""
         return self.base is not None and self.base.effect == ALTER
+
+    def _alters(self) -> bool:
+        """Whether the replacement is the table as the transaction has altered it, so that it rests on the old one."""
+        return self.purpose.inserts and self.base is not None and (self._is_altered or self.base.alters)
 
     def _brings(self) -> bool:
         if self.brought is not None:

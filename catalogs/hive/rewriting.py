@@ -66,7 +66,7 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
     return Rewrite(
         definition if definition.external else replace(definition, location=None),
         _expressions(before.schema, after, schema, policy),
-        fingerprint(to_definition(table)),
+        (fingerprint(to_definition(table)), table.schema.serialize().to_pybytes()),
     )
 
 

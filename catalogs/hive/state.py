@@ -17,8 +17,9 @@ from twophase.catalogs.hive.identity import STORE
 from twophase.errors import CatalogError
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition
 
-#: Format of the documents written now; format 1 had no number.
-FORMAT = 2
+#: Formats of the documents written now: of writes that bring columns, which an older version would leave out, and of
+#: all others; format 1 had no number.
+FORMAT, WITHOUT_COLUMNS = 3, 2
 
 CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "alter"
 
@@ -208,6 +209,8 @@ class WriteState:
     fits: Sequence[str] | None = None
     #: Whether the publish gives the table columns, or wider types, that only the new rows have.
     brings: bool = False
+    #: Whether a replacement is the table as an ALTER TABLE of the same transaction has it.
+    alters: bool = False
 
     #: Fields stored in the document as they are.
     _PLAIN: ClassVar[tuple[str, ...]] = (
@@ -263,7 +266,7 @@ class WriteState:
         """Return a plain JSON document."""
         prepared = {"level": self.level and int(self.level), "can_undo": self.can_undo}
         return {
-            "format": FORMAT,
+            "format": FORMAT if self.brings or self.fits is not None else WITHOUT_COLUMNS,
             "publisher": self.way.value,
             STORE: self.store,
             "path": self.path.to_document(),
@@ -275,6 +278,7 @@ class WriteState:
             "level_reason": self.level_reason,
             **({} if self.fits is None else {"fits": list(self.fits)}),
             **({"brings": True} if self.brings else {}),
+            **({"alters": True} if self.alters else {}),
             **{name: getattr(self, name) for name in self._PLAIN},
             **{key: value for key, value in prepared.items() if value is not None},
         }
@@ -312,6 +316,7 @@ class WriteState:
             can_undo=found.get("can_undo"),
             fits=found.get("fits"),
             brings=bool(found.get("brings")),
+            alters=bool(found.get("alters")),
             **{name: found[name] for name in cls._PLAIN},
         )
 
@@ -348,7 +353,7 @@ def upgraded(document: Mapping[str, Any]) -> dict[str, Any]:
     name = str(document.get("class"))
     return {
         **document,
-        "format": FORMAT,
+        "format": WITHOUT_COLUMNS,
         "publisher": _CLASSES.get(name, name),
         "own": _own_of_format_1(name, document),
         "default_location": document["home"],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from twophase.catalogs.files import join, same
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.definitions import redacted, same_layout, to_definition
+from twophase.catalogs.hive.definitions import fingerprint, redacted, same_layout, to_definition
 from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
 from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of
@@ -62,8 +62,24 @@ class Target:
         expected = write.state.definition if is_brought else before.definition
         if not same_layout(self._redacted(to_definition(now)), self._redacted(expected)):
             raise write.conflict("its columns or options were changed meanwhile")
+        if write.state.brings and not is_brought:
+            self._require_schema(now)
+        if write.state.alters:
+            self._require_definition(now)
         self._checked = now
         return now
+
+    def _require_schema(self, now: HiveTable) -> None:
+        """Refuse other defaults, and other columns that the table has had: a new schema rests on them."""
+        if not now.schema.equals(self._write.state.old.definition.schema, check_metadata=True):
+            raise self._write.conflict("its columns were changed meanwhile")
+
+    def _require_definition(self, now: HiveTable) -> None:
+        """Refuse any change of a definition that the write puts back, with changes of its own."""
+        self._require_schema(now)
+        found, expected = self._redacted(to_definition(now)), self._redacted(self._write.state.old.definition)
+        if fingerprint(found) != fingerprint(expected):
+            raise self._write.conflict("its properties or its comment were changed meanwhile")
 
     def _check_still_own(self, now: HiveTable) -> None:
         """Allow an append to what others have published meanwhile, unless the user has set a LOCATION."""

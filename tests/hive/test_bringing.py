@@ -139,6 +139,32 @@ def test_what_others_publish_meanwhile_lands_beside_new_columns_or_is_a_conflict
     assert "o" not in spark.table(t).columns
 
 
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        ["ALTER TABLE t ALTER COLUMN p SET DEFAULT 9"],
+        ["ALTER TABLE t ADD COLUMN y INT", "INSERT INTO t VALUES (4, 0, 77)", "ALTER TABLE t DROP COLUMN y"],
+    ],
+    ids=["default", "dropped"],
+)
+def test_new_columns_do_not_take_back_what_an_alter_has_left_meanwhile(
+    spark: SparkSession, t: str, theirs: list[str]
+) -> None:
+    made(spark, "SELECT 1 AS id, 0 AS p")
+    conflict = pytest.raises(WriteConflictError, match="its columns were changed")
+    with ThreadPoolExecutor(1) as other, conflict, twophase.transaction(spark):
+        spark.sql("SELECT 2 AS id, 0 AS p, 5 AS n").write.option("mergeSchema", "true").insertInto(t)
+        for statement in theirs:
+            other.submit(spark.sql, statement).result()
+    assert spark.table(t).columns == ["id", "p"]
+    if len(theirs) == 1:
+        spark.sql("INSERT INTO t (id) VALUES (3)")
+        assert rows(spark, "SELECT p FROM t WHERE id = 3") == [(9,)]
+    else:
+        with pytest.raises(CatalogError, match="another column y"):
+            spark.sql("ALTER TABLE t ADD COLUMN y INT")
+
+
 def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refused(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS id")
     with ThreadPoolExecutor(1) as other:

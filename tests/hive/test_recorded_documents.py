@@ -196,7 +196,7 @@ def test_what_an_earlier_version_staged_is_rolled_back_by_a_recovery(tmp_path: P
 
 def test_a_document_of_a_newer_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "create")
-    for newer in ({"format": 3}, {"publisher": "by pigeon"}):
+    for newer in ({"format": states.FORMAT + 1}, {"publisher": "by pigeon"}):
         with pytest.raises(CatalogError, match="does not know") as caught:
             scene.catalog().restore({**scene.prepared, **newer})
         assert "newer version" in str(caught.value.hint)

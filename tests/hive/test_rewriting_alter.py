@@ -166,6 +166,7 @@ def test_the_refusal_names_the_option_and_a_block_takes_no_rewrite(spark: SparkS
 
 
 INSERT, ALTER = "INSERT INTO t VALUES (2, 2)", "ALTER TABLE t ADD COLUMN d INT FIRST"
+PROPERTY = "ALTER TABLE t SET TBLPROPERTIES ('k' = 'v')"
 
 
 @pytest.mark.promise(
@@ -178,6 +179,7 @@ INSERT, ALTER = "INSERT INTO t VALUES (2, 2)", "ALTER TABLE t ADD COLUMN d INT F
         (INSERT, "planned", False),  # The rows are read after it.
         (ALTER, "planned", True),
         (ALTER, "core.publish", True),
+        (PROPERTY, "hive.pointer.write", True),
     ],
 )
 def test_nothing_is_lost_that_another_writer_does_meanwhile(

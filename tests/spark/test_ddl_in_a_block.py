@@ -620,6 +620,19 @@ def test_an_altered_table_that_others_have_changed(spark: SparkSession) -> None:
     assert rows(spark, f"SELECT * FROM {table} WHERE id = 7") == [(7, "q", None)]
 
 
+def test_rows_behind_an_alter_take_back_nothing_that_others_alter(spark: SparkSession) -> None:
+    other = spark.newSession()
+    twophase.attach(other)
+    spark.sql("CREATE TABLE altered_and_written USING parquet AS SELECT 1 AS id, 2 AS v")
+    for theirs in ("SET TBLPROPERTIES ('k' = 'v')", "ALTER COLUMN v SET DEFAULT 9"):
+        with pytest.raises(WriteConflictError, match="changed meanwhile"), twophase.transaction(spark):
+            spark.sql("ALTER TABLE altered_and_written ADD COLUMN z INT")
+            spark.sql("INSERT INTO altered_and_written VALUES (3, 4, 5)")
+            elsewhere(lambda text=theirs: other.sql(f"ALTER TABLE altered_and_written {text}"))
+    assert rows(spark, "SELECT * FROM altered_and_written") == [(1, 2)]
+    assert properties(spark, "altered_and_written")["k"] == "v"
+
+
 #: Session tables that a block alters: those with and without partitions.
 LAYOUTS = {"plain": "", "parted": " PARTITIONED BY (part)"}
 

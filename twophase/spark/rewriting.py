@@ -50,6 +50,7 @@ def rewrite(
     try:
         _require_as_planned(catalog, path, changes, plan, statement)
         write_rows(session, statement, rows)
+        _require_as_planned(catalog, path, changes, plan, statement)
         finish_statement(session, statement, lambda: plan.definition)
     except BaseException as error:
         statement.fail(error)  # does nothing if it has ended
@@ -60,16 +61,16 @@ def rewrite(
 def _require_as_planned(
     catalog: SupportsRewrite, path: ObjectPath, changes: Sequence[TableChange], plan: Rewrite, statement: Statement
 ) -> None:
-    """Refuse a definition that rests on one that another writer has changed before the statement began.
+    """Refuse a definition that rests on one that another writer has changed since.
 
-    What changes later is found when the statement is published.
+    The publish itself finds rows and columns that change after the last look, not properties and comments.
     """
     now = catalog.plan_rewrite(path, changes)
     if now is None or now.replaced != plan.replaced:
         transaction_id = statement.transaction.id
         raise WriteConflictError(
             f"{catalog.name}.{path} was not altered: another writer altered it while transaction {transaction_id}, "
-            "which rewrites it, began. It is as that writer left it.",
+            "which rewrites it, ran. It is as that writer left it.",
             path=path,
             transaction_id=transaction_id,
             hint="Run the statement again.",
