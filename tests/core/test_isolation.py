@@ -137,9 +137,9 @@ def test_appends_go_with_everything_under_snapshot(bench: Bench, coordinator: Co
     assert tx.state is TransactionState.COMPLETED
 
 
-def write_skew(bench: Bench, isolation: Isolation) -> tuple[Transaction, Transaction]:
+def write_skew(bench: Bench, isolation: Isolation, **arguments: Any) -> tuple[Transaction, Transaction]:
     """Each reads both tables, and writes another one of them."""
-    one, two = bench.coordinator().begin(isolation), bench.coordinator().begin(isolation)
+    one, two = (bench.coordinator(**arguments).begin(isolation) for _ in range(2))
     for tx in (one, two):
         read(bench, tx, "one", "a")
         read(bench, tx, "two", "b")
@@ -170,7 +170,7 @@ def test_what_was_read_is_validated_also_where_it_is_appended_to(bench: Bench) -
 
 def test_two_that_decide_at_once_do_not_overlook_each_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever decides first has its changes on the timeline before the other one is validated."""
-    one, two = write_skew(bench, SERIALIZABLE)
+    one, two = write_skew(bench, SERIALIZABLE, wait_seconds=0.0)
     decide = Timeline.record
     ended: list[TransactionState] = []
 
