@@ -26,6 +26,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def t(spark: SparkSession) -> Iterator[str]:
     yield "t"
+    failpoints.disarm()
     spark.sql("DROP TABLE IF EXISTS t")
 
 
@@ -172,7 +173,6 @@ def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refuse
         def outsider(_: str) -> None:
             other.submit(spark.sql, "CREATE TABLE u (x INT) USING parquet").result()
 
-        failpoints.disarm()
         failpoints.arm("hive.pointer.publish", outsider, nth=2)
         with pytest.raises(TransactionAborted), twophase.transaction(spark):
             spark.sql("SELECT 2L AS id, 1 AS n").write.option("mergeSchema", "true").insertInto(t)

@@ -49,7 +49,7 @@ class SwitchPointer(Publisher):
         return self.state.effect == INSERT
 
     def prepare(self) -> None:
-        # Of a single statement the publish itself is the decision, and its look at the table a few milliseconds away.
+        # The publish looks again, and can still refuse: of a single statement nothing else has been published then.
         now = None if self._inserts and self.state.autocommit else self.target.check_unchanged()
         self.staging.inherit()
         if self._inserts:
