@@ -1,0 +1,209 @@
+"""Optional interfaces of a catalog that stages more than rows, or publishes several participants in one step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
+from twophase.catalog.reading import Deletion, Filter
+from twophase.catalog.services import TableChange
+from twophase.model import ObjectPath, WriteContext
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+class SupportsDelete(Catalog):
+    """A catalog that can delete rows, like Spark's ``SupportsRowLevelOperations``."""
+
+    @abstractmethod
+    def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
+        """List the files that a ``DELETE FROM ... WHERE`` has to replace; nothing is changed.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        conditions : sequence of Filter or None
+            A row is deleted if it matches all of them; None for a condition that only Spark can evaluate.
+
+        Returns
+        -------
+        Deletion
+            The files to rewrite, and the table version that they belong to.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        CatalogError
+            The table does not support deletes.
+        """
+
+
+class SupportsStagedDrop(Catalog):
+    """A catalog in which ``DROP TABLE`` can be a statement of a transaction."""
+
+    @abstractmethod
+    def two_phase_drop_table(
+        self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        """Create the participant that drops a table. Nothing is staged yet, and nothing is changed in the store.
+
+        Its purpose is ``DROP_TABLE``; it is a participant like all others, but nothing is written: ``commit`` takes the
+        table away, ``compensate`` gives it back, and only ``finish`` removes files, of a managed table alone. A table
+        that others have changed since the participant was created is not dropped: that is a conflict, as for an
+        overwrite.
+
+        A later statement of the transaction may create the table: its base is then the document of the drop, which is
+        not published. To it the table does not exist; but its publish replaces the table that the drop has seen, and is
+        refused if that has changed since.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        purge : bool
+            As in :meth:`Catalog.drop_table`.
+        context : WriteContext, optional
+            As in :meth:`Catalog.two_phase_create_table`. With a base the transaction has written the table before, and
+            what that has staged is not published. If it has created the table, there is nothing to drop: then the
+            publish leaves nothing but its record.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            None if this store cannot drop a table as part of a transaction.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist, and the transaction has not written it.
+        CatalogError
+            It cannot be dropped: it is a view, or something depends on it.
+        """
+
+
+class SupportsStagedAlter(Catalog):
+    """A catalog in which ``ALTER TABLE`` can be a statement of a transaction."""
+
+    @abstractmethod
+    def two_phase_alter_table(
+        self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
+    ) -> TwoPhaseCatalogTable | None:
+        """Create the participant that changes a table's definition. Nothing is staged or changed in the store yet.
+
+        Its purpose is ``ALTER_TABLE``; it is a participant like all others, but nothing is written. Later statements of
+        the transaction build on its document: they read and write the table as it will be.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        changes : sequence of TableChange
+            As in :meth:`SupportsAlter.alter_table`: all of them are made, or none.
+        context : WriteContext, optional
+            As in :meth:`Catalog.two_phase_create_table`. With a base the transaction has written the table before.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            None if this store cannot change this table as part of a transaction.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist, and the transaction has not created it.
+        CatalogError, SchemaError
+            A change is not possible.
+        """
+
+
+class SupportsGroupPublish(Catalog):
+    """A catalog that can publish several participants in one step."""
+
+    @abstractmethod
+    def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
+        """Return the group of a participant: one :meth:`publish_group` publishes all participants with the same key.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            A participant of this catalog.
+
+        Returns
+        -------
+        str or None
+            None if it is published on its own.
+        """
+
+    @abstractmethod
+    def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
+        """Publish several participants in one step; the same contract as :meth:`TwoPhaseCatalogTable.commit`.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All have the same :meth:`group_key`; a retry includes those that have already been published.
+
+        Raises
+        ------
+        TransactionAborted
+            A definite refusal: none was published.
+        Exception
+            Any other failure; the coordinator then checks the :meth:`~TwoPhaseCatalogTable.outcome` of each.
+        """
+
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        """Undo one :meth:`publish_group` in one step; the same contract as :meth:`TwoPhaseCatalogTable.compensate`.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All participants that were published in that step.
+
+        Returns
+        -------
+        bool
+            True if all tables are restored to their previous state; False if nothing was undone.
+
+        Raises
+        ------
+        Exception
+            It is unknown whether it was undone; the coordinator then checks the
+            :meth:`~TwoPhaseCatalogTable.outcome` of each.
+        """
+        return False
+
+
+class SupportsRecordedPublish(Catalog):
+    """A catalog that can publish and record the publish on a timeline in one transaction of the same database."""
+
+    @property
+    @abstractmethod
+    def publish_database(self) -> sa.URL | None:
+        """The SQL database in which a publish is one transaction; None if there is none.
+
+        If the timeline is in the same database, :meth:`publish_with_record` writes its row in that transaction.
+        """
+
+    @abstractmethod
+    def publish_with_record(
+        self, participants: list[TwoPhaseCatalogTable], record: Callable[[sa.Connection], None]
+    ) -> None:
+        """Publish participants, and record that, in one transaction of :attr:`publish_database`.
+
+        The same contract as :meth:`TwoPhaseCatalogTable.commit`. A participant that has already been published needs no
+        record.
+
+        Parameters
+        ----------
+        participants : list of TwoPhaseCatalogTable
+            All participants that the transaction publishes.
+        record : callable
+            Called with the connection, inside the transaction that publishes; if it raises, that transaction is rolled
+            back.
+
+        Notes
+        -----
+        A writer that has lost its lease is fenced off by the publish itself, not only before it.
+        """
