@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from twophase.catalog import (
     Catalog,
     OpenSnapshot,
-    SupportsSavepoints,
-    SupportsStagedAlter,
-    SupportsStagedDrop,
-    TableChange,
     TwoPhaseCatalogTable,
 )
 from twophase.catalog.reading import ReadSource
 from twophase.config.settings import duration
 from twophase.errors import ConfigurationError
-from twophase.failpoints import Failpoint, step
-from twophase.model import Isolation, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
-from twophase.protocol import actions, machine
-from twophase.protocol.states import ParticipantState, TransactionState
+from twophase.model import Isolation, ObjectPath
+from twophase.protocol.states import TransactionState
 from twophase.redaction import logger
-from twophase.timeline.records import name_error
 from twophase.timeline.reservations import Mode
 from twophase.transactions import failures
 from twophase.transactions.cancellation import Cancellation
 from twophase.transactions.conflicts import Claim, Contention, timed_out
-from twophase.transactions.driver import Enlisted, concerning
 from twophase.transactions.end_reports import EndReports
 from twophase.transactions.ending import Ending
 from twophase.transactions.lifecycle import Lifecycle, TransactionServices
 from twophase.transactions.merging import Conflict, Merging
-from twophase.transactions.plugin_checks import require_participant
-from twophase.transactions.savepoints import Savepoint, Savepoints, discard_quietly
-from twophase.transactions.view import TransactionView
+from twophase.transactions.savepoints import Savepoint, Savepoints
+from twophase.transactions.statements import Statements
 
 __all__ = ["Transaction", "TransactionState"]
 
 _log = logger("twophase")
 
-BEGIN = Failpoint("core.begin")
-WRITE = Failpoint("core.write")
 
-
-class Transaction(TransactionView):
+class Transaction(Statements):
     """One or more participants with one outcome, from :meth:`twophase.transactions.coordinator.Coordinator.begin`.
 
     By default its tables are reserved on the timeline when it commits, always in the same order, and only while it
@@ -91,9 +79,9 @@ class Transaction(TransactionView):
         read_only: bool = False,
         opened: Mapping[str, OpenSnapshot] = MappingProxyType({}),
     ) -> None:
-        super().__init__(Lifecycle(coordinator, transaction_id, isolation, snapshot, contention, opened))
+        life = Lifecycle(coordinator, transaction_id, isolation, snapshot, contention, opened)
+        super().__init__(life, read_only=read_only)
         self._ending = Ending(self._life)
-        self._read_only = read_only
         self._end_reports = EndReports()
         self._end_reports.add(self._life.reads.close)
         self._end_reports.add(self._life.report_end)
@@ -101,321 +89,6 @@ class Transaction(TransactionView):
         self._savepoints = Savepoints(self._life)
         self._reverts: list[Callable[[str, list[TwoPhaseCatalogTable]], None]] = []
         self._find_table: Callable[[str], tuple[Catalog, ObjectPath]] | None = None
-        self._merging: Merging | None = None
-
-    # -- one statement ------------------------------------------------------------------------------------------------
-
-    def stage(
-        self,
-        catalog: Catalog,
-        path: ObjectPath,
-        definition: TableDefinition,
-        *,
-        purpose: Purpose,
-        ignore_if_exists: bool = False,
-        is_streaming_mode: bool = False,
-        overwrite: OverwriteScope | None = None,
-        autocommit: bool = False,
-        resolves: Conflict | None = None,
-    ) -> TwoPhaseCatalogTable | None:
-        """Request a participant from a catalog, and record it before anything is staged.
-
-        Parameters
-        ----------
-        catalog : Catalog
-        path, definition, purpose, ignore_if_exists, is_streaming_mode
-            As in :meth:`twophase.Catalog.two_phase_create_table`.
-        overwrite : OverwriteScope, optional
-            For INSERT_OVERWRITE.
-        autocommit : bool
-            Whether this will be the transaction's only statement.
-        resolves : Conflict, optional
-            The conflict, after :meth:`rebase`, that its rows resolve: it builds on the published table, and supersedes
-            what the transaction has written before.
-
-        Returns
-        -------
-        TwoPhaseCatalogTable or None
-            None if the catalog does not support a two-phase write for this; then nothing was recorded.
-
-        Raises
-        ------
-        WriteConflictError
-            Another transaction reserves this table for too long, or has changed it since this one read it, or another
-            statement of this one is still writing it; this transaction continues without the new statement.
-        CatalogError
-            The catalog refused it; nothing was recorded.
-        TimelineError
-            It cannot be recorded; nothing was staged.
-        TransactionAborted
-            This transaction was rolled back.
-        TransactionInDoubt
-            It is unknown whether this transaction was published.
-        TwoPhaseError
-            This transaction has been published: no statement can join it any more.
-        """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_create_table(
-                path,
-                definition,
-                purpose=purpose,
-                ignore_if_exists=ignore_if_exists,
-                is_streaming_mode=is_streaming_mode,
-                context=context,
-            )
-
-        return self._stage(catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves)
-
-    def stage_drop(
-        self, catalog: SupportsStagedDrop, path: ObjectPath, *, purge: bool = False
-    ) -> TwoPhaseCatalogTable | None:
-        """Request a participant that drops a table, and record it; :meth:`write_nothing` follows, and no :meth:`write`.
-
-        A later statement of the transaction that creates the table replaces what the drop has seen.
-
-        Parameters
-        ----------
-        catalog : SupportsStagedDrop
-        path, purge
-            As in :meth:`twophase.catalog.SupportsStagedDrop.two_phase_drop_table`.
-
-        Returns
-        -------
-        TwoPhaseCatalogTable or None
-            None if the store cannot drop a table in a transaction; then nothing was recorded.
-
-        Raises
-        ------
-        TwoPhaseError
-            As :meth:`stage`.
-        """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_drop_table(path, purge=purge, context=context)
-
-        return self._stage(catalog, path, Purpose.DROP_TABLE, plan)
-
-    def stage_alter(
-        self, catalog: SupportsStagedAlter, path: ObjectPath, changes: Sequence[TableChange]
-    ) -> TwoPhaseCatalogTable | None:
-        """Request a participant that alters a table, and record it; :meth:`write_nothing` follows, no :meth:`write`.
-
-        Parameters
-        ----------
-        catalog : SupportsStagedAlter
-        path, changes
-            As in :meth:`twophase.catalog.SupportsStagedAlter.two_phase_alter_table`.
-
-        Returns
-        -------
-        TwoPhaseCatalogTable or None
-            None if the store cannot alter the table in a transaction; then nothing was recorded.
-
-        Raises
-        ------
-        TwoPhaseError
-            As :meth:`stage`.
-        """
-
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_alter_table(path, changes, context=context)
-
-        return self._stage(catalog, path, Purpose.ALTER_TABLE, plan)
-
-    def _stage(
-        self,
-        catalog: Catalog,
-        path: ObjectPath,
-        purpose: Purpose,
-        plan: Callable[[WriteContext], TwoPhaseCatalogTable | None],
-        *,
-        overwrite: OverwriteScope | None = None,
-        autocommit: bool = False,
-        resolves: Conflict | None = None,
-    ) -> TwoPhaseCatalogTable | None:
-        self.require_own()
-        is_whole = purpose is Purpose.INSERT_OVERWRITE and (overwrite is None or overwrite.is_whole_table)
-        with self._life.lock:
-            self._life.require_open()
-            if self._read_only:
-                raise failures.read_only(f"{catalog.name}.{path}", self._life.id)
-            earlier = self._to_build_on(catalog, path)
-            if earlier is not None and earlier.participant.purpose.drops and not purpose.creates:
-                raise failures.dropped(catalog.name, path, self._life.id)
-            context = WriteContext(
-                transaction_id=self._life.id,
-                ordinal=len(self._life.members),
-                overwrite=overwrite,
-                base=earlier.participant.document if earlier and resolves is None else None,
-                autocommit=autocommit,
-                pins_reads=self._life.isolation.pins_reads,
-            )
-            try:
-                with self._life.fenced():
-                    self._life.contend(catalog, path, purpose)
-                    if self._merging is not None:
-                        self._life.reads.note_base(catalog, path)
-                    with concerning(path):
-                        participant = plan(context)
-                    if participant is not None:
-                        require_participant(participant, catalog, path, self._life.id)
-                        if resolves is not None:
-                            self._life.reads.require_base(catalog, path)
-                        is_merged = self._merging is not None and (is_whole or purpose.replaces)
-                        if purpose is not Purpose.INSERT_INTO and not is_merged:  # Else the commit tells of it.
-                            self._life.reads.require_unchanged(catalog, path)
-                        self._life.enlist(catalog, participant, earlier, replaces_rows=is_whole)
-                    return participant
-            finally:
-                if autocommit:
-                    self._life.forget()  # Unless it has a participant now: it was recorded in vain.
-
-    def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
-        """Create the staging area of a participant.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`.
-
-        Raises
-        ------
-        CatalogError
-            It cannot be created, or the target is not free.
-        LeaseLostError
-            Another process has rolled the transaction back in the meantime.
-        TransactionAborted
-            Another thread has rolled it back.
-        """
-        with self._working(participant) as member:
-            # Without the transaction's id: it ends with this error, and nothing could be looked up by its id.
-            with concerning(participant.path), step(BEGIN):
-                participant.begin()
-            self._note(member)
-
-    def write(self, participant: TwoPhaseCatalogTable, df: Any) -> None:
-        """Write the rows of ``df`` to the staging area; the user's own errors are raised unchanged.
-
-        A participant is published only if this has returned.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, after :meth:`begin_participant`.
-        df : pyspark.sql.DataFrame
-            The query's rows, in the order of the definition's columns.
-
-        Raises
-        ------
-        Exception
-            The user's own Spark error.
-        LeaseLostError
-            Another process has rolled the transaction back in the meantime.
-        TransactionAborted
-            Another thread has rolled it back: the rows written here are removed.
-        """
-        with self._working(participant) as member:
-            with concerning(participant.path, self._life.id), step(WRITE):
-                participant.write(df)
-            self._note(member, written=True)
-
-    def write_kept(
-        self, participant: TwoPhaseCatalogTable, catalog: SupportsSavepoints, document: Mapping[str, Any]
-    ) -> bool:
-        """Stage the rows that a savepoint keeps, instead of :meth:`write`.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, after :meth:`begin_participant`.
-        catalog, document
-            As in :meth:`twophase.catalog.SupportsSavepoints.write_kept`.
-
-        Returns
-        -------
-        bool
-            False if :meth:`write` must follow.
-
-        Raises
-        ------
-        CatalogError
-            What was kept is no longer there.
-        LeaseLostError
-            Another process has rolled the transaction back in the meantime.
-        TransactionAborted
-            Another thread has rolled it back.
-        """
-        with self._working(participant) as member:
-            with concerning(participant.path, self._life.id), step(WRITE):
-                is_staged = catalog.write_kept(participant, document)
-            self._note(member, written=is_staged)
-        return is_staged
-
-    def write_nothing(self, participant: TwoPhaseCatalogTable) -> None:
-        """Finish a statement that has no rows to write, instead of :meth:`write`: REPLACE TABLE without a query.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, after :meth:`begin_participant`.
-
-        Raises
-        ------
-        TransactionAborted
-            The transaction has been rolled back in the meantime.
-        """
-        with self._working(participant) as member:
-            self._note(member, written=True)
-
-    def prepare_participant(self, participant: TwoPhaseCatalogTable) -> None:
-        """Prepare a participant while the transaction continues, so that later ones can build on it; idempotent.
-
-        Nothing is reserved: :meth:`commit` prepares it again.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`, written.
-
-        Raises
-        ------
-        WriteConflictError
-            Another transaction changed the table.
-        CatalogError
-            Any other reason for which the publish would fail.
-        LeaseLostError
-            Another process has rolled the transaction back in the meantime.
-        TransactionAborted
-            Another thread has rolled it back.
-        """
-        self.require_own()
-        member = self._life.members.of(participant)
-        with self._life.lock:  # The end of a block may prepare a participant that another thread has just written.
-            if member.state is not ParticipantState.STAGED and self._life.state is not TransactionState.ROLLED_BACK:
-                return
-            self._life.require_open()
-            with self._life.fenced():
-                self._life.driver().run(machine.look(member.ordinal))
-
-    def discard(self, participant: TwoPhaseCatalogTable) -> None:
-        """Discard one participant while the transaction continues, and remove what the failed statement staged.
-
-        An earlier participant of the same table that it had superseded becomes active again. Idempotent, and without
-        effect once the transaction has ended or is in doubt. It does not raise if something cannot be removed now: that
-        is retried when the transaction ends.
-
-        Parameters
-        ----------
-        participant : TwoPhaseCatalogTable
-            From :meth:`stage`.
-        """
-        if self.is_inherited:
-            return
-        with self._life.lock:
-            member = self._life.members.of(participant)
-            if member.state.takes_part and self._life.is_open and self._life.lease is not None:
-                discard_quietly(self._life, member)
 
     # -- savepoints ---------------------------------------------------------------------------------------------------
 
@@ -796,59 +469,3 @@ class Transaction(TransactionView):
             What a callback has returned; if there is a cause, or the block has raised, it is added to that as a note.
         """
         return self._end_reports.after(lambda: self._life.has_ended, cause)
-
-    def require_own(self) -> None:
-        """Refuse to work on the parent's transaction in a forked child.
-
-        Raises
-        ------
-        TwoPhaseError
-            This process is a forked child of the one that runs the transaction.
-        """
-        self._life.require_own()
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _working(self, participant: TwoPhaseCatalogTable) -> Iterator[Enlisted]:
-        """Run a step of a statement on its own thread; other threads may end the transaction in the meantime."""
-        self.require_own()
-        member = self._life.members.of(participant)
-        self._life.require_open()
-        try:
-            with self._life.fenced():
-                yield member
-        except BaseException as error:
-            with self._life.lock:
-                member.failure = name_error(error)
-            self._give_up_late(member, error)
-            raise
-        self._give_up_late(member, None)
-
-    def _note(self, member: Enlisted, *, written: bool = False) -> None:
-        """Save the changes that a step has made to a participant, unless the transaction has ended."""
-        with self._life.lock:
-            if self._life.is_open:
-                self._life.driver().save_if_changed(member)
-                member.written |= written
-
-    def _give_up_late(self, member: Enlisted, error: BaseException | None) -> None:
-        """Fail a statement that outlived its transaction, and remove what it created after the rollback."""
-        with self._life.lock:
-            if self._life.state is not TransactionState.ROLLED_BACK:
-                return
-            reply = self._life.driver().perform(actions.Abort(member.ordinal))
-        if self._life.has_timed_out:
-            raise timed_out(self._life.id, reply.left_behind) from error
-        raise failures.outlived(member, self._life.id, reply.left_behind) from error
-
-    def _to_build_on(self, catalog: Catalog, path: ObjectPath) -> Enlisted | None:
-        """Return the earlier, completely written participant of the same table, on which a new statement builds."""
-        while (earlier := self._life.members.find(catalog.name, path)) is not None:
-            if earlier.written:
-                self.prepare_participant(earlier.participant)
-                return earlier
-            if earlier.failure is None:
-                raise failures.being_written(earlier, self._life.id)
-            self.discard(earlier.participant)  # Its own statement is about to do the same.
-        return None

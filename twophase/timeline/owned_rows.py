@@ -1,0 +1,76 @@
+"""The rows of one transaction, written by its owner inside a database transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from twophase.errors import LeaseLostError
+from twophase.protocol.states import ParticipantState, TransactionState
+from twophase.timeline import engines
+from twophase.timeline import statements as sql
+from twophase.timeline.owners import Lease
+from twophase.timeline.records import ParticipantRecord
+from twophase.timeline.tables import path_text
+
+#: The end state of a participant that was to be published.
+PARTICIPANT_END = {
+    TransactionState.COMPLETED: ParticipantState.PUBLISHED,
+    TransactionState.ROLLED_BACK: ParticipantState.ABORTED,
+}
+
+
+def own(connection: sa.Connection, lease: Lease, **values: Any) -> None:
+    """Write to our row and renew the lease, if the transaction is still ours; a finished one has no owner."""
+    values = {**lease_columns(connection, engines.now(connection), lease.seconds), **values}
+    if values.get("state") == TransactionState.IN_DOUBT.value:
+        values["lease_until"] = 0.0  # No process works on it until the lease is renewed.
+    state = values.get("state")
+    final = frozenset(end.value for end in PARTICIPANT_END if end.value != state) if state else frozenset()
+    of_us = {"of_id": lease.transaction_id, "of_fencing": lease.fencing}
+    if connection.execute(sql.update_own(final), {**values, **of_us}).rowcount != 1:
+        raise LeaseLostError(
+            f"Transaction {lease.transaction_id} was taken over by another process.",
+            transaction_id=lease.transaction_id,
+            hint=f"See what became of it: twophase show {lease.transaction_id}",
+        )
+
+
+def insert_participant(connection: sa.Connection, lease: Lease, record: ParticipantRecord) -> None:
+    """Insert a participant, replacing the row of an earlier attempt whose reply was lost."""
+    connection.execute(sql.DELETE_PARTICIPANT, {"of_id": lease.transaction_id, "of_ordinal": record.ordinal})
+    row = {
+        "transaction_id": lease.transaction_id,
+        "ordinal": record.ordinal,
+        "catalog": record.catalog,
+        "path": path_text(record.path),
+        "purpose": record.purpose.value,
+        "document": json_of(record.document),
+        "state": record.state.value,
+    }
+    connection.execute(sql.INSERT_PARTICIPANT, row)
+
+
+def set_participant(connection: sa.Connection, lease: Lease, ordinal: int, **values: Any) -> None:
+    of_it = {"of_id": lease.transaction_id, "of_ordinal": ordinal}
+    connection.execute(sql.UPDATE_PARTICIPANT, {**values, **of_it})
+
+
+def end_participants(connection: sa.Connection, lease: Lease, end: ParticipantState) -> None:
+    connection.execute(sql.END_PARTICIPANTS, {"of_id": lease.transaction_id, "state": end.value})
+
+
+def lease_columns(connection: sa.Connection, now: float, seconds: float) -> dict[str, Any]:
+    steady = engines.steady_now(connection)
+    return {
+        "lease_until": now + seconds,
+        "lease_steady": None if steady is None else steady + seconds,
+        "lease_seconds": seconds,
+    }
+
+
+def json_of(document: Mapping[str, Any] | None) -> str | None:
+    return None if document is None else json.dumps(document, ensure_ascii=False, sort_keys=True)
