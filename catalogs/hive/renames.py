@@ -7,7 +7,6 @@ files is removed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,7 +15,6 @@ from twophase.catalogs.hive.layout import MANIFEST_FILE
 from twophase.errors import CatalogError
 
 Renames = Sequence[tuple[str, str]]
-_CHUNK = 1 << 20
 
 
 def check(
@@ -100,20 +98,7 @@ def is_cut(files: Files, source: str, target: str) -> bool:
     if files.is_local(source):
         return False
     sizes = [files.file_size(place) for place in (source, target)]
-    return sizes[0] is not None and sizes[0] == sizes[1] and _equal(files, source, target)
-
-
-def _equal(files: Files, one: str, other: str) -> bool:
-    return _digest(files, one) == _digest(files, other)
-
-
-def _digest(files: Files, location: str) -> bytes:
-    filesystem, path = files.resolve(location)
-    found = hashlib.sha256()
-    with filesystem.open_input_stream(path) as stream:
-        while data := stream.read(_CHUNK):
-            found.update(data)
-    return found.digest()
+    return sizes[0] is not None and sizes[0] == sizes[1] and files.equal(source, target)
 
 
 __all__ = ["check", "is_cut", "is_own", "make", "take_back"]

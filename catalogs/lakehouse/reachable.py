@@ -214,7 +214,7 @@ class _Inside:
     def _real(self, location: str) -> str:
         if not self._files.is_local(location):
             return location
-        return os.path.realpath(self._files.resolve(location)[1])
+        return os.path.realpath(self._files.find(location)[1])
 
 
 def remove_old_metadata(store: Store, files: Files, path: ObjectPath, metadata: TableMetadata) -> None:

@@ -42,7 +42,7 @@ class CopyingFiles(Files):
         return False
 
     def move(self, source: str, target: str) -> None:
-        one, other = (self.resolve(place)[1] for place in (source, target))
+        one, other = (self.find(place)[1] for place in (source, target))
         if os.path.exists(other):
             raise CatalogError(f"{target} already exists.")
         os.makedirs(os.path.dirname(other), exist_ok=True)

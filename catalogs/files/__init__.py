@@ -1,0 +1,31 @@
+"""Files and directories of tables, addressed by Hadoop path strings.
+
+Only the operations that the recipes need: list, stamp, move, link, remove. A *location* is a Hadoop path string
+(``file:/a/b``, ``s3a://bucket/a``, ``/a/b``), never percent-encoded. :class:`Files` sends each operation to the
+:class:`FileStore` of the location's scheme.
+"""
+
+from twophase.catalogs.files.entries import Entry, data_entries, data_files, is_hidden
+from twophase.catalogs.files.files import UNMARKED, Files
+from twophase.catalogs.files.interface import FileStore
+from twophase.catalogs.files.paths import Root, base_name, is_below, join, normal, parent, same
+from twophase.catalogs.files.untested import UNTRIED, refuse_untried
+
+__all__ = [
+    "UNMARKED",
+    "UNTRIED",
+    "Entry",
+    "FileStore",
+    "Files",
+    "Root",
+    "base_name",
+    "data_entries",
+    "data_files",
+    "is_below",
+    "is_hidden",
+    "join",
+    "normal",
+    "parent",
+    "refuse_untried",
+    "same",
+]
