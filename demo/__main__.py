@@ -77,7 +77,10 @@ class Side:
         command = [sys.executable, "-m", "demo.worker", self.name, str(self.directory), *more]
         with open(self.log, "ab") as log:
             # In a separate process session: the kill must hit Python and its JVM together, like the loss of a machine.
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+            # Its standard input stays open as long as the demo lives: its end tells the driver that nobody reads on.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
         self._driver = process
         try:
             assert process.stdout is not None
@@ -90,6 +93,8 @@ class Side:
                 raise WorkerFailed(f"A driver failed; see {self.log}")
         finally:
             _kill(process)
+            assert process.stdin is not None
+            process.stdin.close()
 
     @property
     def log(self) -> Path:

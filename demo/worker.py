@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -201,5 +202,16 @@ def main(arguments: list[str]) -> None:
     spark.stop()
 
 
+def end_with_the_demo() -> None:
+    """Kill this driver with its JVM once the demo has ended, however it did: standard input is at its end then."""
+
+    def watch() -> None:
+        os.read(sys.stdin.fileno(), 1)  # not the buffered reader, which a thread at the end may not hold
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_the_demo()
     main(sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,21 @@ def test_the_demo_shows_every_scene_whole_with_twophase_and_the_damage_without(
     assert "aircraft: 3,322 rows" in run.stdout and "jumbos: 197 rows" in run.stdout
     assert "LOCATION_ALREADY_EXISTS" in run.stdout
     assert "max(dep_delay) = 1301" in run.stdout
+
+
+def test_a_driver_of_the_demo_ends_when_the_demo_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "demo.worker", "twophase", str(tmp_path)]
+    with subprocess.Popen(
+        command,
+        cwd=source.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as driver:
+        assert driver.stdin is not None
+        driver.stdin.close()  # as the kernel does it for a killed demo
+        assert driver.wait(timeout=60) == -signal.SIGKILL
 
 
 @pytest.mark.timeout(400)
