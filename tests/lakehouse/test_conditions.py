@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import PySparkException
@@ -12,7 +13,7 @@ from pyspark.sql.functions import col
 import twophase
 from tests.lakehouse.shop import Shop
 from tests.levels import Levels
-from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, SnapshotTooOldError
 from twophase.model import Level
 
 pytestmark = pytest.mark.spark40
@@ -143,6 +144,31 @@ def test_an_overwrite_of_a_condition_is_refused_where_a_block_has_written(shop: 
     assert shop.rows("t") == [(1,), (2,), (7,)]
     with pytest.raises(AtomicityNotSupportedError, match=r"condition ABS.* DELETE FROM and INSERT INTO"):
         shop.sql("INSERT INTO @t REPLACE WHERE abs(id) = 1 SELECT CAST(raise_error('a job ran') AS BIGINT)")
+
+
+@pytest.mark.parametrize("condition", ["id = 7", "abs(id) = 7"])
+def test_rows_that_a_block_has_written_itself_are_not_deleted_in_it(shop: Shop, condition: str) -> None:
+    """Wherever they are: no file that was there before has such a row."""
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
+    with twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @t VALUES (7L)")
+        shop.sql("CREATE TABLE @made AS SELECT 7L AS id")
+        for name in ("t", "made"):
+            with pytest.raises(AtomicityNotSupportedError, match=rf"{name}: rows that this transaction itself"):
+                shop.sql(f"DELETE FROM @{name} WHERE {condition}")
+    assert (shop.rows("t"), shop.rows("made")) == ([(0,), (1,), (2,), (7,)], [(7,)])
+
+
+@pytest.mark.parametrize("condition", ["id = 1", "abs(id) = 1"])
+def test_rows_that_a_block_still_sees_are_deleted_or_the_delete_is_refused(shop: Shop, condition: str) -> None:
+    """Nothing is there to delete any more: silence would leave the rows to the block's later reads."""
+    shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
+    other = shop.spark.newSession()
+    with pytest.raises(SnapshotTooOldError, match=r"statements\.t"), twophase.transaction(shop.spark):
+        assert (1,) in shop.read("SELECT * FROM @t")
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(other.sql, f"DELETE FROM {shop.name('t')} WHERE id = 1").result()
+        shop.sql(f"DELETE FROM @t WHERE {condition}")
 
 
 @pytest.mark.promise("types", "years that Python lacks are written, read and replaced")

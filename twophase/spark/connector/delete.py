@@ -15,7 +15,7 @@ from twophase.catalog.capabilities import accepts_any_schema, required
 from twophase.catalog.reading import Deletion
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
-from twophase.spark import types
+from twophase.spark import active, types
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.conditions import condition_of
 from twophase.spark.connector.parquet import ParquetScanBuilder, ParquetTable
@@ -42,6 +42,7 @@ class DeletableTable(WriteTable):
 
     def newScanBuilder(self, _: Any) -> Any:
         with thrown_to_spark(self._jvm):
+            refuse_staged(self._session, self._catalog, self._path, "deleted")
             source = self._catalog.read_source(self._path)
             if source.files is None:
                 _plan(self._catalog, self._path, ())  # It raises the reason.
@@ -49,7 +50,7 @@ class DeletableTable(WriteTable):
             return ParquetScanBuilder(self._jvm, self._schema_json, source.files)
 
     def _replacing(self, rows: TableDefinition, conditions: Sequence[Any]) -> Insert:
-        _refuse_staged(self._session, self._catalog, self._path)
+        refuse_staged(self._session, self._catalog, self._path, "overwritten by a condition")
         if any(condition_of(condition) is None for condition in conditions):
             shown = " AND ".join(str(condition.toString()) for condition in conditions)
             raise AtomicityNotSupportedError(
@@ -107,9 +108,19 @@ def _plan(catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> Dele
 
 
 def delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, predicates: Sequence[Any]) -> None:
-    """Delete the rows that match all predicates: files of only such rows are removed, others are rewritten."""
+    """Delete the rows that match all predicates: files of only such rows are removed, others are rewritten.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        The surrounding transaction has written the table itself.
+    SnapshotTooOldError
+        There is nothing to delete, in another state of the table than the one that the transaction sees.
+    """
+    refuse_staged(session, catalog, path, "deleted")
     plan = _plan(catalog, path, predicates)
     if not plan.files:
+        note_nothing_found(session, catalog, path, plan)
         return
     definition = catalog.load_table(path)
     kept = _kept(session, catalog, path, plan, predicates)
@@ -166,15 +177,50 @@ def _kept(
     return rows.where(~_otherwise_false(functools.reduce(operator.and_, found))) if found else rows.limit(0)
 
 
-def _refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:
+def refuse_staged(session: AttachedSession, catalog: Catalog, path: ObjectPath, what: str) -> None:
+    """Refuse a condition on the rows of a table that the surrounding transaction has written itself.
+
+    A plan knows only the published files: rows that the transaction has staged would silently stay.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+    what : str
+        What cannot be done to the rows, in a participle.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+    """
     if found := staged_table(session, catalog, path):
         raise AtomicityNotSupportedError(
-            f"{path}: rows that this transaction itself has written cannot be overwritten by a condition in it; "
-            "nothing was started.",
+            f"{path}: rows that this transaction itself has written cannot be {what} in it; nothing was started.",
             path=path,
             transaction_id=found[0].transaction_id,
-            hint="Leave them out of what is written, or overwrite them after the transaction.",
+            hint=f"Leave them out of what is written, or have them {what} after the transaction.",
         )
+
+
+def note_nothing_found(session: AttachedSession, catalog: Catalog, path: ObjectPath, plan: Deletion) -> None:
+    """Record in the surrounding transaction that a table has no rows to delete: it rests on that, as on a read.
+
+    Parameters
+    ----------
+    session : AttachedSession
+    catalog : Catalog
+    path : ObjectPath
+    plan : Deletion
+
+    Raises
+    ------
+    SnapshotTooOldError
+        The transaction sees another state of the table, which may have such rows.
+    """
+    transaction = active.current_transaction(session)
+    if transaction is not None:
+        transaction.note_read(catalog, path, plan.version)
 
 
 def truncate(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:

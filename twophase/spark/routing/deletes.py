@@ -19,7 +19,7 @@ from twophase.catalog.reading import Deletion, FileReader
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.attached import AttachedSession
-from twophase.spark.connector.delete import replace_rows
+from twophase.spark.connector.delete import note_nothing_found, refuse_staged, replace_rows
 from twophase.spark.connector.parquet import ParquetTable
 from twophase.spark.jvm.deletes import Delete
 from twophase.spark.jvm.statements import StatementReader
@@ -59,8 +59,10 @@ def delete_by_rows(
 
 
 def _delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, statement: Delete) -> None:
+    refuse_staged(session, catalog, path, "deleted")
     plan = required(catalog, SupportsDelete, "cannot delete rows", path).plan_delete(path, [None])
     if plan.rewritten is None or plan.rewritten.files is None:
+        note_nothing_found(session, catalog, path, plan)
         return  # There are no rows.
     definition = catalog.load_table(path)
     shown = plan.rewritten.definition or definition
@@ -72,6 +74,8 @@ def _delete(session: AttachedSession, catalog: Catalog, path: ObjectPath, statem
     if found:
         kept = statement.kept(table(plan.rewritten.files.only(found)))
         replace_rows(session, catalog, path, definition, OverwriteScope(files=found, version=plan.version), kept)
+    else:
+        note_nothing_found(session, catalog, path, plan)
 
 
 def _among(path: ObjectPath, plan: Deletion, names: list[str]) -> tuple[str, ...]:
