@@ -161,9 +161,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         document = replaced.to_document(found, self.table_write.files, self.version)
         if not self.purpose.drops and not isinstance(found, replaced.Added | replaced.Defined):
             document[replaced.LEFT] = replaced.content_of(self.table_write.files, self.version)
-        carries_columns = self.table_write.state.brings and not self._adds_columns
-        if self.table_write.state.effect in (CREATE, REPLACE, ALTER) or carries_columns:
-            document[replaced.LEFT_DEFINITION] = fingerprint(self.table_write.state.definition)
+        state = self.table_write.state
+        if state.effect in (CREATE, REPLACE, ALTER) or state.brings:
+            document[replaced.LEFT_DEFINITION] = fingerprint(state.definition)
         return document
 
     # -- after the decision --------------------------------------------------------------------------------------

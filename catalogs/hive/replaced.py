@@ -67,6 +67,8 @@ class Added:
         New partitions; others may add the same ones.
     unlisted : mapping of str to tuple of str
         Names of the files that were in the directories of new partitions before, where no reader saw them.
+    definition : TableDefinition or None
+        As in :class:`Directory`.
     """
 
     location: str
@@ -74,6 +76,7 @@ class Added:
     files: Mapping[str, tuple[str, ...]]
     keys: tuple[Key, ...] = ()
     unlisted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    definition: TableDefinition | None = None
 
 
 @dataclass(frozen=True)
@@ -155,14 +158,14 @@ def to_document(state: Replaced, files: Files, version: str) -> dict[str, Any]:
     """Convert a state to a small JSON document; many partitions are stored in a file in the version's directory."""
     if isinstance(state, Nothing):
         return {"kind": "nothing"}
-    common: dict[str, Any] = {"location": state.location, "stamp": state.stamp}
+    definition = state.definition and state.definition.to_document()
+    common: dict[str, Any] = {"location": state.location, "stamp": state.stamp, "definition": definition}
     if isinstance(state, Added):
         added, unlisted = (
             {place: list(names) for place, names in found.items()} for found in (state.files, state.unlisted)
         )
         keys = [list(key) for key in state.keys]
         return {"kind": "added", **common, "files": added, "keys": keys, "unlisted": unlisted}
-    common["definition"] = state.definition and state.definition.to_document()
     if isinstance(state, Defined):
         return {"kind": "defined", **common}
     if isinstance(state, Directory):
@@ -183,15 +186,15 @@ def from_document(document: Any, files: Files) -> Replaced | None:
     if kind not in ("added", "defined", "directory", "partitions"):
         return None
     common = (str(document["location"]), document["stamp"])
+    stored = document.get("definition")
+    definition = None if stored is None else TableDefinition.from_document(stored)
     if kind == "added":
         keys = tuple(tuple(key) for key in document["keys"])
         added, unlisted = (
             {place: tuple(names) for place, names in found.items()}
             for found in (document["files"], document.get("unlisted", {}))
         )
-        return Added(*common, added, keys, unlisted)
-    stored = document["definition"]
-    definition = None if stored is None else TableDefinition.from_document(stored)
+        return Added(*common, added, keys, unlisted, definition)
     if kind == "defined":
         return None if definition is None else Defined(*common, definition)
     if kind == "directory":

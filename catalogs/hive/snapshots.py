@@ -162,12 +162,14 @@ class SnapshotRead:
         former = replaced.from_document(change.before, self._store.files)
         if table is None or table.location is None or former is None:
             return False
+        before = change.before
+        if before.get(replaced.LEFT_DEFINITION) not in (None, self._defined(table)):
+            return False
         if isinstance(former, Added):
             return self._has(table, former)
-        before = change.before
         if isinstance(former, Defined):
-            return bool(before.get(replaced.LEFT_DEFINITION) == self._defined(table))
-        if replaced.LEFT not in before or before.get(replaced.LEFT_DEFINITION) not in (None, self._defined(table)):
+            return replaced.LEFT_DEFINITION in before
+        if replaced.LEFT not in before:
             return False
         keys = former.partitions if isinstance(former, Partitions) and not former.complete else None
         return bool(replaced.content(self._entries_now(table, keys)) == before[replaced.LEFT])

@@ -205,6 +205,70 @@ def test_an_append_to_a_table_that_was_dropped_or_altered_before_the_publish_lea
     assert not any(append.transaction_id in name for name in files_of(world.warehouse))
 
 
+class _Died(BaseException):
+    """The driver's end."""
+
+
+def _die(_: str) -> None:
+    raise _Died
+
+
+@pytest.mark.promise("crash", "an append that landed in another table than it was made for is rolled back by recovery")
+@pytest.mark.parametrize(
+    ("made", "changed", "query"),
+    [
+        ("(a BIGINT)", ["DROP TABLE t", "CREATE TABLE t (a STRING, b INT) USING parquet"], "SELECT 1L AS a"),
+        ("(a BIGINT)", ["ALTER TABLE t SET LOCATION '{other}'"], "SELECT 1L AS a"),
+        (
+            "(a BIGINT, p INT) {by}",
+            ["DROP TABLE t", "CREATE TABLE t (a STRING, p INT) USING parquet {by}", "ALTER TABLE t ADD PARTITION (p = 7)"],
+            "SELECT 1L AS a, 7 AS p",
+        ),
+        (
+            "(a BIGINT, p INT) {by}",
+            ["ALTER TABLE t PARTITION (p = 7) SET LOCATION '{other}'"],
+            "SELECT 1L AS a, 7 AS p",
+        ),
+        ("(a BIGINT) LOCATION '{place}'", ["ALTER TABLE t SET LOCATION '{other}'"], "SELECT 1L AS a"),
+    ],
+    ids=["created anew", "elsewhere", "partitioned anew", "partition elsewhere", "placed elsewhere"],
+)
+def test_an_append_that_landed_in_a_changed_table_is_not_published(
+    world: World, tmp_path: Path, made: str, changed: list[str], query: str
+) -> None:
+    facts = {"other": tmp_path / "other", "place": tmp_path / "place", "by": "PARTITIONED BY (p)"}
+    columns, _, more = made.format(**facts).partition(")")
+    place = "LOCATION" in more
+    world.sql(f"CREATE TABLE t {columns}) USING parquet {more}")
+    if "BY" in more:
+        world.sql("ALTER TABLE t ADD PARTITION (p = 7)")
+    append, before = world.stage("t", world.sql(query), INTO, autocommit=True), location(world)
+    point = "rename" if place else "append"
+    failpoints.arm(f"hive.{point}.file_in", lambda _: [world.sql(text.format(**facts)) for text in changed] and None)
+    failpoints.arm(f"hive.{point}.add_partitions", _die)
+    with pytest.raises(_Died):
+        append.commit()
+    failpoints.disarm()
+    found = world.reborn(append)
+    assert found.outcome() is Outcome.NOT_PUBLISHED
+    found.abort()
+    assert world.rows("t") == []
+    assert not any(append.transaction_id in name for name in files_of(tmp_path if place else world.warehouse))
+    if "t SET LOCATION" in changed[0]:
+        world.sql(f"ALTER TABLE t SET LOCATION '{before}'")
+
+
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_an_append_whose_driver_dies_behind_its_last_step_is_published(world: World, by: str) -> None:
+    world.sql(f"CREATE TABLE t (a BIGINT, p INT) USING parquet {by}")
+    append = world.stage("t", world.sql("SELECT 1L AS a, 7 AS p"), INTO, autocommit=True)
+    failpoints.arm("hive.append.mark", _die)
+    with pytest.raises(_Died):
+        append.commit()
+    failpoints.disarm()
+    assert world.reborn(append).outcome() is Outcome.PUBLISHED
+
+
 def test_an_overwrite_of_a_table_that_changed_before_its_publish_is_refused_and_leaves_nothing(world: World) -> None:
     world.run("t", world.sql("SELECT 0L AS a"))
     staged = [

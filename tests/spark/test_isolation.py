@@ -565,6 +565,56 @@ def test_a_dataframe_that_a_block_runs_later_reads_rows_whose_table_has_other_pa
         assert sorted(map(tuple, rows.collect())) == OLD
 
 
+BRINGS = "SELECT 30 AS value, 3 AS more, 3 AS id"
+
+
+@pytest.mark.promise("visibility", "a block sees a table with the columns of its snapshot, whatever others bring to it")
+@pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["partitioned", "session"])
+def test_a_block_sees_a_table_without_the_columns_that_others_bring(
+    spark: SparkSession, other: SparkSession, store: Store, overwrite: bool
+) -> None:
+    def bring() -> None:
+        other.sql(BRINGS).write.option("mergeSchema", "true").insertInto(store.of("a"), overwrite=overwrite)
+
+    columns = spark.table(store.of("a")).columns
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        meanwhile(bring)
+        for name in (store.of("a"), f"hive.{store.of('a')}"):
+            assert spark.table(name).columns == columns
+            assert sorted(map(tuple, spark.sql(f"SELECT * FROM {name}").collect())) == [(v, k) for k, v in OLD]
+    assert spark.table(store.of("a")).columns == ["value", "more", "id"]
+
+
+@pytest.mark.parametrize("by", ["PARTITIONED BY (id)", ""], ids=["partitioned", "flat"])
+def test_columns_that_are_brought_in_place_are_left_out_like_their_rows(
+    spark: SparkSession, other: SparkSession, tmp_path: Path, by: str
+) -> None:
+    spark.sql("DROP TABLE IF EXISTS placed")
+    spark.sql(f"CREATE TABLE placed (value INT, id INT) USING parquet {by} LOCATION '{tmp_path / 'placed'}'")
+    spark.sql("INSERT INTO placed VALUES (10, 1)")
+    with twophase.transaction(spark):
+        frame = spark.table("placed")
+        assert frame.count() == 1
+        meanwhile(lambda: other.sql(BRINGS).write.option("mergeSchema", "true").insertInto("placed"))
+        assert spark.table("placed").columns == frame.columns == ["value", "id"]
+        assert [tuple(row) for row in frame.collect()] == [(10, 1)]
+    assert sorted(map(tuple, spark.sql("SELECT id, more FROM placed").collect())) == [(1, None), (3, 3)]
+
+
+@pytest.mark.parametrize("kind", ["partitioned"])
+def test_columns_that_come_while_the_name_of_a_table_is_resolved_are_refused(
+    spark: SparkSession, other: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bring() -> None:
+        other.sql(BRINGS).write.option("mergeSchema", "true").insertInto(store.of("a"))
+
+    _once(bring, "a", monkeypatch)
+    with pytest.raises(SnapshotTooOldError, match=r"parts\.a"), twophase.transaction(spark):
+        spark.table(store.of("a")).collect()
+
+
 @pytest.mark.parametrize("kind", ["partitioned"])
 def test_what_tells_of_the_present_state_of_a_table_is_refused_in_a_block_that_sees_a_former_one(
     spark: SparkSession, other: SparkSession, store: Store

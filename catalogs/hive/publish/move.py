@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import Files, data_entries, data_files, join
+from twophase.catalogs.files import Files, data_entries, data_files, is_below, join, normal
 from twophase.catalogs.hive import layout, linking, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
@@ -22,7 +22,7 @@ from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Added, Replaced, added_files
 from twophase.catalogs.hive.state import MoveState
 from twophase.catalogs.hive.store import partitions_of
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, WriteConflictError
 from twophase.model import Level, Outcome, Purpose
 
 Renames = list[tuple[str, str]]
@@ -112,8 +112,9 @@ class MoveFiles(Publisher):
         added, unlisted = added_files(moves.data_files), added_files(moves.unlisted)
         if added is None or unlisted is None:
             return None
-        keys = tuple(key for key, _ in moves.adds)
-        return Added(self.target.directory, self.state.old.stamp, added, keys, unlisted)
+        keys, old = tuple(key for key, _ in moves.adds), self.state.old
+        definition = old.definition if self.state.brings else None
+        return Added(self.target.directory, old.stamp, added, keys, unlisted, definition)
 
     @property
     def moves(self) -> Moves | None:
@@ -287,7 +288,11 @@ class MoveFiles(Publisher):
             )
 
     def roots(self, table: HiveTable) -> Iterator[str]:
-        """Directories of the table's files: its own directory first, which usually holds all of them."""
+        """Directories that files are renamed into or from: the table's own first, which usually holds all of them."""
+        return self._directories(table)
+
+    def _directories(self, table: HiveTable) -> Iterator[str]:
+        """Directories of the table's files, as far as the manifest needs them."""
         yield str(table.location)
         moves = self.moves
         if not table.partitioned or moves is None:
@@ -335,6 +340,29 @@ class MoveFiles(Publisher):
         return lands is not None and not self.files.exists(self.state.version) and self.files.exists(lands)
 
     def _all_there(self, table: HiveTable | None) -> bool:
+        """Whether every rename of the manifest was made, and the table is the one that it was made for.
+
+        As in the driver itself, which looks once more after the renames: another writer, with another timeline or
+        none, may have changed the table just before them.
+        """
+        if table is None or not self._are_made(table):
+            return False
+        try:
+            self.target.require_unchanged(table)
+        except WriteConflictError:
+            return False
+        return self._reads(table)
+
+    def _reads(self, table: HiveTable) -> bool:
+        """Whether a table reads the directories that files were renamed into."""
+        moves = self.existing_moves
+        if not table.partitioned:
+            return all(is_below(target, str(table.location)) for _, target in moves.into)
+        added = self._locations(table, moves.adds)
+        read = {normal(place) for place in (*self._directories(table), *added.values())}
+        return all(normal(posixpath.dirname(target)) in read for _, target in moves.into)
+
+    def _are_made(self, table: HiveTable | None) -> bool:
         """Whether every rename of the manifest was made."""
         moves = self.moves
         if moves is None or table is None or not (moves.into or moves.backups):
@@ -386,7 +414,7 @@ class MoveFiles(Publisher):
 
     def compensate(self) -> bool:
         moves, table = self.moves, self.write.current()
-        if moves is None or table is None or not self._all_there(table):
+        if moves is None or table is None or not self._are_made(table):
             return False
         with self.write.step("restore"):
             places = self._locations(table, moves.removes)

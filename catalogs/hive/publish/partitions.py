@@ -106,7 +106,7 @@ class SwitchPartitions(Publisher):
         replaces, old = self.state.effect == REPLACE, self.state.old
         changed = ((change.key, change.old) for change in self.existing_plan.changes)
         held = {key: None if place is None else self.target.held_by(place) for key, place in changed}
-        definition = old.definition if replaces else None
+        definition = old.definition if replaces or self.state.brings else None
         return Partitions(self.target.directory, old.stamp, held, replaces, definition)
 
     def _reached(self) -> tuple[Level, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from twophase.catalog import SupportsEvolution, SupportsExternalChanges
@@ -25,6 +25,7 @@ from twophase.spark.routing.targets import PlanNames, Target
 from twophase.spark.running import running
 from twophase.spark.session_reads import resolved_version
 from twophase.spark.write_hints import stated_as
+from twophase.transactions import failures
 
 Facts = Mapping[str, Any]
 #: Commands that look for partitions below a table's directory: ADD PARTITION and similar ones.
@@ -256,6 +257,9 @@ class Answers(JavaCallable):
         source = reader.transaction.instead_of_listed(catalog, path, resolved=resolved, looked_up=facts["now"])
         if source is None or source.listed is None or source.definition is None:
             return None
+        if not _folded(facts["columns"]) <= _folded(source.definition.schema.names):
+            # It was altered while its name was resolved: nothing but NULL would be read of the new columns.
+            raise failures.moved_since_begin(f"{catalog.name}.{path}", reader.transaction.id)
         schema = types.from_arrow(source.definition.schema)
         return listed_index(self._session.jvm, source.listed, schema, source.definition.options)
 
@@ -291,6 +295,10 @@ class Answers(JavaCallable):
 
 def _full(target: Target) -> list[str]:
     return [target.catalog_name, *target.path.to_document()]
+
+
+def _folded(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
 
 
 def installed(router: Router) -> PlanRules:

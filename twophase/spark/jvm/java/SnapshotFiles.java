@@ -86,6 +86,7 @@ public final class SnapshotFiles {
         private final TableIdentifier table;
         private final String location;
         private final String stamp;
+        private final String[] columns;
 
         Check(BiFunction python, String transaction, CatalogTable table) {
             this.python = python;
@@ -93,6 +94,7 @@ public final class SnapshotFiles {
             this.table = table.identifier();
             this.location = text(table.storage().locationUri());
             this.stamp = text(table.properties().get(STAMP));
+            this.columns = table.schema().fieldNames();
         }
 
         /** The index of other files; null if those that are at hand are right. */
@@ -104,6 +106,7 @@ public final class SnapshotFiles {
             facts.put("now", Boolean.valueOf(isListedNow));
             facts.put("location", location);
             facts.put("stamp", stamp);
+            facts.put("columns", Arrays.asList((Object[]) columns));
             return (InMemoryFileIndex) python.apply(json(facts), null);
         }
 
