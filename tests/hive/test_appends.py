@@ -221,7 +221,7 @@ def _die(_: str) -> None:
         ("(a BIGINT)", ["ALTER TABLE t SET LOCATION '{other}'"], "SELECT 1L AS a"),
         (
             "(a BIGINT, p INT) {by}",
-            ["DROP TABLE t", "CREATE TABLE t (a STRING, p INT) USING parquet {by}", "ALTER TABLE t ADD PARTITION (p = 7)"],
+            ["DROP TABLE t", "CREATE TABLE t (a STRING, p INT) USING parquet {by}", "ALTER TABLE t ADD {p}"],
             "SELECT 1L AS a, 7 AS p",
         ),
         (
@@ -236,7 +236,7 @@ def _die(_: str) -> None:
 def test_an_append_that_landed_in_a_changed_table_is_not_published(
     world: World, tmp_path: Path, made: str, changed: list[str], query: str
 ) -> None:
-    facts = {"other": tmp_path / "other", "place": tmp_path / "place", "by": "PARTITIONED BY (p)"}
+    facts = {"other": tmp_path / "other", "place": tmp_path / "place", "by": "PARTITIONED BY (p)", "p": "PARTITION (p = 7)"}
     columns, _, more = made.format(**facts).partition(")")
     place = "LOCATION" in more
     world.sql(f"CREATE TABLE t {columns}) USING parquet {more}")
