@@ -236,7 +236,8 @@ def _die(_: str) -> None:
 def test_an_append_that_landed_in_a_changed_table_is_not_published(
     world: World, tmp_path: Path, made: str, changed: list[str], query: str
 ) -> None:
-    facts = {"other": tmp_path / "other", "place": tmp_path / "place", "by": "PARTITIONED BY (p)", "p": "PARTITION (p = 7)"}
+    by = {"by": "PARTITIONED BY (p)", "p": "PARTITION (p = 7)"}
+    facts = {"other": tmp_path / "other", "place": tmp_path / "place", **by}
     columns, _, more = made.format(**facts).partition(")")
     place = "LOCATION" in more
     world.sql(f"CREATE TABLE t {columns}) USING parquet {more}")
