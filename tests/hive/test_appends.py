@@ -213,7 +213,7 @@ def _die(_: str) -> None:
     raise _Died
 
 
-@pytest.mark.promise("crash", "an append that landed in another table than it was made for is rolled back by recovery")
+@pytest.mark.promise("killed-driver", "an append that landed in a table that others have changed is rolled back")
 @pytest.mark.parametrize(
     ("made", "changed", "query"),
     [

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 import twophase
 from tests.hive.conftest import start_session
@@ -182,3 +183,36 @@ def test_columns_go_with_their_rows_where_a_later_publish_of_the_block_is_refuse
     assert rows(spark, "SELECT * FROM t") == [(1,)]
     spark.sql("INSERT INTO t VALUES (2)")
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+
+
+@pytest.mark.promise("evolution", "an id of a column that was rolled back is not given again, nor is its value lost")
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_column_that_is_rolled_back_stays_where_others_may_have_written_it(
+    spark: SparkSession, t: str, is_used: bool
+) -> None:
+    made(spark, "SELECT 1 AS id, 0 AS p", "PARTITIONED BY (p) TBLPROPERTIES ('twophase.field_ids' = 'true')")
+    given: list[int] = []
+
+    def outside() -> None:
+        schema = spark.table(t).schema
+        given.append(schema["n"].metadata["parquet.field.id"])
+        if is_used:
+            place = spark.table(t).where("p = 0").inputFiles()[0].rpartition("/")[0]
+            rows_of = StructType([field for field in schema.fields if field.name != "p"])
+            spark.createDataFrame([(7, 70)], rows_of).write.mode("append").parquet(place)
+
+    def fail(_: str) -> None:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(outside).result()
+        raise OSError("the metastore is gone")
+
+    failpoints.arm("hive.pointer.publish", fail)
+    with pytest.raises((OSError, TransactionAborted)):
+        spark.sql("SELECT 2 AS id, 0 AS p, 5 AS n").write.option("mergeSchema", "true").insertInto(t)
+    failpoints.disarm()
+    spark.catalog.refreshTable(t)
+    assert ("n" in spark.table(t).columns) == is_used
+    if is_used:
+        assert rows(spark, "SELECT id, n FROM t") == [(1, None), (7, 70)]
+    spark.sql("SELECT 3 AS id, 0 AS p, 5 AS m").write.option("mergeSchema", "true").insertInto(t)
+    assert spark.table(t).schema["m"].metadata["parquet.field.id"] > given[0]

@@ -568,7 +568,7 @@ def test_a_dataframe_that_a_block_runs_later_reads_rows_whose_table_has_other_pa
 BRINGS = "SELECT 30 AS value, 3 AS more, 3 AS id"
 
 
-@pytest.mark.promise("visibility", "a block sees a table with the columns of its snapshot, whatever others bring to it")
+@pytest.mark.promise("isolation", "a block sees a table without the columns that the writes of others bring to it")
 @pytest.mark.parametrize("overwrite", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", ["partitioned", "session"])
 def test_a_block_sees_a_table_without_the_columns_that_others_bring(

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
+
+from twophase.catalogs.files import data_files
 from twophase.catalogs.hive.definitions import columns
+from twophase.catalogs.hive.layout import STAMP_FILE
 from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
+from twophase.redaction import logger
+
+_log = logger("twophase")
 
 
 class NewColumns:
@@ -45,7 +52,7 @@ class NewColumns:
                 raise self._write.conflict("another writer published it meanwhile") from error
 
     def take_back(self, *, late: bool) -> None:
-        """Give the table its old columns, unless it has others by now. Idempotent.
+        """Give the table its old columns, unless it has others by now, or rows of others may have them. Idempotent.
 
         Parameters
         ----------
@@ -74,11 +81,28 @@ class NewColumns:
         if now is None or not self._is_marked(now):
             return
         schema, state = now.schema, self._write.state
-        if takes_back and columns(schema) == columns(state.definition.schema):
-            schema = state.old.definition.schema
+        if takes_back and columns(schema) == columns(state.definition.schema) and not self._may_be_used(now):
+            schema = former_columns(self._write, now)
         properties = {key: value for key, value in now.properties.items() if key != BROUGHT}
         with self._write.step("columns"):
             self._alter(replace(now, schema=schema, properties=properties))
+
+    def _may_be_used(self, table: HiveTable) -> bool:
+        """Whether files have come since the statement began: programs outside twophase may have written the columns."""
+        files, version = self._write.files, self._write.state.version
+        stamp = next((entry for entry in files.list(version, recursive=False) if entry.name == STAMP_FILE), None)
+        places = [str(table.location)]
+        if table.partitioned:
+            places = [part.location for part in self._write.metastore.list_partitions(table)]
+        found = (entry for place in places for entry in data_files(files.list(place)))
+        if all(stamp is not None and entry.modified <= stamp.modified for entry in found):
+            return False
+        _log.warning(
+            "%s keeps the columns that transaction %s, now rolled back, has brought: others have added files since.",
+            self._write.path,
+            self._write.state.transaction_id,
+        )
+        return True
 
     def _alter(self, table: HiveTable) -> None:
         self._write.metastore.alter_definition(table)
@@ -92,3 +116,20 @@ class NewColumns:
 
     def _is_marked(self, table: HiveTable) -> bool:
         return table.properties.get(BROUGHT) == self._write.state.transaction_id
+
+
+def former_columns(write: TableWrite, now: HiveTable) -> pa.Schema:
+    """Return the columns that a table had before those of a write; no later column gets an id of these.
+
+    Parameters
+    ----------
+    write : TableWrite
+    now : HiveTable
+        With the columns of the write.
+    """
+    before = write.state.old.definition.schema
+    old, brought = (write.metastore.columns_of(replace(now, schema=schema)) for schema in (before, now.schema))
+    if old is None or brought is None or not old.has_ids:
+        return before
+    kept = replace(old.schema, highest_field_id=brought.schema.highest_field_id)
+    return write.metastore.with_columns(now, replace(old, schema=kept)).schema

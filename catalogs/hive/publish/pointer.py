@@ -10,6 +10,7 @@ from twophase.catalogs.files import same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import columns, is_redacted, to_table
 from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable, StampChangedError, fenced
+from twophase.catalogs.hive.publish.new_columns import former_columns
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
 from twophase.catalogs.hive.state import INSERT, Before, PointerState
@@ -157,7 +158,7 @@ class SwitchPointer(Publisher):
         if self.state.brings:
             if columns(now.schema) != columns(self.state.definition.schema):
                 return False  # Another writer has changed them since.
-            restored = replace(now, location=before.location, schema=before.definition.schema)
+            restored = replace(now, location=before.location, schema=former_columns(self.write, now))
             self.metastore.point_table(self._restored(restored), 0, 0, instead_of=now.stored_stamp, redefined=True)
             return True
         if self._inserts:
