@@ -206,7 +206,7 @@ def test_a_column_that_is_rolled_back_stays_where_others_may_have_written_it(
             other.submit(outside).result()
         raise OSError("the metastore is gone")
 
-    failpoints.arm("hive.pointer.publish", fail)
+    failpoints.arm("hive.append.file_in", fail)
     with pytest.raises((OSError, TransactionAborted)):
         spark.sql("SELECT 2 AS id, 0 AS p, 5 AS n").write.option("mergeSchema", "true").insertInto(t)
     failpoints.disarm()

@@ -103,6 +103,19 @@ class AppendFiles(MoveFiles):
         assert now is not None
         return now
 
+    def _all_there(self, table: HiveTable | None) -> bool:
+        """Whether the renames were made, in the table that they were planned for.
+
+        A driver looks once more after them, as a writer with another timeline, or with none, may have changed the
+        table just before: recovery finds what that would have found.
+        """
+        if table is None or not super()._all_there(table):
+            return False
+        try:
+            return self.reads(self.target.require_unchanged(table))
+        except WriteConflictError:
+            return False
+
     # -- reading inside the transaction --------------------------------------------------------------------------
 
     def read_source(self) -> ReadSource | None:

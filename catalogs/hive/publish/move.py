@@ -22,7 +22,7 @@ from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Added, Replaced, added_files
 from twophase.catalogs.hive.state import MoveState
 from twophase.catalogs.hive.store import partitions_of
-from twophase.errors import CatalogError, WriteConflictError
+from twophase.errors import CatalogError
 from twophase.model import Level, Outcome, Purpose
 
 Renames = list[tuple[str, str]]
@@ -340,21 +340,11 @@ class MoveFiles(Publisher):
         return lands is not None and not self.files.exists(self.state.version) and self.files.exists(lands)
 
     def _all_there(self, table: HiveTable | None) -> bool:
-        """Whether every rename of the manifest was made, and the table is the one that it was made for.
+        """Whether the renames of the manifest have published the rows."""
+        return self._are_made(table)
 
-        As in the driver itself, which looks once more after the renames: another writer, with another timeline or
-        none, may have changed the table just before them.
-        """
-        if table is None or not self._are_made(table):
-            return False
-        try:
-            self.target.require_unchanged(table)
-        except WriteConflictError:
-            return False
-        return self._reads(table)
-
-    def _reads(self, table: HiveTable) -> bool:
-        """Whether a table reads the directories that files were renamed into."""
+    def reads(self, table: HiveTable) -> bool:
+        """Whether a table reads the directories that files are renamed into."""
         moves = self.existing_moves
         if not table.partitioned:
             return all(is_below(target, str(table.location)) for _, target in moves.into)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from twophase.catalogs.files import data_files
 from twophase.catalogs.hive.definitions import columns
-from twophase.catalogs.hive.layout import STAMP_FILE
+from twophase.catalogs.hive.layout import MANIFEST_FILE
 from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
@@ -88,14 +88,14 @@ class NewColumns:
             self._alter(replace(now, schema=schema, properties=properties))
 
     def _may_be_used(self, table: HiveTable) -> bool:
-        """Whether files have come since the statement began: programs outside twophase may have written the columns."""
+        """Whether files have come since the last prepare: programs outside twophase may have written the columns."""
         files, version = self._write.files, self._write.state.version
-        stamp = next((entry for entry in files.list(version, recursive=False) if entry.name == STAMP_FILE), None)
+        plan = next((entry for entry in files.list(version, recursive=False) if entry.name == MANIFEST_FILE), None)
         places = [str(table.location)]
         if table.partitioned:
             places = [part.location for part in self._write.metastore.list_partitions(table)]
         found = (entry for place in places for entry in data_files(files.list(place)))
-        if all(stamp is not None and entry.modified <= stamp.modified for entry in found):
+        if plan is not None and all(entry.modified < plan.modified for entry in found):
             return False
         _log.warning(
             "%s keeps the columns that transaction %s, now rolled back, has brought: others have added files since.",
