@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from twophase.catalog import TableChange
+from twophase.catalog.column_changes import OF_PARTITIONING
 from twophase.catalogs.hive import evolution
 from twophase.catalogs.hive.metastore import STAMP, HiveTable, StampChangedError
 from twophase.catalogs.hive.store import HiveStore
@@ -80,6 +81,14 @@ def altered(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
             return evolved
     result = table
     for change in changes:
+        if change.kind in OF_PARTITIONING:
+            raise CatalogError(
+                f"{path} was not altered: its files are in the directories of its partition columns, where they would "
+                "have to move.",
+                path=path,
+                hint=f"To write them anew, in one step: CREATE OR REPLACE TABLE {path} USING {table.provider} "
+                f"PARTITIONED BY (...) AS SELECT * FROM {path}.",
+            )
         if change.kind not in _KINDS:
             raise _refused(path, f"A Hive catalog cannot {change.kind.replace('_', ' ')}")
         result = _KINDS[change.kind](result, change, path)

@@ -11,7 +11,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, TableUpdate
 
 from twophase.catalog import TableChange
-from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
+from twophase.catalog.column_changes import OF_PARTITIONING, OF_THE_TABLE, ColumnChanges, default_sql
 from twophase.catalogs.lakehouse import definitions, manifests, sorting
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -64,8 +64,8 @@ def property_updates(metadata: TableMetadata, changes: Mapping[str, str | None])
 
 
 def of_columns(changes: Iterable[TableChange]) -> list[TableChange]:
-    """The changes that are not of properties."""
-    return [change for change in changes if change.kind not in OF_THE_TABLE]
+    """The changes that are neither of properties nor of the partitioning."""
+    return [change for change in changes if change.kind not in (*OF_THE_TABLE, *OF_PARTITIONING)]
 
 
 def converted(

@@ -10,7 +10,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
 
 from twophase.catalog import TableChange
-from twophase.catalogs.lakehouse import alterations, definitions, publishing, sorting
+from twophase.catalogs.lakehouse import alterations, definitions, partition_fields, publishing, sorting
 from twophase.catalogs.lakehouse.alterations import holds_no_null
 from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.planning import check_writable
@@ -33,7 +33,11 @@ def alter(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[TableChange]
 
     def updates(loaded: Loaded) -> list[TableUpdate]:
         check_writable(path, loaded.metadata)
-        return [*_properties(path, loaded.metadata, changes), *columns.updates(loaded.metadata)]
+        return [
+            *_properties(path, loaded.metadata, changes),
+            *columns.updates(loaded.metadata),
+            *partition_fields.updates(path, loaded.metadata, changes),
+        ]
 
     publishing.change(lakehouse.store, lakehouse.files, path, lakehouse.own_key(), updates)
 

@@ -271,8 +271,8 @@ def to_spec(
         for field in spec.fields
     }
     for transform in transforms:
-        source = _source(path, schema, transform)
-        made, name = _transform(path, transform, source)
+        source = partition_source(path, schema, transform)
+        made, name = partition_transform(path, transform, source)
         if not made.can_transform(iceberg.find_type(source.id)):
             raise CatalogError(
                 f"{path} cannot be partitioned by {transform.name} of {source.name}: it is {source.type_name}.",
@@ -280,7 +280,7 @@ def to_spec(
             )
         number = known.get((source.id, str(made)))
         fields.append(PartitionField(source.id, next(numbers) if number is None else number, made, name))
-    _check_spec(path, schema, fields)
+    check_spec(path, schema, fields)
     spec = PartitionSpec(*fields, spec_id=0)
     if base is None:
         return spec
@@ -288,7 +288,7 @@ def to_spec(
     return same or PartitionSpec(*fields, spec_id=max(old.spec_id for old in base.partition_specs) + 1)
 
 
-def _source(path: ObjectPath, schema: Schema, transform: Transform) -> Field:
+def partition_source(path: ObjectPath, schema: Schema, transform: Transform) -> Field:
     if len(transform.columns) != 1:
         raise CatalogError(f"{path}: {transform.name} takes one column, not {len(transform.columns)}.", path=path)
     named = transform.columns[0]
@@ -304,7 +304,9 @@ def _source(path: ObjectPath, schema: Schema, transform: Transform) -> Field:
     return found
 
 
-def _transform(path: ObjectPath, transform: Transform, source: Field) -> tuple[IcebergTransform[Any, Any], str]:
+def partition_transform(
+    path: ObjectPath, transform: Transform, source: Field
+) -> tuple[IcebergTransform[Any, Any], str]:
     name = _OTHER_WORDS.get(transform.name, transform.name)
     if name == "identity":
         return IdentityTransform(), source.name
@@ -325,7 +327,7 @@ def _transform(path: ObjectPath, transform: Transform, source: Field) -> tuple[I
     return TruncateTransform(number), f"{source.name}_trunc"
 
 
-def _check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionField]) -> None:
+def check_spec(path: ObjectPath, schema: Schema, fields: Iterable[PartitionField]) -> None:
     names: set[str] = set()
     times: set[int] = set()
     for field in fields:

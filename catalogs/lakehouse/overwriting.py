@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from twophase.catalogs.lakehouse import manifests
@@ -19,38 +21,71 @@ from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
 
 
-def kept_files(member: Member, scope: OverwriteScope) -> Keeps:
-    """A predicate that is true for files whose rows are kept."""
+def kept_files(member: Member, scope: OverwriteScope, specs: Mapping[int, PartitionSpec]) -> Keeps:
+    """A predicate that is true for files whose rows are kept.
+
+    Parameters
+    ----------
+    member : Member
+    scope : OverwriteScope
+    specs : mapping of int to pyiceberg.partitioning.PartitionSpec
+        The partitionings of the table's files.
+    """
     if scope.files is not None:
         replaced = frozenset(scope.files)
         return lambda file: file.file_path not in replaced
     if scope.static_partition:
         wanted = static_values(member, scope)
-        values = comparable(wanted.values())
-        return _Rule(member, lambda file: comparable(file.partition[i] for i in wanted) != values)
+        return _Rule(member, specs, list(wanted), {comparable(wanted.values())})
     if scope.dynamic and member.spec.fields:
         new = {comparable(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
-        return _Rule(member, lambda file: comparable(file.partition._data) not in new)
+        return _Rule(member, specs, list(range(len(member.spec.fields))), new)
     return lambda _: False
 
 
 class _Rule:
-    """A predicate that refuses files of another partitioning, where a partition does not show if rows match."""
+    """A predicate that compares some fields of a file's partition with those of the replaced ones.
 
-    def __init__(self, member: Member, keeps: Keeps) -> None:
+    A file of another partitioning is refused where that does not show if its rows are among the replaced ones.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        specs: Mapping[int, PartitionSpec],
+        positions: Sequence[int],
+        replaced: Set[tuple[Any, ...]],
+    ) -> None:
         self._member = member
-        self._keeps = keeps
+        self._specs = specs
+        self._positions = positions
+        self._replaced = replaced
 
     def __call__(self, file: DataFile) -> bool:
+        known = self._positions_in(file.spec_id)
+        values = comparable(file.partition[position] for position in known.values())
+        if len(known) == len(self._positions):
+            return values not in self._replaced
+        numbers = [number for number, _ in enumerate(self._positions) if number in known]
+        if values not in {tuple(partition[number] for number in numbers) for partition in self._replaced}:
+            return True
         member = self._member
-        if file.spec_id != member.spec.spec_id:
-            raise CatalogError(
-                f"{member.path} holds files of an earlier partitioning: single partitions cannot be overwritten.",
-                path=member.path,
-                transaction_id=member.transaction_id,
-                hint="Use DELETE FROM and INSERT INTO, or overwrite the whole table.",
-            )
-        return self._keeps(file)
+        raise CatalogError(
+            f"{member.path} holds files of an earlier partitioning, of which it does not show if their rows are in the "
+            "partitions that are overwritten; nothing was changed.",
+            path=member.path,
+            transaction_id=member.transaction_id,
+            hint="Use DELETE FROM and INSERT INTO, or overwrite the whole table.",
+        )
+
+    def _positions_in(self, spec_id: int) -> dict[int, int]:
+        """Where a file has the fields that are compared, by their place among these."""
+        fields = self._member.spec.fields
+        if spec_id == self._member.spec.spec_id:
+            return dict(enumerate(self._positions))
+        theirs = {(f.source_id, f.transform): place for place, f in enumerate(self._specs[spec_id].fields)}
+        keys = ((fields[position].source_id, fields[position].transform) for position in self._positions)
+        return {number: theirs[key] for number, key in enumerate(keys) if key in theirs}
 
 
 def static_values(member: Member, scope: OverwriteScope) -> dict[int, Any]:

@@ -201,7 +201,8 @@ class LakehouseParticipant(Member):
         """Leave out the files that are replaced, both of the table and of earlier statements of the transaction."""
         seen = self.seen
         metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
-        left, removed = self.work(metadata).keep(self._before(metadata), kept_files(self, scope))
+        work = self.work(metadata)
+        left, removed = work.keep(self._before(metadata), kept_files(self, scope, work.specs))
         own = [m for m in left if m.added_snapshot_id == self.snapshot_id and m.added_files_count]
         kept = [m for m in left if m not in own]
         if is_whole(scope):

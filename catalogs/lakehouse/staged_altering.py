@@ -15,6 +15,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.sorting import SortOrder
 
 from twophase.catalog import TableChange
+from twophase.catalog.column_changes import OF_PARTITIONING
 from twophase.catalogs.lakehouse import alterations, definitions
 from twophase.catalogs.lakehouse.changes import Changes
 from twophase.catalogs.lakehouse.home import Lakehouse
@@ -38,9 +39,11 @@ def plan_alter(
     CatalogError, SchemaError
         A change is not possible.
     """
-    if alterations.of_sort_order(changes):
+    of_layout = "sort order" if alterations.of_sort_order(changes) else None
+    if of_layout or any(change.kind in OF_PARTITIONING for change in changes):
+        # The files that the transaction has written before are laid out by the former one.
         raise AtomicityNotSupportedError(
-            f"The sort order of {path} cannot be changed in a transaction; nothing was started.",
+            f"The {of_layout or 'partitioning'} of {path} cannot be changed in a transaction; nothing was started.",
             path=path,
             transaction_id=context.transaction_id,
             hint="Change it before the transaction.",

@@ -303,3 +303,16 @@ def test_a_write_staged_before_an_alter_is_refused(spark: SparkSession, t: str) 
             spark.sql("INSERT INTO t SELECT * FROM t")
             other.submit(spark.sql, f"ALTER TABLE t {change}").result()
     assert rows(spark, "SELECT c, d FROM t") == [(1, None)]
+
+
+def test_partition_fields_are_refused_with_the_statement_that_partitions_a_table_anew(
+    spark: SparkSession, t: str
+) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS p", more="PARTITIONED BY (p)")
+    for change in ("ADD PARTITION FIELD a", "DROP PARTITION FIELD p", "REPLACE PARTITION FIELD p WITH a"):
+        with pytest.raises(CatalogError, match=r"directories of its partition columns") as caught:
+            spark.sql(f"ALTER TABLE t {change}")
+    advice = str(caught.value.hint).partition(": ")[2].replace("PARTITIONED BY (...)", "PARTITIONED BY (a)")
+    spark.sql(advice.rstrip("."))
+    assert spark.sql("SHOW PARTITIONS t").collect()[0][0] == "a=1"
+    assert rows(spark, "SELECT a, p FROM t") == [(1, 2)]

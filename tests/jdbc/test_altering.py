@@ -12,7 +12,7 @@ from tests.jdbc.statements import run
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import CatalogError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import ObjectPath, Purpose, Transform
 from twophase.schema.errors import SchemaError
 
 SCHEMA = pa.schema(
@@ -137,6 +137,12 @@ def test_what_the_rules_refuse_changes_nothing_in_any_database(
     with pytest.raises(SchemaError):
         catalog.alter_table(table, [add("first_of_all"), change])
     assert shape(catalog, table) == before
+
+
+def test_a_database_has_no_partition_fields(catalog: JdbcCatalog, table: ObjectPath) -> None:
+    change = TableChange("add_partition_field", (), {"new": Transform.identity("id"), "name": None})
+    with pytest.raises(CatalogError, match="only an Iceberg table has partition fields"):
+        catalog.alter_table(table, [change])
 
 
 def test_columns_of_the_key_and_the_last_column_stay(catalog: JdbcCatalog, path: ObjectPath, place: Place) -> None:

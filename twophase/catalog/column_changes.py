@@ -30,6 +30,8 @@ from twophase.schema.errors import UnknownFieldError
 
 #: The kinds of changes that concern the table itself, not its columns.
 OF_THE_TABLE = frozenset(("set_property", "remove_property", "set_comment"))
+#: The kinds of changes of how a table is partitioned.
+OF_PARTITIONING = frozenset(("add_partition_field", "drop_partition_field", "replace_partition_field"))
 _SPARK_FIELD = b"SPARK:field"
 
 
@@ -81,6 +83,11 @@ class ColumnChanges:
             "update_column_nullability": lambda c: self._nullability(schema, c),
             "move_column": lambda c: MoveField(c.path, position_of(c) or first()),
         }
+        if change.kind in OF_PARTITIONING:
+            raise CatalogError(
+                f"{self._path} cannot be altered: only an Iceberg table has partition fields; nothing was changed.",
+                path=self._path,
+            )
         if change.kind not in make:
             raise CatalogError(
                 f"{self._path} cannot be altered: there is no change {change.kind}; nothing was changed.",

@@ -339,15 +339,19 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def alterTable(self, identifier: Any, changes: Any) -> Any:
         with thrown_to_spark(self._jvm, identifier):
             path = object_path(self._jvm, identifier)
-            ours = changes_of(list(changes))
-            if self._alter_staged(path, ours):
-                return TableProxy(self._session, self._catalog, path, self._definition(path))
-            self._ddl(
-                "ALTER TABLE",
-                path,
-                lambda: self._alter(path, ours),
-            )
-            return TableProxy(self._session, self._catalog, path, self._catalog.load_table(path))
+            self.alter(path, changes_of(list(changes)))
+            return TableProxy(self._session, self._catalog, path, self._definition(path))
+
+    def alter(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
+        """Alter a table: immediately, or as a statement of the surrounding transaction.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        changes : sequence of TableChange
+        """
+        if not self._alter_staged(path, changes):
+            self._ddl("ALTER TABLE", path, lambda: self._alter(path, changes))
 
     def _alter(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
         if isinstance(self._catalog, SupportsRewrite) and rewriting.rewrite(

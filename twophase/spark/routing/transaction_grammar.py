@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from twophase.errors import TransactionStatementError
 from twophase.model import Isolation
+from twophase.spark.routing.statement_parser import StatementParser
 from twophase.spark.routing.tokens import Kind, Token, place_of, tokens
 
 #: First words of statements that are always ours, and first two words of those that may be.
@@ -251,7 +251,9 @@ def transaction_statement(text: str) -> TransactionStatement | None:
         return None  # Of a table format.
     if words == ("BEGIN", "ATOMIC") and second is not None:
         return BeginAtomic(text[: second.start] + " " * len("ATOMIC") + text[second.end :])
-    parser = _Parser(text, words[0], [second, *rest] if words[0] in _FIRST and second is not None else rest)
+    parser = StatementParser(
+        text, words[0], _SYNTAX[words[0]], [second, *rest] if words[0] in _FIRST and second is not None else rest
+    )
     statement = _RULES[words[0]](parser, words)
     parser.end()
     return statement
@@ -269,96 +271,7 @@ def begins_script(words: Sequence[str]) -> bool:
     return words[1] not in ("TRANSACTION", "WORK") or list(words[2:3]) == [":"]
 
 
-class _Parser:
-    """Reads the tokens behind the first words of a statement."""
-
-    def __init__(self, text: str, first: str, rest: list[Token]) -> None:
-        self._text, self._first, self._rest, self._position = text, first, rest, 0
-
-    @property
-    def next(self) -> Token | None:
-        return self._rest[self._position] if self._position < len(self._rest) else None
-
-    def take(self) -> Token:
-        token = self._rest[self._position]
-        self._position += 1
-        return token
-
-    def accepts(self, *words: str) -> bool:
-        """Take these words if they are the next ones."""
-        following = self._rest[self._position : self._position + len(words)]
-        if tuple(token.word for token in following) != words:
-            return False
-        self._position += len(words)
-        return True
-
-    def choice(self, *phrases: str) -> str:
-        """Take one of several phrases."""
-        for phrase in phrases:
-            if self.accepts(*phrase.split()):
-                return phrase
-        # The first word that fits none: of READ COMITTED it is the second one.
-        begun = [phrase.split() for phrase in phrases]
-        while self.next is not None and (fitting := [p for p in begun if len(p) > 1 and p[0] == self.next.word]):
-            begun = [p[1:] for p in fitting]
-            self.take()
-        raise self.unexpected(*(" ".join(p) for p in begun))
-
-    def expect(self, *words: str) -> None:
-        for word in words:
-            if not self.accepts(word):
-                raise self.unexpected(word)
-
-    def end(self, *allowed: str) -> None:
-        """Take semicolons, behind which nothing may follow."""
-        while self.accepts(";"):
-            allowed = ()
-        if self.next is not None:
-            raise self.unexpected(*allowed, "the end of the statement")
-
-    def unexpected(self, *allowed: str) -> TransactionStatementError:
-        token = self.next
-        position = len(self._text.rstrip()) if token is None else token.start
-        found = "the end of the statement" if token is None else token.text[:40]
-        problem = f"{self._first} is followed by {found} where {_or(allowed)} is expected"
-        if token is not None and (token.word in ("?", ":") or token.text == "{"):
-            problem = f"{self._first} takes no parameters"
-        return TransactionStatementError(
-            f"{problem} ({place_of(self._text, position)}): nothing was started.",
-            hint=f"Its syntax is: {_SYNTAX[self._first]}",
-        )
-
-    def name(self, what: str) -> str:
-        """Take a name: a word, or anything in backquotes."""
-        token = self.next
-        if token is None or token.kind not in (Kind.WORD, Kind.NAME) or token.text == "``":
-            raise self.unexpected(f"the name of a {what}")
-        self.take()
-        return token.text[1:-1].replace("``", "`") if token.kind is Kind.NAME else token.text
-
-    def table(self, what: str = "table") -> str:
-        """Take the name of a table or database, of one or several parts, and return it as written."""
-        token = self.next
-        self.name(what)
-        end = self._rest[self._position - 1].end
-        while self.accepts("."):
-            self.name(what)
-            end = self._rest[self._position - 1].end
-        assert token is not None
-        return self._text[token.start : end]
-
-    def seconds(self) -> float:
-        token = self.next
-        if token is None or token.kind is not Kind.NUMBER:
-            raise self.unexpected("a number of seconds")
-        return float(self.take().text)
-
-
-def _or(allowed: tuple[str, ...]) -> str:
-    return allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-
-
-def _characteristics(parser: _Parser) -> Characteristics:
+def _characteristics(parser: StatementParser) -> Characteristics:
     """Read the characteristics of a transaction, each at most once, in any order."""
     said: dict[str, Any] = {}
     while True:
@@ -374,16 +287,16 @@ def _characteristics(parser: _Parser) -> Characteristics:
         parser.accepts(",")
 
 
-def _read_only(parser: _Parser) -> bool:
+def _read_only(parser: StatementParser) -> bool:
     return parser.choice("ONLY", "WRITE") == "ONLY"
 
 
-def _isolation(parser: _Parser) -> Isolation:
+def _isolation(parser: StatementParser) -> Isolation:
     parser.expect("LEVEL")
     return Isolation(_joined(parser.choice("READ COMMITTED", "SNAPSHOT", "SERIALIZABLE")))
 
 
-def _conflict(parser: _Parser) -> str:
+def _conflict(parser: StatementParser) -> str:
     parser.expect("CONFLICT")
     return _joined(parser.choice("FIRST COMMITTER WINS", "WAIT DIE", "WOUND WAIT", "FAIL"))
 
@@ -392,13 +305,13 @@ def _joined(phrase: str) -> str:
     return phrase.lower().replace(" ", "_")
 
 
-def _wait(parser: _Parser) -> float:
+def _wait(parser: StatementParser) -> float:
     seconds = parser.seconds()
     parser.choice("SECONDS", "SECOND")
     return seconds
 
 
-_CLAUSES: dict[str, tuple[str, Callable[[_Parser], object]]] = {
+_CLAUSES: dict[str, tuple[str, Callable[[StatementParser], object]]] = {
     "READ": ("read_only", _read_only),
     "ISOLATION": ("isolation", _isolation),
     "ON": ("conflict", _conflict),
@@ -406,25 +319,25 @@ _CLAUSES: dict[str, tuple[str, Callable[[_Parser], object]]] = {
 }
 
 
-def _begin(parser: _Parser, _words: tuple[str, ...]) -> Begin:
+def _begin(parser: StatementParser, _words: tuple[str, ...]) -> Begin:
     terms = _characteristics(parser)
     parser.end("READ", "ISOLATION LEVEL", "ON CONFLICT", "WAIT")
     return Begin(terms)
 
 
-def _set_transaction(parser: _Parser, _words: tuple[str, ...]) -> SetTransaction:
+def _set_transaction(parser: StatementParser, _words: tuple[str, ...]) -> SetTransaction:
     terms = _characteristics(parser)
     parser.end("READ", "ISOLATION LEVEL", "ON CONFLICT", "WAIT")
     return SetTransaction(terms)
 
 
-def _commit(parser: _Parser, _words: tuple[str, ...]) -> Commit:
+def _commit(parser: StatementParser, _words: tuple[str, ...]) -> Commit:
     if not (parser.accepts("WORK") or parser.accepts("TRANSACTION")):
         parser.end("WORK", "TRANSACTION")
     return Commit()
 
 
-def _rollback(parser: _Parser, _words: tuple[str, ...]) -> Rollback:
+def _rollback(parser: StatementParser, _words: tuple[str, ...]) -> Rollback:
     named = parser.accepts("WORK") or parser.accepts("TRANSACTION")
     if not parser.accepts("TO"):
         parser.end(*(() if named else ("WORK", "TRANSACTION")), "TO")
@@ -433,16 +346,16 @@ def _rollback(parser: _Parser, _words: tuple[str, ...]) -> Rollback:
     return Rollback(parser.name("savepoint"))
 
 
-def _savepoint(parser: _Parser, _words: tuple[str, ...]) -> Savepoint:
+def _savepoint(parser: StatementParser, _words: tuple[str, ...]) -> Savepoint:
     return Savepoint(parser.name("savepoint"))
 
 
-def _release(parser: _Parser, _words: tuple[str, ...]) -> Release:
+def _release(parser: StatementParser, _words: tuple[str, ...]) -> Release:
     parser.accepts("SAVEPOINT")
     return Release(parser.name("savepoint"))
 
 
-def _lock(parser: _Parser, _words: tuple[str, ...]) -> LockTable:
+def _lock(parser: StatementParser, _words: tuple[str, ...]) -> LockTable:
     names = [parser.table()]
     while parser.accepts(","):
         names.append(parser.table())
@@ -456,11 +369,11 @@ def _lock(parser: _Parser, _words: tuple[str, ...]) -> LockTable:
     return LockTable(tuple(names), mode, nowait)
 
 
-def _show(_parser: _Parser, words: tuple[str, ...]) -> Show:
+def _show(_parser: StatementParser, words: tuple[str, ...]) -> Show:
     return Show(words[1])
 
 
-def _create_savepoint(parser: _Parser, _words: tuple[str, ...]) -> CreateSavepoint:
+def _create_savepoint(parser: StatementParser, _words: tuple[str, ...]) -> CreateSavepoint:
     name = parser.name("savepoint")
     parser.expect("FOR")
     databases, tables = _objects(parser, parser.choice("DATABASE", "SCHEMA", "TABLE"))
@@ -471,7 +384,7 @@ def _create_savepoint(parser: _Parser, _words: tuple[str, ...]) -> CreateSavepoi
     return CreateSavepoint(name, databases, tables, keep, copies)
 
 
-def _objects(parser: _Parser, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _objects(parser: StatementParser, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Read databases and tables; one without a word is of the kind of the one before it."""
     found: list[tuple[bool, str]] = []
     while True:
@@ -486,7 +399,7 @@ def _objects(parser: _Parser, kind: str) -> tuple[tuple[str, ...], tuple[str, ..
 _UNITS = {"SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3600.0, "DAY": 86_400.0, "WEEK": 604_800.0}
 
 
-def _keep(parser: _Parser) -> float:
+def _keep(parser: StatementParser) -> float:
     token = parser.next
     if token is None or token.kind is not Kind.NUMBER:
         raise parser.unexpected("a number of days")
@@ -494,7 +407,7 @@ def _keep(parser: _Parser) -> float:
     return number * _UNITS[parser.choice(*(f"{unit}S" for unit in _UNITS), *_UNITS).removesuffix("S")]
 
 
-def _restore(parser: _Parser, words: tuple[str, ...]) -> Restore:
+def _restore(parser: StatementParser, words: tuple[str, ...]) -> Restore:
     databases, tables = (None, None) if words[1] == "TO" else _objects(parser, words[1])
     if words[1] != "TO":
         parser.expect("TO")
@@ -506,11 +419,11 @@ def _restore(parser: _Parser, words: tuple[str, ...]) -> Restore:
     return Restore(name, databases, tables, keep_new)
 
 
-def _drop_savepoint(parser: _Parser, _words: tuple[str, ...]) -> DropSavepoint:
+def _drop_savepoint(parser: StatementParser, _words: tuple[str, ...]) -> DropSavepoint:
     return DropSavepoint(parser.name("savepoint"))
 
 
-_RULES: dict[str, Callable[[_Parser, tuple[str, ...]], TransactionStatement]] = {
+_RULES: dict[str, Callable[[StatementParser, tuple[str, ...]], TransactionStatement]] = {
     "BEGIN": _begin,
     "START": _begin,
     "COMMIT": _commit,

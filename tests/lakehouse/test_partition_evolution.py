@@ -1,0 +1,96 @@
+"""``ALTER TABLE ... PARTITION FIELD``: new files by the new partitioning, old ones read and left out by their own."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import ParseException
+
+import twophase
+from tests.lakehouse.shop import Shop
+from twophase.errors import AtomicityNotSupportedError, CatalogError
+
+#: What holds the Iceberg catalog of the session.
+KIND = "sqlite"
+
+
+def _fields(shop: Shop) -> list[tuple[int, str, str]]:
+    """The partition fields that PyIceberg reads."""
+    return [(field.field_id, field.name, str(field.transform)) for field in shop.iceberg("t").spec().fields]
+
+
+def _files(shop: Shop, where: str) -> set[str]:
+    """The files that Spark reads for a condition."""
+    return {row[0] for row in shop.sql(f"SELECT DISTINCT input_file_name() FROM @t WHERE {where}").collect()}
+
+
+@pytest.mark.quick
+@pytest.mark.promise("evolution", "a table whose partitioning changes: old files are read, and left out, by their own")
+def test_a_table_whose_partitioning_changes_reads_all_of_its_files_right(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, day DATE, name STRING) PARTITIONED BY (day)")
+    shop.sql("INSERT INTO @t VALUES (1, DATE'2026-01-01', 'a'), (2, DATE'2026-01-02', 'b')")
+    shop.sql("ALTER TABLE @t ADD PARTITION FIELD bucket(16, id)")
+    assert _fields(shop) == [(1000, "day", "identity"), (1001, "id_bucket_16", "bucket[16]")]
+    shop.sql("INSERT INTO @t VALUES (3, DATE'2026-01-02', 'c')")
+    shop.sql("ALTER TABLE @t REPLACE PARTITION FIELD id_bucket_16 WITH truncate(1, name) AS letter")
+    shop.sql("INSERT INTO @t VALUES (4, DATE'2026-01-02', 'd')")
+    shop.sql("ALTER TABLE @t DROP PARTITION FIELD day")
+    shop.sql("INSERT INTO @t VALUES (5, DATE'2026-01-01', 'e')")
+    assert _fields(shop) == [(1002, "letter", "truncate[1]")]
+    assert [row[0] for row in shop.rows("t")] == [1, 2, 3, 4, 5]
+    assert shop.read("SELECT id FROM @t WHERE day = DATE'2026-01-01' ORDER BY id") == [(1,), (5,)]
+    assert shop.read("SELECT id FROM @t WHERE id = 3 AND name = 'c'") == [(3,)]
+    specs = "SELECT spec_id, partition.day IS NULL FROM @t.files ORDER BY 1, 2"
+    assert shop.read(specs) == [(0, False), (0, False), (1, False), (2, False), (3, True)]
+    assert len(_files(shop, "day = DATE'2026-01-02'")) == 3
+
+
+def test_a_field_that_comes_back_has_its_number_again(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, at TIMESTAMP) PARTITIONED BY (days(at))")
+    before = _fields(shop)
+    shop.sql("ALTER TABLE @t DROP PARTITION FIELD days(at)")
+    assert _fields(shop) == []
+    shop.sql("ALTER TABLE @t ADD PARTITION FIELD day(at) AS at_day")
+    assert _fields(shop) == before
+    shop.sql("ALTER TABLE @t REPLACE PARTITION FIELD days(at) WITH hours(at)")
+    assert _fields(shop) == [(1001, "at_hour", "hour")]
+
+
+def test_an_overwrite_of_partitions_obeys_the_new_partitioning(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, p STRING, q STRING) PARTITIONED BY (p)")
+    shop.sql("INSERT INTO @t VALUES (1, 'a', 'x'), (2, 'b', 'x')")
+    shop.sql("ALTER TABLE @t ADD PARTITION FIELD q")
+    shop.sql("INSERT INTO @t VALUES (3, 'b', 'y')")
+    # The file of a says that it is not of b, and the one of b that all of it is.
+    shop.sql("INSERT OVERWRITE @t PARTITION (p = 'b') VALUES (4, 'y')")
+    assert shop.rows("t") == [(1, "a", "x"), (4, "b", "y")]
+    shop.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        shop.sql("INSERT OVERWRITE @t VALUES (5, 'b', 'y'), (6, 'c', 'y')")
+        assert shop.rows("t") == [(1, "a", "x"), (5, "b", "y"), (6, "c", "y")]
+        with pytest.raises(CatalogError, match="earlier partitioning"):
+            shop.sql("INSERT OVERWRITE @t VALUES (7, 'a', 'y')")  # Is 1 one of q = 'y'?
+    finally:
+        shop.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert shop.rows("t") == [(1, "a", "x"), (5, "b", "y"), (6, "c", "y")]
+
+
+def test_what_is_no_change_of_a_partition_field_is_refused_with_the_reason(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t (id BIGINT, p STRING) PARTITIONED BY (p)")
+    for change, problem in (
+        ("ADD PARTITION FIELD p", "partitioned by p already"),
+        ("ADD PARTITION FIELD nope", "no such column"),
+        ("ADD PARTITION FIELD hours(p)", "no hours of p"),
+        ("ADD PARTITION FIELD hash(p)", r"partitioned by hash\(p\)"),
+        ("ADD PARTITION FIELD bucket(0, id)", "whole number above 0"),
+        ("ADD PARTITION FIELD bucket(2, id) AS p", "partitioned twice"),
+        ("DROP PARTITION FIELD id", "no partition field id.*partitioned by p"),
+        ("REPLACE PARTITION FIELD bucket(2, id) WITH id", r"no partition field bucket\(2, id\)"),
+    ):
+        with pytest.raises(CatalogError, match=problem):
+            shop.sql(f"ALTER TABLE @t {change}")
+    problem = r"partitioning of .* cannot be changed in a transaction"
+    with pytest.raises(AtomicityNotSupportedError, match=problem), twophase.transaction(shop.spark):
+        shop.sql("ALTER TABLE @t ADD PARTITION FIELD bucket(2, id)")
+    with pytest.raises(ParseException):
+        shop.spark.sql("ALTER TABLE elsewhere.db.t ADD PARTITION FIELD id")
+    assert _fields(shop) == [(1000, "p", "identity")]
