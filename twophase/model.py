@@ -108,6 +108,14 @@ class Purpose(Enum):
     DROP_TABLE = "drop_table"
     #: No rows: see :class:`~twophase.catalog.SupportsStagedAlter`.
     ALTER_TABLE = "alter_table"
+    #: No tables: see :class:`~twophase.catalog.SupportsStagedDatabases`.
+    CREATE_DATABASE = "create_database"
+    DROP_DATABASE = "drop_database"
+
+    @property
+    def of_database(self) -> bool:
+        """Whether the target is a database: its path has no namespace."""
+        return self in (Purpose.CREATE_DATABASE, Purpose.DROP_DATABASE)
 
     @property
     def creates(self) -> bool:
@@ -131,7 +139,7 @@ class Purpose(Enum):
     @property
     def drops(self) -> bool:
         """Whether the statement removes the target, instead of writing it."""
-        return self is Purpose.DROP_TABLE
+        return self in (Purpose.DROP_TABLE, Purpose.DROP_DATABASE)
 
     @property
     def alters(self) -> bool:
@@ -145,8 +153,8 @@ class Purpose(Enum):
 
     @property
     def writes(self) -> bool:
-        """Whether the statement has rows to write; DROP TABLE and ALTER TABLE have none."""
-        return not (self.drops or self.alters)
+        """Whether the statement has rows to write; DROP TABLE, ALTER TABLE and those of databases have none."""
+        return not (self.drops or self.alters or self.of_database)
 
 
 class Outcome(Enum):

@@ -11,7 +11,6 @@ from twophase.catalog import (
     Environment,
     Leftover,
     Rewrite,
-    SupportsAlterDatabase,
     SupportsCleaning,
     SupportsEvolution,
     SupportsExternalChanges,
@@ -21,12 +20,14 @@ from twophase.catalog import (
     SupportsSchemaOnWrite,
     SupportsSnapshots,
     SupportsStagedAlter,
+    SupportsStagedDatabases,
     SupportsStagedDrop,
     TableChange,
     TwoPhaseCatalogTable,
+    staged_databases,
 )
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import Files, same
+from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive import alter, identity, layout, names, rewriting
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.dropping import plan_drop
@@ -60,7 +61,7 @@ from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefini
 
 
 class HiveCatalog(
-    SupportsAlterDatabase,
+    SupportsStagedDatabases,
     SupportsRename,
     SupportsRewrite,
     SupportsEvolution,
@@ -179,6 +180,36 @@ class HiveCatalog(
         if found is None:
             raise self.store.no_database(database)
         return found
+
+    def stages_database(self, database: str) -> bool:
+        # Hive never drops the database `default`. HiveServer2 does not tell what is in a database's directory.
+        return self.settings.metastore == "session" and self.metastore.canonical(database) != "default"
+
+    def database_facts(self) -> dict[str, Any]:
+        return {identity.STORE: self.metastore.identity}
+
+    def refuse_new_database(self, database: str, properties: Mapping[str, str]) -> None:
+        names.check_name(database, "database", self.metastore.longest_name, database)
+        location = properties.get("location") or self.metastore.new_database_location(
+            self.metastore.canonical(database)
+        )
+        if location is not None and self._files_below(location):
+            raise CatalogError(
+                f"Database {database} was not created: there are files in {location}, which a rollback would remove "
+                "with it.",
+                path=database,
+                hint="Create it before the transaction, or remove the files.",
+            )
+
+    def contents_of(self, database: str) -> list[str]:
+        return [*self.list_tables(database), *self.metastore.list_functions(self.metastore.canonical(database))]
+
+    def files_of(self, database: str, transaction_id: str) -> list[str]:
+        found = self._files_below(self.store.database_location(database))
+        return [name for name in found if f"/{transaction_id}-" not in name]  # As in the names of versions.
+
+    def _files_below(self, location: str) -> list[str]:
+        return [join(location, entry.name) for entry in self.files.list(location) if entry.is_file]
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
         return False  # Rows bring columns only where the statement says so.
@@ -423,7 +454,7 @@ class HiveCatalog(
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         identity.check_document(document, self.metastore.identity)
-        return HiveParticipant(self, document)
+        return staged_databases.restored(self, document) or HiveParticipant(self, document)
 
     def moves_files(self, path: ObjectPath) -> bool:
         table = self.find(self.canonical(path))

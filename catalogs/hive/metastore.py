@@ -282,6 +282,14 @@ class Metastore(ABC):
         found = self.get_database(database)
         return None if found is None else found["location"]
 
+    def new_database_location(self, database: str) -> str | None:
+        """Root directory that a new database gets unless it is given one; None if that is unknown."""
+        return None
+
+    def list_functions(self, database: str) -> list[str]:
+        """Names of the functions of a database, which keep it from being dropped."""
+        return []
+
     @abstractmethod
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         """Create a database; ``location`` and ``comment`` are taken from the properties."""

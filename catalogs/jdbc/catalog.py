@@ -20,6 +20,7 @@ from twophase.catalog import (
     SupportsSchemaOnWrite,
     SupportsStagedAlter,
     SupportsStagedDrop,
+    SupportsStagedRename,
     TableChange,
     TwoPhaseCatalogTable,
 )
@@ -37,11 +38,13 @@ from twophase.catalogs.jdbc import (
     publishing,
 )
 from twophase.catalogs.jdbc.database import Table
+from twophase.catalogs.jdbc.member import LEAVE, RENAME
 from twophase.catalogs.jdbc.participant import PUBLISH, JdbcParticipant
 from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.staged_altering import plan_alter
+from twophase.catalogs.jdbc.staged_renaming import plan_leave, plan_rename, refuse_renamed
 from twophase.catalogs.jdbc.store import Store, StoreCatalog
 from twophase.errors import (
     CatalogError,
@@ -66,6 +69,7 @@ class JdbcCatalog(
     SupportsGroupPublish,
     SupportsCleaning,
     SupportsStagedAlter,
+    SupportsStagedRename,
 ):
     """Tables of PostgreSQL, MariaDB/MySQL or SQLite, reached through SQLAlchemy; no driver jar is needed.
 
@@ -282,12 +286,14 @@ class JdbcCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
+        _refuse_renamed(path, context)
         return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
 
     def two_phase_drop_table(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
+        _refuse_renamed(path, context)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 
@@ -295,8 +301,22 @@ class JdbcCatalog(
         self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
+        _refuse_renamed(path, context)
         document = plan_alter(self.store, path, changes, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
+
+    def two_phase_rename_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable | None:
+        self.check_path(path)
+        self.check_path(new_path)
+        document = plan_rename(self.store, path, new_path, context, time.time())
+        return None if document is None else JdbcParticipant(self, document)
+
+    def two_phase_leave_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable:
+        return JdbcParticipant(self, plan_leave(self.store, path, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         participant = JdbcParticipant(self, document)
@@ -327,3 +347,9 @@ class JdbcCatalog(
 
     def close(self) -> None:
         self.store.close()
+
+
+def _refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
+    """Refuse to write a table that the transaction has renamed, or one of its former name."""
+    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
+        refuse_renamed(path, context.base, context)

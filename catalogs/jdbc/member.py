@@ -20,8 +20,10 @@ from twophase.transactions.failures import of_another_store
 
 CREATE, REPLACE, APPEND, OVERWRITE = "create", "replace", "append", "overwrite"
 DROP, ALTER = "drop", "alter"
+#: Of a renamed table: its new name, and its former one.
+RENAME, LEAVE = "rename", "leave"
 #: Effects without rows: nothing but the ledger is staged.
-WITHOUT_ROWS = (DROP, ALTER)
+WITHOUT_ROWS = (DROP, ALTER, RENAME, LEAVE)
 
 
 class Member(TwoPhaseCatalogTable):
@@ -60,7 +62,7 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def effect(self) -> str:
-        """``create``, ``replace``, ``append``, ``overwrite``, ``drop`` or ``alter``."""
+        """``create``, ``replace``, ``append``, ``overwrite``, ``drop``, ``alter``, ``rename`` or ``leave``."""
         return str(self.document["effect"])
 
     @property

@@ -20,10 +20,11 @@ from twophase.catalogs.jdbc import (
     publishing,
     staged_altering,
     staged_changes,
+    staged_renaming,
 )
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
-from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, WITHOUT_ROWS, Member
+from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, LEAVE, RENAME, WITHOUT_ROWS, Member
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import TAKEN_OVER
@@ -77,7 +78,7 @@ class JdbcParticipant(Member):
             self._make_staging(connection)
 
     def _check_free(self, connection: sa.Connection) -> None:
-        if self.effect == CREATE and self.store.database.table_kind(connection, self.target) is not None:
+        if self.effect in (CREATE, RENAME) and self.store.database.table_kind(connection, self.target) is not None:
             raise TableAlreadyExistsError(
                 f"Table {self.path} already exists.", path=self.path, transaction_id=self.transaction_id
             )
@@ -236,8 +237,10 @@ class JdbcParticipant(Member):
 
     def read_source(self) -> ReadSource | None:
         """The staged rows, and the rows of the table that are kept."""
-        if self.effect == DROP:
+        if self.effect in (DROP, LEAVE):
             return None
+        if self.effect == RENAME:
+            return staged_renaming.read_source(self)
         if self.effect == ALTER:
             return staged_altering.read_source(self)
         if self.brought.names:

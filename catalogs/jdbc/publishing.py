@@ -16,9 +16,9 @@ from contextlib import contextmanager, nullcontext, suppress
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps, staged_changes
+from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps, staged_changes, staged_renaming
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, CREATE, DROP, OVERWRITE, REPLACE, Member
+from twophase.catalogs.jdbc.member import ALTER, CREATE, DROP, LEAVE, OVERWRITE, RENAME, REPLACE, Member
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
 from twophase.errors import CatalogError
@@ -70,7 +70,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             if publishing_in_steps.is_under_way(store, connection, member.place):
                 continue
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
-            alters = member.brought.names or member.effect == ALTER
+            alters = member.brought.names or member.effect in (ALTER, LEAVE)
             store.database.lock_target(connection, member.target, REPLACE if alters else member.effect)
             renamed = first.swaps and isinstance(store.database, MySQL)
             member.check_target(connection, last=not renamed)
@@ -99,6 +99,11 @@ def _apply(member: Member, connection: sa.Connection) -> None:
         return
     if member.effect == ALTER:
         staged_changes.apply(member, connection)
+        return
+    if member.effect == LEAVE:
+        return  # The new name takes the table away.
+    if member.effect == RENAME:
+        database.rename(connection, staged_renaming.former(member), member.target)
         return
     if member.effect == OVERWRITE:
         database.delete_all(connection, member.target)

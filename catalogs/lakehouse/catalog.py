@@ -22,7 +22,6 @@ from twophase.catalog import (
     Environment,
     Leftover,
     SupportsAlter,
-    SupportsAlterDatabase,
     SupportsCleaning,
     SupportsDelete,
     SupportsGroupPublish,
@@ -34,10 +33,13 @@ from twophase.catalog import (
     SupportsSchemaOnWrite,
     SupportsSnapshots,
     SupportsStagedAlter,
+    SupportsStagedDatabases,
     SupportsStagedDrop,
+    SupportsStagedRename,
     SupportsTimeTravel,
     TableChange,
     TwoPhaseCatalogTable,
+    staged_databases,
 )
 from twophase.catalog.reading import Deletion, Filter, ReadSource
 from twophase.catalog.schema_versions import SchemaVersion
@@ -61,12 +63,19 @@ from twophase.catalogs.lakehouse.dropping import LakehouseDrop, plan_drop
 from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.kept import KeptTables
-from twophase.catalogs.lakehouse.participant import LakehouseParticipant
+from twophase.catalogs.lakehouse.participant import LakehouseParticipant, check_store
 from twophase.catalogs.lakehouse.planning import check_writable, plan_write, state_version
 from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
 from twophase.catalogs.lakehouse.reading_arrow import Rows
 from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
+from twophase.catalogs.lakehouse.staged_renaming import (
+    RENAMED,
+    LakehouseRename,
+    plan_leave,
+    plan_rename,
+    refuse_renamed,
+)
 from twophase.catalogs.lakehouse.store import Also, Loaded, Store
 from twophase.errors import (
     CatalogError,
@@ -88,7 +97,7 @@ _log = logger("twophase")
 
 class LakehouseCatalog(
     LakehouseBase,
-    SupportsAlterDatabase,
+    SupportsStagedDatabases,
     SupportsRename,
     SupportsAlter,
     SupportsTimeTravel,
@@ -99,6 +108,7 @@ class LakehouseCatalog(
     SupportsDelete,
     SupportsStagedDrop,
     SupportsStagedAlter,
+    SupportsStagedRename,
     SupportsGroupPublish,
     SupportsRecordedPublish,
     SupportsCleaning,
@@ -206,6 +216,9 @@ class LakehouseCatalog(
         # One that was created since then is not dropped without CASCADE.
         tables = self.store.all_tables(database) if cascade else {}
         self.store.drop_namespace(database, {path: self._readable(path, pointer) for path, pointer in tables.items()})
+
+    def database_facts(self) -> dict[str, Any]:
+        return {"store": self.store.identity()}
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
@@ -386,14 +399,14 @@ class LakehouseCatalog(
         return read_options.source(self.lakehouse, path, options)
 
     def _version(self, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
-        """Ids of the snapshot and the schema for ``VERSION AS OF``, which takes a snapshot id, a branch or a tag."""
+        """Ids of the snapshot and the schema for ``VERSION AS OF``: a snapshot's id, branch, tag, or transaction."""
         ref = metadata.refs.get(version)
         if ref is not None:
             # A branch is read with the table's current schema, as in Iceberg.
             is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
             schema = metadata.current_schema_id if is_branch else self._schema_of(metadata, ref.snapshot_id)
             return ref.snapshot_id, schema
-        number = int(version) if version.lstrip("-").isdigit() else None
+        number = int(version) if version.lstrip("-").isdigit() else snapshots.of_transaction(metadata, version)
         if number is None or metadata.snapshot_by_id(number) is None:
             raise VersionNotExistError(
                 f"{path} has no snapshot, branch or tag {version!r}.",
@@ -460,6 +473,7 @@ class LakehouseCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
+        refuse_renamed(path, context)
         document = plan_write(self.lakehouse, path, definition, purpose, context, time.time())
         return LakehouseParticipant(self, document)
 
@@ -470,6 +484,7 @@ class LakehouseCatalog(
             return None  # The record of a drop must change with the pointer: afterwards no table shows it.
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
+        refuse_renamed(path, context)
         return LakehouseDrop(self, plan_drop(self.lakehouse, path, context, time.time(), purge=purge))
 
     def two_phase_alter_table(
@@ -477,10 +492,33 @@ class LakehouseCatalog(
     ) -> TwoPhaseCatalogTable | None:
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
+        refuse_renamed(path, context)
         return LakehouseParticipant(self, plan_alter(self.lakehouse, path, list(changes), context, time.time()))
 
+    def two_phase_rename_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable | None:
+        if not self.store.publishes_together:
+            return None  # Two pointers change.
+        self.check_path(path)
+        self.check_path(new_path)
+        return LakehouseRename(self, plan_rename(self.lakehouse, path, new_path, context, time.time()))
+
+    def two_phase_leave_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable:
+        return LakehouseDrop(self, plan_leave(self.lakehouse, path, context, time.time()))
+
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
-        kind = LakehouseDrop if document["purpose"] == Purpose.DROP_TABLE.value else LakehouseParticipant
+        if (database := staged_databases.restored(self, document)) is not None:
+            with suppress(CatalogError):
+                check_store(database, self.store)
+            return database
+        kind: type[LakehouseParticipant] = LakehouseParticipant
+        if document["purpose"] == Purpose.DROP_TABLE.value:
+            kind = LakehouseDrop
+        elif RENAMED in document:
+            kind = LakehouseRename
         restored = kind(self, document)
         with suppress(CatalogError):  # If the catalog does not answer, the check is repeated before any change.
             restored.check_identity()
@@ -488,7 +526,7 @@ class LakehouseCatalog(
         return restored
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
-        if not self.store.publishes_together:
+        if not self.store.publishes_together or participant.purpose.of_database:
             return None
         return f"{self.store.settings.display_uri} {self.store.settings.catalog_name}"
 

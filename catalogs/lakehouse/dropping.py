@@ -95,7 +95,7 @@ class LakehouseDrop(LakehouseParticipant):
             It is not the one that the statement saw.
         """
         self.check_target(current)
-        return Move(self.path, self.names, current, None)
+        return Move(self.path, self.names, current, None, renames="renamed" in self.document)
 
     def published_move(self) -> Move | None:
         record = self.store.staged(self.name)

@@ -32,7 +32,7 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
-from twophase.catalog import SupportsGroupPublish
+from twophase.catalog import SupportsGroupPublish, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import definitions, earlier_states, manifests, schema_on_write, scopes, writing
 from twophase.catalogs.lakehouse.layout import remove_file
@@ -50,7 +50,7 @@ from twophase.catalogs.lakehouse.snapshots import (
     REPLACE,
     find_published,
 )
-from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
+from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move, Store
 from twophase.errors import (
     CatalogError,
     ConfigurationError,
@@ -265,18 +265,9 @@ class LakehouseParticipant(Member):
         ------
         ConfigurationError
         """
-        theirs = self.document.get("store")
-        if theirs is None or self._is_at_home:
+        if self.document.get("store") is None or self._is_at_home:
             return
-        ours = self.store.identity()
-        if ours not in (None, theirs):
-            raise of_another_store(
-                self,
-                theirs=theirs,
-                ours=str(ours),
-                where=self.store.settings.display_uri,
-                options="uri, warehouse and catalog_name",
-            )
+        check_store(self, self.store)
         self._is_at_home = True
 
     def _is_in_history(self) -> bool:
@@ -401,3 +392,27 @@ class LakehouseParticipant(Member):
         if self.effect == APPEND and metadata is not None and seen is not None:
             return metadata, [*self.added, *manifests.manifests_of(metadata, seen.snapshot_id)]
         return metadata, [*self.added, *self.kept]
+
+
+def check_store(participant: TwoPhaseCatalogTable, store: Store) -> None:
+    """Refuse to continue with a participant that was staged in another Iceberg catalog.
+
+    Parameters
+    ----------
+    participant : TwoPhaseCatalogTable
+    store : Store
+        The open one.
+
+    Raises
+    ------
+    ConfigurationError
+    """
+    theirs, ours = participant.document.get("store"), store.identity()
+    if theirs is not None and ours not in (None, theirs):
+        raise of_another_store(
+            participant,
+            theirs=theirs,
+            ours=str(ours),
+            where=store.settings.display_uri,
+            options="uri, warehouse and catalog_name",
+        )

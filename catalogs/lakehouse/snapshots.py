@@ -106,6 +106,13 @@ def is_ancestor(metadata: TableMetadata, snapshot_id: int | None) -> bool:
     return any(snapshot.snapshot_id == snapshot_id for snapshot in line_of(metadata, current_id(metadata)))
 
 
+def of_transaction(metadata: TableMetadata, transaction_id: str) -> int | None:
+    """The last snapshot that a transaction has made, of those from which a table descends; None if there is none."""
+    line = line_of(metadata, current_id(metadata))
+    found = (s.snapshot_id for s in line if s.summary is not None and s.summary.get(TRANSACTION_ID) == transaction_id)
+    return next(found, None)
+
+
 def find_published(metadata: TableMetadata, participant: str) -> Snapshot | None:
     """The snapshot by which a participant was published, if the table still has it."""
     return next((s for s in reversed(metadata.snapshots) if participant in _stamped(s)), None)

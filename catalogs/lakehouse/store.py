@@ -133,6 +133,8 @@ class Move:
         The table that it makes; None: the table is dropped.
     updates : sequence of pyiceberg.table.update.TableUpdate
         The changes that turn ``before`` into ``after``; none in a move that is to be undone.
+    renames : bool
+        Whether the table goes on by another name, instead of being dropped.
     """
 
     path: ObjectPath
@@ -140,6 +142,7 @@ class Move:
     before: Loaded | None
     after: Loaded | None
     updates: Sequence[TableUpdate] = ()
+    renames: bool = False
 
     @property
     def recorded_as(self) -> str:

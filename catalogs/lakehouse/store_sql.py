@@ -415,7 +415,8 @@ class SqlStore(Store):
         assert move.before is not None
         if not self._drop(connection, move.path, move.before.location):
             raise LostRace
-        self._record_dropped(connection, move.path, move.before)
+        if not move.renames:
+            self._record_dropped(connection, move.path, move.before)
 
     @cached_property
     def _move_pointer(self) -> sa.Update:

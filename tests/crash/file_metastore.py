@@ -36,6 +36,7 @@ from twophase.testing._store import Document, FileStore
 CALLS = (
     *("create_table", "alter_table", "alter_definition", "replace_table", "rename_table", "drop_table"),
     *("add_partitions", "alter_partitions", "drop_partitions"),
+    *("create_database", "alter_database", "drop_database"),
 )
 CHANGES = ("write_json", "make_directory", "move", "link", "remove_file", "remove_tree", "remove_if_empty")
 
@@ -99,7 +100,7 @@ class FileMetastore(Metastore):
         return {"location": f"file:{self._warehouse / database}.db", "comment": "", **found["properties"]}
 
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
-        with self._store.change() as document:
+        with self._change("create_database") as document:
             if database in document["databases"]:
                 if ignore_if_exists:
                     return
@@ -107,22 +108,22 @@ class FileMetastore(Metastore):
             document["databases"][database] = {"properties": dict(properties), "tables": {}}
 
     def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
-        with self._store.change() as document:
+        with self._change("alter_database") as document:
             known = document["databases"][database]["properties"]
             known.update(changes)
             for key in [key for key, value in known.items() if value is None]:
                 del known[key]
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool, cascade: bool) -> None:
-        with self._store.change() as document:
+        with self._change("drop_database") as document:
             if database not in document["databases"]:
                 if ignore_if_not_exists:
                     return
                 raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
             if document["databases"][database]["tables"] and not cascade:
                 raise CatalogError(f"Database {database} is not empty.", path=database)
+            shutil.rmtree(self._warehouse / f"{database}.db", ignore_errors=True)
             del document["databases"][database]
-        shutil.rmtree(self._warehouse / f"{database}.db", ignore_errors=True)
 
     # -- tables --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_POINTER, Row, Rows, Statement
+from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER, HIVE_UNDOES, Row, Rows, Statement
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
@@ -23,22 +23,26 @@ from twophase.model import Purpose, TableDefinition
 class HiveWorld(World):
     """A Hive catalog over a metastore in a file; a table of the stock kind has its files where Spark would put them."""
 
-    scenarios = HIVE | HIVE_POINTER | HIVE_ALTERS
+    scenarios = HIVE | HIVE_POINTER | HIVE_ALTERS | HIVE_DATABASES
     recipe = "pointer"
     database = DATABASE
+    retention = 0.0
     metastore: Metastore
 
     def open_catalogs(self) -> dict[str, Catalog]:
         environment = Environment()
         environment.session_metastore = self.metastore = self.file = FileMetastore(self.directory)
         environment.warehouse = str(self.directory / "warehouse")
-        environment.retention = 0.0
+        environment.retention = self.retention
         catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
         catalog.store.files = ProbedFiles()
         return {"hive": catalog}
 
     def rows(self, table: str) -> Rows | None:
-        rows = self.file.rows(DATABASE, table.split(".")[1])
+        path = self.path(table)
+        if path.name == "*" or not self.file.database_exists(path.database):
+            return [] if self.file.database_exists(path.database) else None
+        rows = self.file.rows(path.database, path.name)
         return None if rows is None else sorted(rows, key=repr)
 
     def frame(self, rows: Rows, schema: pa.Schema, *, scattered: bool = False) -> Any:
@@ -55,7 +59,8 @@ class HiveWorld(World):
         if statement.foreign:
             self._make_as_spark_does(statement, rows)
         else:
-            super().make(replace(statement, purpose=Purpose.CREATE_TABLE_AS), rows)
+            of_table = Purpose.CREATE_TABLE_AS
+            super().make(statement if statement.purpose.of_database else replace(statement, purpose=of_table), rows)
 
     def change(self, statement: Statement, rows: tuple[Row, ...] | None) -> None:
         # Dropped and made anew: no transaction of the timeline would explain a replaced version.
@@ -78,13 +83,17 @@ class HiveWorld(World):
         held = self._held()
         files = [file for file in self.directory.rglob("*") if file.is_file() and file.parent != self.directory]
         lost = [str(file.relative_to(self.directory)) for file in files if not self._is_held(file, held)]
-        tables = [name for name in self.metastore.list_tables(self.database) if name.startswith("__")]
+        tables = [name for _, name in self._tables() if name.startswith("__")]
         return [*super().leftovers(), *lost, *tables]
+
+    def _tables(self) -> list[tuple[str, str]]:
+        databases = [self.database] if self.database != DATABASE else self.metastore.list_databases()
+        return [(database, name) for database in databases for name in self.metastore.list_tables(database)]
 
     def _held(self) -> list[Path]:
         held = []
-        for name in self.metastore.list_tables(self.database):
-            table = self.metastore.get_table(self.database, name)
+        for database, name in self._tables():
+            table = self.metastore.get_table(database, name)
             assert table
             assert table.location
             partitions = self.metastore.list_partitions(table) if table.partitioned else []
@@ -96,6 +105,17 @@ class HiveWorld(World):
             return True
         # Stamps of a version stand above the partitions that live in it.
         return file.name.startswith("_") and any(directory.is_relative_to(file.parent) for directory in held)
+
+
+class HiveUndoWorld(HiveWorld):
+    """The same, with former versions: an undo reads them."""
+
+    scenarios = HIVE_UNDOES
+    warmed_as = "hive-pointer"
+    retention = 3600.0
+
+    def leftovers(self) -> list[str]:
+        return World.leftovers(self)
 
 
 class HiveRenameWorld(HiveWorld):

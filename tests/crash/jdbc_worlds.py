@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS, Rows, Scenario
+from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS, JDBC_RENAMES, Rows, Scenario
 from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
 from tests.crash.worlds import World, name_of, variable
 from tests.jdbc.places import Place, Row, fetch
@@ -19,7 +19,7 @@ from twophase.model import ObjectPath
 class JdbcWorld(World):
     """A JDBC catalog over a SQLite file."""
 
-    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS
+    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_RENAMES
     undoes = False
     database = "main"
 

@@ -20,15 +20,40 @@ from tests.crash.moments import watch
 from tests.crash.scenarios import Scenario, Statement
 from tests.crash.worlds import World, world_of
 from twophase import failpoints
-from twophase.catalog import SupportsSavepoints, SupportsStagedAlter, SupportsStagedDrop, TableChange
-from twophase.errors import TableAlreadyExistsError, TableNotExistError, TransactionInDoubt, TwoPhaseError
+from twophase.catalog import (
+    SupportsSavepoints,
+    SupportsStagedAlter,
+    SupportsStagedDatabases,
+    SupportsStagedDrop,
+    SupportsStagedRename,
+    TableChange,
+)
+from twophase.errors import (
+    ConfigurationError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    TableAlreadyExistsError,
+    TableNotExistError,
+    TransactionInDoubt,
+    TwoPhaseError,
+)
 from twophase.transactions.clean import clean as clean_all
 from twophase.transactions.coordinator import Coordinator
 from twophase.transactions.merging import Conflict
 from twophase.transactions.transaction import Transaction
+from twophase.transactions.undoing import plan_undo
 
 #: Armed alone, so that steps are counted.
 NOTHING = failpoints.Failpoint("none")
+
+#: What a transaction is told that runs again on its own result; the last one: an undo is a change itself.
+EXISTS = (
+    TableAlreadyExistsError,
+    TableNotExistError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    ConfigurationError,
+)
 
 Answer = dict[str, Any]
 
@@ -73,6 +98,8 @@ def _work(world: World, scenario: Scenario, coordinator: Coordinator) -> Answer:
     try:
         if scenario.reads:
             _read(world, transaction, scenario.reads)
+        if scenario.undoes:
+            _plan_undo(world, transaction, scenario)
         mark = None
         for statement in scenario.statements:
             if statement.undone:
@@ -113,6 +140,16 @@ def _read(world: World, transaction: Transaction, table: str) -> None:
     transaction.note_read(catalog, path, catalog.table_version(path))
 
 
+def _plan_undo(world: World, transaction: Transaction, scenario: Scenario) -> None:
+    """Plan the undo that the statements of a scenario are: it says what they do."""
+    timeline = transaction._life.coordinator.timeline
+    first = min((r for r in timeline.transactions() if r.number is not None), key=lambda r: r.number or 0)
+    plan = plan_undo(timeline, world.catalogs.__getitem__, first.id, transaction.note_read)
+    replaced, dropped = ([s.table for s in scenario.statements if s.purpose.drops == drops] for drops in (False, True))
+    assert [str(path) for _, path, _ in plan.former] == [str(world.path(table)) for table in replaced]
+    assert [str(path) for _, path in plan.created] == [str(world.path(table)) for table in dropped]
+
+
 def _let_in(transaction: Transaction, outsider: Callable[[], None]) -> None:
     """Let an outsider come when everything is prepared for the last time."""
     prepare_all = transaction._ending.prepare_all
@@ -144,6 +181,12 @@ def _execute(
     alone: bool,
     resolves: Conflict | None = None,
 ) -> None:
+    if statement.purpose.of_database:
+        _change_database(world, transaction, statement, alone=alone)
+        return
+    if statement.renames:
+        _rename(world, transaction, statement, statement.renames)
+        return
     if statement.purpose.drops:
         _drop(world, transaction, statement, alone=alone)
         return
@@ -186,6 +229,30 @@ def _restore(world: World, transaction: Transaction, statement: Statement, *, al
         transaction.prepare_participant(participant)
 
 
+def _change_database(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
+    catalog, database = world.catalogs[statement.catalog], world.path(statement.table).database
+    assert isinstance(catalog, SupportsStagedDatabases)
+    if statement.purpose.drops:
+        participant = transaction.stage_drop_database(catalog, database)
+    else:
+        participant = transaction.stage_create_database(catalog, database, {})
+    transaction.begin_participant(participant)
+    transaction.write_nothing(participant)
+    if not alone:
+        transaction.prepare_participant(participant)
+
+
+def _rename(world: World, transaction: Transaction, statement: Statement, new_name: str) -> None:
+    catalog, path, new_path = world.catalogs[statement.catalog], world.path(statement.table), world.path(new_name)
+    assert isinstance(catalog, SupportsStagedRename)
+    for stage in (transaction.stage_rename, transaction.stage_leave):
+        participant = stage(catalog, path, new_path)
+        assert participant is not None
+        transaction.begin_participant(participant)
+        transaction.write_nothing(participant)
+        transaction.prepare_participant(participant)
+
+
 def _drop(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:
     catalog = world.catalogs[statement.catalog]
     assert isinstance(catalog, SupportsStagedDrop)
@@ -210,7 +277,7 @@ def _alter(world: World, transaction: Transaction, statement: Statement, *, alon
 
 
 def _kind(error: BaseException) -> str:
-    if isinstance(error, TableAlreadyExistsError | TableNotExistError):
+    if isinstance(error, EXISTS):
         return "exists"
     return "in doubt" if isinstance(error, TransactionInDoubt) else "failed"
 

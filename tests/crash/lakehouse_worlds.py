@@ -12,7 +12,15 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg_core import datafusion as _  # noqa: F401
 from sqlalchemy.exc import NoResultFound
 
-from tests.crash.scenarios import LAKEHOUSE, LAKEHOUSE_ALTERS, LAKEHOUSE_DROPS, TWO_LAKES, Rows, Scenario
+from tests.crash.scenarios import (
+    LAKEHOUSE,
+    LAKEHOUSE_ALTERS,
+    LAKEHOUSE_DROPS,
+    LAKEHOUSE_RENAMES,
+    TWO_LAKES,
+    Rows,
+    Scenario,
+)
 from tests.crash.server_sides import MetastoreDatabase, PostgreSQLSchema, ServerSide, SQLiteFile
 from tests.crash.worlds import DATABASE, World, name_of, variable
 from tests.lakehouse.places import NAME as LAKE
@@ -28,7 +36,7 @@ class LakehouseWorld(World):
     """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
 
     lake: Lake
-    scenarios = LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS
+    scenarios = LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS | LAKEHOUSE_RENAMES
 
     def __init__(self, directory: Path) -> None:
         self.looks = ExitStack()

@@ -52,6 +52,8 @@ class Statement:
     narrow: bool = False
     #: Its rows have another column, behind the first, which they bring to the table.
     brings: bool = False
+    #: The name that the table gets: it is dropped by its former one.
+    renames: str | None = None
 
     @property
     def catalog(self) -> str:
@@ -107,15 +109,19 @@ class Scenario:
     conflicts: bool = False
     #: The rows that its transaction writes instead if they do conflict.
     merged: tuple[Row, ...] = ()
+    #: The statements of an earlier transaction, which this one takes back: then ``before`` is what that one finds.
+    undoes: tuple[Statement, ...] = ()
 
     @property
     def tables(self) -> list[str]:
         """All of its tables, and the rival's."""
-        return list(dict.fromkeys(s.table for s in (*self.statements, *([self.rival] if self.rival else []))))
+        every = (*self.statements, *([self.rival] if self.rival else []))
+        return list(dict.fromkeys(table for s in every for table in (s.table, s.renames) if table))
 
     def old(self) -> State:
         """All tables before the transaction."""
-        return {table: _rows(self.before.get(table)) for table in self.tables}
+        state = {table: _rows(self.before.get(table)) for table in self.tables}
+        return _applied(state, self.undoes)
 
     def outcomes(self) -> dict[frozenset[str], State]:
         """All tables by which of the two transactions were published."""
@@ -128,21 +134,27 @@ class Scenario:
 
     def new(self, old: State | None = None) -> State:
         """All tables after it."""
-        state = dict(self.old() if old is None else old)
-        for statement in self.statements:
-            state[statement.table] = statement.applied(state[statement.table])
-        return {table: None if rows is None else sorted(rows, key=repr) for table, rows in state.items()}
+        return _applied(self.old() if old is None else old, self.statements)
 
     def creates(self) -> bool:
         """Whether running it again on its own result must be refused: a table is there already, or there no more."""
         state = self.new()
         for s in self.statements:
             is_there = state[s.table] is not None
-            if not s.fails and s.purpose in (Purpose.CREATE_TABLE_AS, Purpose.DROP_TABLE):
-                if is_there == (s.purpose is Purpose.CREATE_TABLE_AS):
+            if not s.fails and (s.purpose.drops or s.purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_DATABASE)):
+                if is_there != s.purpose.drops:
                     return True
                 state[s.table] = None if s.purpose.drops else []
         return False
+
+
+def _applied(state: State, statements: tuple[Statement, ...]) -> State:
+    state = dict(state)
+    for statement in statements:
+        if statement.renames:
+            state[statement.renames] = state[statement.table]
+        state[statement.table] = statement.applied(state[statement.table])
+    return {table: None if rows is None else sorted(rows, key=repr) for table, rows in state.items()}
 
 
 def concurrent(one: str, other: str) -> list[Scenario]:
@@ -232,6 +244,16 @@ def _altering(catalog: str) -> list[Scenario]:
             {one: _OLD},
             outsider=other,
         ),
+    ]
+
+
+def _renaming(catalog: str) -> list[Scenario]:
+    """Blocks that rename a table of a catalog."""
+    one, other, third = (f"{catalog}.{name}" for name in "tuv")
+    rename = Statement(one, _DROP, renames=other)
+    return [
+        Scenario("rename", (rename, Statement(third, _INSERT)), {one: _OLD, third: _OLD}),
+        Scenario("an outsider comes before the publish of a rename", (rename,), {one: _OLD}, outsider=other),
     ]
 
 
@@ -419,6 +441,35 @@ HIVE = named(
 )
 
 
+_MAKE, _REMOVE = (Statement("hive.a.*", p, ()) for p in (Purpose.CREATE_DATABASE, Purpose.DROP_DATABASE))
+_INSIDE = Statement("hive.a.t", _CREATE)
+
+#: Blocks that create and drop databases.
+HIVE_DATABASES = named(
+    [
+        Scenario("create a database", (_MAKE, _INSIDE), {}),
+        Scenario("drop a database", (replace(_INSIDE, purpose=_DROP), _REMOVE), {"hive.a.*": (), "hive.a.t": _OLD}),
+        Scenario(
+            "an outsider comes after a database",
+            (_MAKE, _INSIDE, Statement("hive.u", _CREATE)),
+            {},
+            outsider="hive.u",
+        ),
+    ]
+)
+
+#: Undoes of a transaction.
+HIVE_UNDOES = named(
+    [
+        Scenario(
+            "undo",
+            (Statement("hive.t", Purpose.CREATE_OR_REPLACE_TABLE_AS, _OLD), Statement("hive.u", _DROP)),
+            {"hive.t": _OLD},
+            undoes=(Statement("hive.t", _REPLACE), Statement("hive.u", _CREATE)),
+        )
+    ]
+)
+
 #: Of tables that exist before: what a block has made is altered by the statements that make tables.
 HIVE_ALTERS = named(
     [
@@ -478,6 +529,8 @@ JDBC = named(
 
 
 JDBC_DROPS = named(_dropping("shop"))
+
+JDBC_RENAMES = named(_renaming("shop"))
 
 JDBC_ALTERS = named(
     [
@@ -541,6 +594,7 @@ LAKEHOUSE_ALTERS = named(_altering("lake"))
 
 #: Of an Iceberg catalog in a SQL database.
 LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])
+LAKEHOUSE_RENAMES = named(_renaming("lake"))
 
 #: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.
 TWO_LAKES = named(
@@ -575,6 +629,12 @@ TWO_LAKES = named(
             ),
             {"lake.t": _OLD},
             outsider="pond.u",
+        ),
+        Scenario(
+            "an outsider comes after a rename",
+            (Statement("lake.t", _DROP, renames="lake.u"), Statement("pond.v", _CREATE)),
+            {"lake.t": _OLD},
+            outsider="pond.v",
         ),
         Scenario(
             "an outsider comes after a drop",

@@ -22,7 +22,7 @@ from tests.crash.matrix import (
     main_actions,
     other_actions,
 )
-from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_POINTER
+from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER
 
 RECIPES = ("pointer", "rename")
 
@@ -141,6 +141,26 @@ def test_after_any_death_of_what_only_pointer_can_everything_is_old_or_new(
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew_of: Callable[[str], Crew], scenario: str) -> None:
     crew = crew_of("hive-pointer")
     assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "after a death around a database that a block creates or drops, all is old or new"
+)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=pytest.mark.exhaustive if "outsider" in name else ()) for name in HIVE_DATABASES],
+)
+def test_after_any_death_around_a_database_everything_is_old_or_new(
+    crew_of: Callable[[str], Crew], scenario: str
+) -> None:
+    crew = crew_of("hive-pointer")
+    assert not crew.run(crew.planner.cases(scenario, lambda step: KILLS))
+
+
+@pytest.mark.promise("restore", "after a death at any step of an undo, all of its tables are old or new")
+def test_after_any_death_of_an_undo_everything_is_old_or_new(crew_of: Callable[[str], Crew]) -> None:
+    crew = crew_of("hive-undo")
+    assert not crew.run(crew.planner.cases("undo", lambda step: KILLS))
 
 
 @pytest.mark.exhaustive

@@ -20,7 +20,7 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS
+from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS, JDBC_RENAMES
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
 
@@ -99,6 +99,19 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
     indirect=["crew"],
 )
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that renames a table, all is old or new")
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        pytest.param(database, name, marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive)
+        for database, name in product(("sqlite", "postgresql"), JDBC_RENAMES)
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, main_actions))
 
 

@@ -23,7 +23,7 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import LAKEHOUSE, LAKEHOUSE_ALTERS, LAKEHOUSE_DROPS, TWO_LAKES
+from tests.crash.scenarios import LAKEHOUSE, LAKEHOUSE_ALTERS, LAKEHOUSE_DROPS, LAKEHOUSE_RENAMES, TWO_LAKES
 from tests.crash.worlds import world_of
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.rest_server import rest_catalog
@@ -184,6 +184,12 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     actions = main_actions if crew.world == "lakehouse-sqlite" else first_at(crew, scenario)
     assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in LAKEHOUSE_RENAMES], indirect=["crew"])
+def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
 
 
 @pytest.mark.promise("several-catalogs", "after any failure of two catalogs both are old or new")

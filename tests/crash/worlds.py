@@ -34,6 +34,7 @@ SAVEPOINT = "before"
 PLACES = {
     "chaos": "chaos_world:ChaosWorld",
     "hive-pointer": "hive_worlds:HiveWorld",
+    "hive-undo": "hive_worlds:HiveUndoWorld",
     "hive-rename": "hive_worlds:HiveRenameWorld",
     "hive-hiveserver2": "hive_server_worlds:HiveServer2World",
     "jdbc-sqlite": "jdbc_worlds:JdbcWorld",
@@ -129,7 +130,7 @@ class World(ABC):
         return Coordinator(timeline, self.catalogs.__getitem__, name=name, wait_seconds=0.0)
 
     def path(self, table: str) -> ObjectPath:
-        return ObjectPath.of(DATABASE, table.split(".")[1])
+        return ObjectPath.of(*(DATABASE, *table.split(".")[1:])[-2:])
 
     def definition(self, statement: Statement) -> TableDefinition:
         if statement.narrow:
@@ -145,9 +146,26 @@ class World(ABC):
         for table, rows in scenario.before.items():
             if not by_table[table].restores:
                 self.make(replace(by_table[table], schema_change=False, narrow=False, brings=False), list(rows))
+        if scenario.undoes:
+            with closing(self.coordinator("earlier")) as coordinator:
+                self._publish(coordinator, scenario.undoes)
         with closing(self.coordinator()) as coordinator:
             if kept := [statement for statement in scenario.statements if statement.restores]:
                 self._keep(coordinator, kept, scenario)
+
+    def _publish(self, coordinator: Coordinator, statements: Sequence[Statement]) -> None:
+        """Run an earlier transaction."""
+        transaction = coordinator.begin()
+        for statement in statements:
+            catalog, path, definition = self._target(statement)
+            participant = transaction.stage(catalog, path, definition, purpose=statement.purpose)
+            assert participant is not None
+            transaction.begin_participant(participant)
+            transaction.write(participant, self.frame(list(statement.rows), definition.schema))
+        transaction.commit()
+
+    def _target(self, statement: Statement) -> tuple[Catalog, ObjectPath, TableDefinition]:
+        return self.catalogs[statement.catalog], self.path(statement.table), self.definition(statement)
 
     def _keep(self, coordinator: Coordinator, kept: Sequence[Statement], scenario: Scenario) -> None:
         """Make what a restore gives back, keep it under a savepoint, and then what there is before the restore."""
@@ -173,7 +191,10 @@ class World(ABC):
         return found
 
     def make(self, statement: Statement, rows: Rows) -> None:
-        """Make one table, with rows, without a coordinator."""
+        """Make one table with rows, or a database, without a coordinator."""
+        if statement.purpose.of_database:
+            self.catalogs[statement.catalog].create_database(self.path(statement.table).database)
+            return
         self._run(statement, rows, Purpose.CREATE_TABLE_AS)
 
     def _run(self, statement: Statement, rows: Rows, purpose: Purpose) -> None:

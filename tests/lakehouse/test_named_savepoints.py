@@ -96,6 +96,15 @@ def test_a_restore_gives_rows_schema_partitioning_and_properties_back(
     assert sorted(lake.rows(path)) == sorted([*ROWS, (4, "four")])
 
 
+def test_all_tables_of_a_savepoint_are_reserved_in_one_step(savepoints: Savepoints, path: ObjectPath) -> None:
+    for number in range(5):
+        committed(savepoints, ObjectPath(path.namespace, f"t{number}"))
+    failpoints.arm("core.reserve", lambda _: None)
+    record = savepoints.create("before", databases=[path.database])
+    assert len(record.tables) == 5
+    assert failpoints.reached()["core.reserve"] == 1
+
+
 def test_no_file_is_written_or_copied_by_either(savepoints: Savepoints, lake: Lake, path: ObjectPath) -> None:
     committed(savepoints, path)
     before = set(lake.warehouse.rglob("*.parquet"))

@@ -197,6 +197,9 @@ def _immediate(spark: SparkSession, _: Path) -> None:
     refused(spark, "ALTER TABLE a RENAME TO b", AtomicityNotSupportedError)
     run(spark, "COMMIT")
     assert ids(spark) == [1, 2]
+    run(spark, "CREATE TABLE lite.main.a AS SELECT 1 AS id")
+    run(spark, "BEGIN TRANSACTION", "ALTER TABLE lite.main.a RENAME TO lite.main.b", "COMMIT")
+    assert ids(spark, "lite.main.b") == [1]
 
 
 def _evolve(spark: SparkSession, _: Path) -> None:
@@ -213,6 +216,15 @@ def _drop(spark: SparkSession, _: Path) -> None:
     assert ids(spark) == [1]
     run(spark, "BEGIN TRANSACTION", "DROP TABLE a", "CREATE TABLE a USING parquet AS SELECT 7 AS id", "COMMIT")
     assert ids(spark) == [7]
+
+
+def _databases(spark: SparkSession, _: Path) -> None:
+    run(spark, "BEGIN TRANSACTION", "CREATE DATABASE made", "CREATE TABLE made.t AS SELECT 1 AS id", "ROLLBACK")
+    assert not spark.catalog.databaseExists("made")
+    run(spark, "BEGIN TRANSACTION", "CREATE DATABASE made", "CREATE TABLE made.t AS SELECT 1 AS id", "COMMIT")
+    assert ids(spark, "made.t") == [1]
+    run(spark, "BEGIN TRANSACTION", "DROP DATABASE made CASCADE", "COMMIT")
+    assert not spark.catalog.databaseExists("made")
 
 
 def _frames(spark: SparkSession, _: Path) -> None:
@@ -301,7 +313,20 @@ ROWS = [
         "yes, of session tables, Iceberg tables, PostgreSQL and SQLite; elsewhere it is refused",
         _evolve,
     ),
-    Row("immediate", "`RENAME` of a table that was there before", "refused", "refused", _immediate),
+    Row(
+        "immediate",
+        "`RENAME` of a table that was there before",
+        "refused",
+        "yes, of PostgreSQL, SQLite and Iceberg over a SQL catalog; elsewhere it is refused",
+        _immediate,
+    ),
+    Row(
+        "databases",
+        "`CREATE DATABASE`, `DROP DATABASE`",
+        "refused",
+        "yes, of session tables and Iceberg; elsewhere it is refused",
+        _databases,
+    ),
     Row("frames", "DataFrame writers", "`spark.sql` is documented", "yes", _frames),
     Row("terms", "isolation level, conflict policy, `READ ONLY`", "none in SQL", "yes", _terms),
     Row("locks", "`LOCK TABLE`, `SHOW LOCKS`, `SHOW TRANSACTIONS`", "none", "yes", _locks),

@@ -114,6 +114,36 @@ def test_only_some_tables_are_restored_if_asked(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.promise("restore", "a table is read as a transaction has left it, by the transaction's id")
+def test_a_table_is_read_as_of_a_transaction(spark: SparkSession) -> None:
+    with twophase.transaction(spark) as first:
+        spark.sql("INSERT INTO t SELECT 9, 9")
+        spark.sql("INSERT INTO ice.db.u SELECT 9, 'b'")
+    spark.sql("CREATE OR REPLACE TABLE t AS SELECT 'x' AS other")
+    spark.sql("INSERT INTO t SELECT 'y'")
+    second = last(spark).id
+    spark.sql("CREATE OR REPLACE TABLE ice.db.u AS SELECT 'x' AS other")
+    old = [(0, 0), (1, 1), (2, 0), (3, 1), (9, 9)]
+    assert rows(spark, f"SELECT * FROM t VERSION AS OF '{first.id}' ORDER BY id") == old
+    assert rows(spark, f"SELECT max(id), max(name) FROM ice.db.u VERSION AS OF '{first.id}'") == [(9, "b")]
+    # Of those, too, that it has not written: the state of then.
+    assert rows(spark, f"SELECT max(id) FROM ice.db.u VERSION AS OF '{second}'") == [(9,)]
+    assert rows(spark, f"SELECT * FROM t VERSION AS OF '{second}' ORDER BY 1") == [("x",), ("y",)]
+    spark.sql("INSERT OVERWRITE t SELECT 'z'")
+    assert rows(spark, f"SELECT * FROM t VERSION AS OF '{second}' ORDER BY 1") == [("x",), ("y",)]
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("CREATE TABLE later AS SELECT 1 AS id")
+        spark.sql(f"SELECT * FROM later VERSION AS OF '{second}'")
+    with pytest.raises(RuntimeError), twophase.transaction(spark) as failed:
+        spark.sql("INSERT INTO t SELECT 'never'")
+        raise RuntimeError
+    with pytest.raises(Exception, match="has published nothing"):
+        spark.sql(f"SELECT * FROM t VERSION AS OF '{failed.id}'")
+    with pytest.raises(Exception, match="no transaction of this id"):
+        spark.sql("SELECT * FROM t VERSION AS OF 'never'")
+
+
+@pytest.mark.usefixtures("tables")
 def test_a_savepoint_is_read_by_its_name(spark: SparkSession) -> None:
     spark.sql("CREATE SAVEPOINT before FOR TABLE t, ice.db.u")
     spark.sql("CREATE OR REPLACE TABLE t AS SELECT 'x' AS other")

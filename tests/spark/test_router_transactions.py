@@ -334,7 +334,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "EXECUTE IMMEDIATE 'DROP TABLE other'",
         "EXECUTE IMMEDIATE 'TRUNCATE TABLE other'",
         "BEGIN EXECUTE IMMEDIATE 'DROP TABLE other'; END",
-        "CREATE DATABASE more",
+        "ALTER DATABASE default SET DBPROPERTIES ('a' = 'b')",
         "CREATE TABLE x LIKE old",
         "EXECUTE IMMEDIATE 'CREATE TABLE IF NOT EXISTS x LIKE old'",
         "INSERT OVERWRITE DIRECTORY '/nowhere' USING parquet SELECT 1",

@@ -41,8 +41,15 @@ BEGIN, COMMIT, ROLLBACK = "BEGIN TRANSACTION", "COMMIT", "ROLLBACK"
 
 
 @pytest.fixture(scope="module")
-def spark(start: Start) -> SparkSession:
-    session = start({"spark.twophase.wait": "5s", "spark.sql.scripting.enabled": "true"})  # Spark 4.0 asks for it
+def spark(start: Start, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    session = start(
+        {
+            "spark.twophase.wait": "5s",
+            "spark.sql.scripting.enabled": "true",  # Spark 4.0 asks for it
+            "spark.sql.catalog.lite": "twophase.jdbc",
+            "spark.sql.catalog.lite.url": f"sqlite:///{tmp_path_factory.mktemp('lite') / 'lite.db'}",
+        }
+    )
     twophase.attach(session)
     return session
 

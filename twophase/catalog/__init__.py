@@ -20,7 +20,9 @@ from twophase.catalog.capabilities import (
     SupportsSchemaOnWrite,
     SupportsSnapshots,
     SupportsStagedAlter,
+    SupportsStagedDatabases,
     SupportsStagedDrop,
+    SupportsStagedRename,
     SupportsTimeTravel,
 )
 from twophase.catalog.reading import BatchReader, Deletion, FileReader, Filter, ParquetScan, ReadSource
@@ -63,7 +65,9 @@ __all__ = [
     "SupportsSchemaOnWrite",
     "SupportsSnapshots",
     "SupportsStagedAlter",
+    "SupportsStagedDatabases",
     "SupportsStagedDrop",
+    "SupportsStagedRename",
     "SupportsTimeTravel",
     "TableChange",
     "TransactionalCatalog",

@@ -28,7 +28,9 @@ from twophase.catalog.staged_changes import (
     SupportsGroupPublish,
     SupportsRecordedPublish,
     SupportsStagedAlter,
+    SupportsStagedDatabases,
     SupportsStagedDrop,
+    SupportsStagedRename,
 )
 from twophase.catalog.versioned_reads import (
     SupportsOpenSnapshots,
@@ -58,7 +60,9 @@ __all__ = [
     "SupportsSchemaOnWrite",
     "SupportsSnapshots",
     "SupportsStagedAlter",
+    "SupportsStagedDatabases",
     "SupportsStagedDrop",
+    "SupportsStagedRename",
     "SupportsTimeTravel",
     "accepts_any_schema",
     "interfaces",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import Deletion, Filter
+from twophase.catalog.schema_changes import SupportsAlterDatabase
 from twophase.catalog.services import TableChange
 from twophase.model import ObjectPath, WriteContext
 
@@ -207,3 +208,113 @@ class SupportsRecordedPublish(Catalog):
         -----
         A writer that has lost its lease is fenced off by the publish itself, not only before it.
         """
+
+
+class SupportsStagedRename(Catalog):
+    """A catalog in which ``ALTER TABLE ... RENAME TO`` can be a statement of a transaction."""
+
+    @abstractmethod
+    def two_phase_rename_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable | None:
+        """Create the participant that gives a table its new name. Nothing is staged or changed in the store yet.
+
+        Its path is the new one, its purpose ``CREATE_TABLE_AS``; nothing is written. Later statements of the
+        transaction read the table by it. :meth:`two_phase_leave_table` makes that of the former name, which follows.
+
+        Parameters
+        ----------
+        path, new_path : ObjectPath
+        context : WriteContext
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            None if this store cannot rename the table as part of a transaction.
+
+        Raises
+        ------
+        TableNotExistError
+            There is no table of the former name.
+        TableAlreadyExistsError
+            There is one of the new name.
+        AtomicityNotSupportedError
+            The transaction has written the table of the new name before.
+        CatalogError
+            It cannot be renamed.
+        """
+
+    @abstractmethod
+    def two_phase_leave_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable:
+        """Create the participant of the former name of a table, whose purpose is ``DROP_TABLE``.
+
+        Parameters
+        ----------
+        path, new_path : ObjectPath
+        context : WriteContext
+
+        Raises
+        ------
+        AtomicityNotSupportedError
+            The transaction has written the table before.
+        """
+
+
+class SupportsStagedDatabases(SupportsAlterDatabase):
+    """A catalog in which ``CREATE DATABASE`` and ``DROP DATABASE`` can be statements of a transaction.
+
+    Its databases have properties, which say whose they are. :mod:`twophase.catalog.staged_databases` has the
+    participants: the catalog's ``restore`` returns those of their documents, and its group publishes leave them out.
+    """
+
+    def stages_database(self, database: str) -> bool:
+        """Return whether this store can create or drop a database in a transaction.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        """
+        return True
+
+    def database_facts(self) -> dict[str, Any]:
+        """Return what the participant's document says about the store, beside what each of them says."""
+        return {}
+
+    def refuse_new_database(self, database: str, properties: Mapping[str, str]) -> None:
+        """Refuse a database that a rollback could not remove again; called before anything is created.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        properties : mapping of str to str
+
+        Raises
+        ------
+        CatalogError
+        """
+
+    def contents_of(self, database: str) -> list[str]:
+        """Return what keeps an existing database from being dropped: its tables, views and functions.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        """
+        return self.list_tables(database)
+
+    def files_of(self, database: str, transaction_id: str) -> list[str]:
+        """Return the files that would be lost with a database without tables; empty if none can be.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        transaction_id : str
+            The transaction that has created it, whose own files do not count.
+        """
+        return []

@@ -103,7 +103,11 @@ class Lineage(Observer):
         is_published = end.state is TransactionState.COMPLETED
         event = _event(_kind(end), end.transaction_id, end.title, end.state)
         event.inputs = list(_inputs(end))
-        event.outputs = [_output(end, catalog, table, is_published) for catalog, table in end.written]
+        event.outputs = [
+            _output(end, catalog, table, is_published)
+            for catalog, table in end.written
+            if not table.purpose.of_database
+        ]
         if end.cause is not None and event.run.facets is not None:
             event.run.facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
                 message=f"{end.cause.kind}: {end.cause.text}", programmingLanguage="PYTHON"

@@ -373,8 +373,12 @@ def _complete(plan: Plan) -> Protocol:
 def _clean_up(plan: Plan) -> Protocol:
     left: list[str] = []
     problems: list[BaseException] = []
-    cleaning: list[Action] = [Cleanup(ordinal) for unit in plan.units for ordinal in unit.ordinals]
-    for action in [*cleaning, *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True))]:
+    first, last = (
+        [Cleanup(ordinal) for unit in plan.units if unit.can_undo == can_undo for ordinal in unit.ordinals]
+        for can_undo in (True, False)
+    )
+    # What cannot be undone comes last here, too: a database is dropped when nothing of the transaction is in it.
+    for action in [*first, *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True)), *last]:
         yield from _collect(action, left, problems)
     yield from _close(left, problems)
     return Verdict(TransactionState.COMPLETED, None, tuple(left), problems=tuple(problems))

@@ -120,7 +120,7 @@ class ActiveTransaction:
     def let_be_read(self, participant: TwoPhaseCatalogTable) -> None:
         """Let the transaction's statements read its staged version of a session catalog table."""
         is_block = self.transaction.id in _blocks  # a single statement reads the state before itself
-        is_served = participant.catalog is self.session.catalogs.of_session
+        is_served = participant.catalog is self.session.catalogs.of_session and not participant.purpose.of_database
         if is_block and is_served and self.session.rules:
             self.known_to_rules = True
             path = participant.path
@@ -129,6 +129,8 @@ class ActiveTransaction:
     def revert(self, participants: Iterable[TwoPhaseCatalogTable]) -> None:
         """Let the statements read what is left of these tables' writes after a rollback to a savepoint."""
         for participant in participants:
+            if participant.purpose.of_database:
+                continue
             catalog, path = participant.catalog, participant.path
             self.suspend_caches(catalog, path)
             rules = self.session.rules if catalog is self.session.catalogs.of_session else None
@@ -507,7 +509,7 @@ def commit(active: ActiveTransaction) -> None:
     tx.require_own()
     # Ctrl-C waits: Py4J would turn it into an error of the store, and Spark would keep cached rows from before.
     with carried_through(tx):
-        written = [(p, active.cached(p.catalog, p.path)) for p in tx.participants]
+        written = [(p, active.cached(p.catalog, p.path)) for p in tx.participants if not p.purpose.of_database]
         with session.caches.invalidated_by(tx, written):
             tx.commit()
         active.restore_caches(is_published=True)

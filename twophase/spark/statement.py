@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twophase.catalog import Catalog, SupportsStagedAlter, SupportsStagedDrop, TableChange, TwoPhaseCatalogTable
+from twophase.catalog import (
+    Catalog,
+    SupportsStagedAlter,
+    SupportsStagedDatabases,
+    SupportsStagedDrop,
+    SupportsStagedRename,
+    TableChange,
+    TwoPhaseCatalogTable,
+)
 from twophase.errors import AtomicityNotSupportedError
 from twophase.hooks.hook import JobStatusHook
 from twophase.hooks.statement import Statement
@@ -122,6 +130,42 @@ def open_alter(
     transaction = _joining(context, context.joined, catalog, path)
     participant = transaction.stage_alter(catalog, path, changes)
     return None if participant is None else _started(context, transaction, participant, autocommit=False)
+
+
+def open_rename(
+    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+) -> Statement | None:
+    """Stage and begin the new name of a table in the surrounding transaction; None if the store cannot rename it."""
+    assert context.joined is not None
+    transaction = _joining(context, context.joined, catalog, new_path)
+    participant = transaction.stage_rename(catalog, path, new_path)
+    return None if participant is None else _started(context, transaction, participant, autocommit=False)
+
+
+def open_leave(
+    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+) -> Statement:
+    """Stage and begin the end of the former name of a renamed table."""
+    assert context.joined is not None
+    transaction = _joining(context, context.joined, catalog, path)
+    participant = transaction.stage_leave(catalog, path, new_path)
+    return _started(context, transaction, participant, autocommit=False)
+
+
+def open_create_database(
+    context: StatementContext, catalog: SupportsStagedDatabases, database: str, properties: Mapping[str, str]
+) -> Statement:
+    """Stage and begin a ``CREATE DATABASE`` in the surrounding transaction."""
+    assert context.joined is not None
+    participant = context.joined.stage_create_database(catalog, database, properties)
+    return _started(context, context.joined, participant, autocommit=False)
+
+
+def open_drop_database(context: StatementContext, catalog: SupportsStagedDatabases, database: str) -> Statement:
+    """Stage and begin a ``DROP DATABASE`` in the surrounding transaction, of one without tables."""
+    assert context.joined is not None
+    participant = context.joined.stage_drop_database(catalog, database)
+    return _started(context, context.joined, participant, autocommit=False)
 
 
 def _joining(context: StatementContext, joined: Transaction | None, catalog: Catalog, path: ObjectPath) -> Transaction:

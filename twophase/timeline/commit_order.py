@@ -71,6 +71,13 @@ def last_number(connection: sa.Connection) -> int:
     return int(connection.scalar(sql.SELECT_LAST) or 0)
 
 
+def knows_all_since(connection: sa.Connection, number: int) -> bool:
+    """Return whether all transactions with a later commit number are still on the timeline."""
+    last, c = last_number(connection), transactions.c
+    known = sa.select(sa.func.count()).select_from(transactions).where(c.number > number, c.number <= last)
+    return int(connection.scalar(known) or 0) == last - number
+
+
 def changes_since(
     connection: sa.Connection, catalog: str, path: ObjectPath, snapshot: int, transaction_id: str
 ) -> list[Change]:

@@ -89,6 +89,15 @@ class TimelineReader(TimelineDatabase):
             lambda connection: commit_order.changes_since(connection, catalog, path, snapshot, transaction_id)
         )
 
+    def knows_all_since(self, number: int) -> bool:
+        """Return whether no transaction that was published after a commit number has been pruned.
+
+        Parameters
+        ----------
+        number : int
+        """
+        return self._read(lambda connection: commit_order.knows_all_since(connection, number))
+
     def needed_since(self) -> float | None:
         """Return since when superseded states must be kept for open snapshots, in seconds since the epoch.
 

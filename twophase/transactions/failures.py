@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twophase.errors import (
+    AtomicityNotSupportedError,
     ConfigurationError,
     LeaseLostError,
     SnapshotTooOldError,
@@ -80,6 +81,17 @@ def dropped(catalog: str, path: ObjectPath, transaction_id: str) -> TableNotExis
         f"Table {path} does not exist in catalog {catalog}: this transaction drops it.",
         path=path,
         transaction_id=transaction_id,
+    )
+
+
+def dropped_database(catalog: str, database: str, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for a CREATE of a database that an earlier statement of its transaction drops."""
+    return AtomicityNotSupportedError(
+        f"Database {database} of catalog {catalog} cannot be created in transaction {transaction_id}, which drops it; "
+        "nothing was created.",
+        path=database,
+        transaction_id=transaction_id,
+        hint="Create it after the transaction, or drop its tables and keep it.",
     )
 
 

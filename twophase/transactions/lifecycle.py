@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -251,12 +251,12 @@ class Lifecycle:
         """Reserve the table of a statement, or wait for those that are publishing to it, before its job starts."""
         claim = Claim.of_table(catalog, path, Mode.APPEND if purpose is Purpose.INSERT_INTO else Mode.WRITE)
         if self.contention.reserves_early:
-            self.reserve(claim)
+            self.reserve([claim])
         elif purpose is not Purpose.INSERT_INTO:
             self.contention.await_publishers(self.coordinator, self.lease, claim)
 
-    def reserve(self, claim: Claim, seconds: float | None = None) -> None:
-        """Reserve a table while the transaction continues.
+    def reserve(self, claims: Sequence[Claim], seconds: float | None = None) -> None:
+        """Reserve tables in one step, in the order of their keys, while the transaction continues.
 
         If nothing has been read or written, it sees the state of now: it may have waited for what is in it.
         """
@@ -264,7 +264,7 @@ class Lifecycle:
             self._record(None)
         assert self.lease is not None
         with self.fenced():
-            self.contention.reserve(self.coordinator, self.lease, self.contention.turn(seconds), [claim])
+            self.contention.reserve(self.coordinator, self.lease, self.contention.turn(seconds), claims)
         self.coordinator.contested(self.id)
         if not self.members and (snapshot := self.reads.refreshed()) != self.snapshot:
             self.snapshot = snapshot

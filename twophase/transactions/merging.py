@@ -95,7 +95,7 @@ class Merging:
 
     def rebase(self, conflict: Conflict) -> None:
         """Let a table be as it is now for the transaction, and nobody else's until its end."""
-        self._life.reserve(Claim.of_table(conflict.catalog, conflict.path, Mode.WRITE))
+        self._life.reserve([Claim.of_table(conflict.catalog, conflict.path, Mode.WRITE)])
         self._life.reads.rebase(conflict.catalog, conflict.path)
 
     def state_now(self, conflict: Conflict) -> ReadSource:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from twophase.catalog import Catalog, SupportsSavepoints, SupportsTimeTravel
+from twophase.catalog import Catalog, SupportsSavepoints, SupportsSnapshots, SupportsTimeTravel
 from twophase.catalog.capabilities import required
 from twophase.catalog.reading import ReadSource
 from twophase.errors import (
@@ -25,6 +25,7 @@ from twophase.timeline.savepoints import LAST, KeptTable, SavepointRecord, Savep
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflicts import Claim
 from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.published_states import source_after
 from twophase.transactions.transaction import Transaction
 
 __all__ = ["Restore", "create_savepoint", "drop_savepoint", "find_savepoint", "plan_restore"]
@@ -151,9 +152,9 @@ def _hold(
         keys = {(catalog.name, catalog.canonical(path)): (catalog, path) for catalog, path in found}
         if keys.keys() <= held.keys():
             break
-        for key in sorted(keys.keys() - held.keys(), key=Claim.order):
-            transaction.keep_writers_out(keys[key])
-            held[key] = keys[key]
+        new = {key: keys[key] for key in keys.keys() - held.keys()}
+        transaction.keep_writers_out(new.values())
+        held |= new
     if not keys:
         raise ConfigurationError(f"Savepoint {name} would contain no table; nothing was changed.")
     return [keys[key] for key in sorted(keys, key=Claim.order)]
@@ -376,21 +377,21 @@ def kept_table(timeline: Timeline, name: str, catalog: Catalog, path: ObjectPath
 
 
 def source_of_version(timeline: Timeline, catalog: SupportsSavepoints, path: ObjectPath, version: str) -> ReadSource:
-    """Return the source of a read ``VERSION AS OF`` a name: a state that the table has itself, or a savepoint's.
+    """Return the source of a read ``VERSION AS OF`` a name: of the table itself, of a savepoint, or of a transaction.
 
     A snapshot, tag or branch of the table goes first: a savepoint, which others may make, changes no read of it.
 
     Raises
     ------
     CatalogError
-        There is neither, or the state cannot be read.
+        There is none of them, or the state cannot be read.
     ConfigurationError
         The savepoint has expired, or is not complete.
     """
     unknown = CatalogError(
-        f"There is no savepoint {version} that keeps a state of {path}.",
+        f"There is no savepoint {version} that keeps a state of {path}, and no transaction of this id.",
         path=path,
-        hint="SHOW SAVEPOINTS lists them, with their tables.",
+        hint="SHOW SAVEPOINTS lists them, with their tables, and SHOW TRANSACTIONS the transactions.",
     )
     if isinstance(catalog, SupportsTimeTravel):
         try:
@@ -398,9 +399,12 @@ def source_of_version(timeline: Timeline, catalog: SupportsSavepoints, path: Obj
         except (VersionNotExistError, TableNotExistError) as error:
             unknown = error
     kept = kept_table(timeline, version, catalog, path)
-    if kept is None:
+    if kept is not None:
+        return catalog.read_kept(kept.document)
+    record = timeline.transaction(version)
+    if record is None or not isinstance(catalog, SupportsSnapshots):
         raise unknown
-    return catalog.read_kept(kept.document)
+    return source_after(timeline, catalog, path, record)
 
 
 # -- removing ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from twophase.catalog import (
     TableChange,
     TwoPhaseCatalogTable,
 )
+from twophase.errors import DatabaseNotExistError
 from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.protocol import actions, machine
@@ -192,6 +193,8 @@ class Statements(TransactionView):
             self._life.require_open()
             if self._read_only:
                 raise failures.read_only(f"{catalog.name}.{path}", self._life.id)
+            if path.namespace:
+                self._require_database(catalog, path.database)
             earlier = self._to_build_on(catalog, path)
             if earlier is not None and earlier.participant.purpose.drops and not purpose.creates:
                 raise failures.dropped(catalog.name, path, self._life.id)
@@ -206,7 +209,7 @@ class Statements(TransactionView):
             try:
                 with self._life.fenced():
                     self._life.contend(catalog, path, purpose)
-                    if self._merging is not None:
+                    if self._merging is not None and not purpose.of_database:
                         self._life.reads.note_base(catalog, path)
                     with concerning(path):
                         participant = plan(context)
@@ -228,6 +231,14 @@ class Statements(TransactionView):
         is_merged = self._merging is not None and (is_whole or purpose.replaces)
         if purpose is not Purpose.INSERT_INTO and not is_merged:
             self._life.reads.require_unchanged(catalog, path)
+
+    def _require_database(self, catalog: Catalog, database: str) -> None:
+        if self.drops_database(catalog, database):
+            raise DatabaseNotExistError(
+                f"Database {database} does not exist in catalog {catalog.name}: this transaction drops it.",
+                path=database,
+                transaction_id=self.id,
+            )
 
     def begin_participant(self, participant: TwoPhaseCatalogTable) -> None:
         """Create the staging area of a participant.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import NoReturn
@@ -23,19 +23,19 @@ from twophase.timeline.reservations import Mode
 from twophase.transactions import failures
 from twophase.transactions.cancellation import Cancellation
 from twophase.transactions.conflicts import Claim, Contention, timed_out
+from twophase.transactions.ddl_statements import DdlStatements
 from twophase.transactions.end_reports import EndReports
 from twophase.transactions.ending import Ending
 from twophase.transactions.lifecycle import Lifecycle, TransactionServices
 from twophase.transactions.merging import Conflict, Merging
 from twophase.transactions.savepoints import Savepoint, Savepoints
-from twophase.transactions.statements import Statements
 
 __all__ = ["Transaction", "TransactionState"]
 
 _log = logger("twophase")
 
 
-class Transaction(Statements):
+class Transaction(DdlStatements):
     """One or more participants with one outcome, from :meth:`twophase.transactions.coordinator.Coordinator.begin`.
 
     By default its tables are reserved on the timeline when it commits, always in the same order, and only while it
@@ -213,17 +213,17 @@ class Transaction(Statements):
             if self._read_only:
                 raise failures.read_only(f"{catalog.name}.{path}", self._life.id)
             with self._life.fenced():
-                self._life.reserve(Claim.of_table(catalog, path, Mode(mode)), seconds)
+                self._life.reserve([Claim.of_table(catalog, path, Mode(mode))], seconds)
                 if mode == Mode.WRITE.value:
                     self._life.reads.require_unchanged(catalog, path)
 
-    def keep_writers_out(self, table: tuple[Catalog, ObjectPath]) -> None:
-        """Let nobody publish to a table until the end of this transaction, which may read it but not write it.
+    def keep_writers_out(self, tables: Iterable[tuple[Catalog, ObjectPath]]) -> None:
+        """Let nobody publish to some tables until the end of this transaction, which may read them but not write them.
 
         Parameters
         ----------
-        table : tuple
-            A catalog and a path.
+        tables : iterable of tuple
+            Catalogs and paths.
 
         Raises
         ------
@@ -233,7 +233,8 @@ class Transaction(Statements):
         self.require_own()
         with self._life.lock:
             self._life.require_open()
-            self._life.reserve(Claim.of_table(*table, Mode.READ))
+            claims = [Claim.of_table(catalog, path, Mode.READ) for catalog, path in tables]
+            self._life.reserve(sorted(claims, key=lambda claim: Claim.order(claim.key)))
 
     def require_held(self) -> None:
         """Make sure that it still holds what it has reserved.

@@ -101,10 +101,24 @@ def plan_undo(
 def _tables(record: TransactionRecord, resolve: Callable[[str], Catalog]) -> list[tuple[Catalog, ObjectPath, bool]]:
     """The tables that a transaction has changed, and whether it has left each of them there."""
     published = [p for p in record.participants if p.state is ParticipantState.PUBLISHED]
+    for participant in published:
+        if participant.purpose is Purpose.DROP_DATABASE:
+            raise _has_dropped(record, f"{participant.catalog}.{participant.path}")
+    published = [p for p in published if not p.purpose.of_database]  # A database that it has created stays.
     last: dict[tuple[str, ObjectPath], Purpose] = {}
     for participant in sorted(published, key=lambda p: p.ordinal):
         last[participant.catalog, resolve(participant.catalog).canonical(participant.path)] = participant.purpose
     return [(resolve(catalog), path, not purpose.drops) for (catalog, path), purpose in last.items()]
+
+
+def _has_dropped(record: TransactionRecord, database: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Transaction {record.id} cannot be undone: it has dropped database {database}, with the former states of its "
+        "tables. Nothing was changed.",
+        path=database,
+        transaction_id=record.id,
+        hint="Create the database, and restore a savepoint that was made before.",
+    )
 
 
 def _changes(timeline: Timeline, record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> list[Change]:

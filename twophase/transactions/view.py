@@ -7,7 +7,7 @@ from typing import Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
-from twophase.model import Isolation, Level, ObjectPath, TableDefinition
+from twophase.model import Isolation, Level, ObjectPath, Purpose, TableDefinition
 from twophase.protocol.states import TransactionState
 from twophase.transactions import failures
 from twophase.transactions.lifecycle import Lifecycle
@@ -99,6 +99,38 @@ class TransactionView:
         """
         member = self._life.members.find(catalog, path)
         return member.participant if member else None
+
+    def drops_database(self, catalog: Catalog, database: str) -> bool:
+        """Return whether this transaction drops a database.
+
+        Parameters
+        ----------
+        catalog : Catalog
+        database : str
+            Its name, unquoted.
+        """
+        if not any(member.participant.purpose is Purpose.DROP_DATABASE for member in self._life.members):
+            return False
+        member = self._life.members.find(catalog.name, ObjectPath((), database))
+        return member is not None and member.participant.purpose.drops
+
+    def tables_in(self, catalog: Catalog, database: str) -> tuple[list[str], list[str]]:
+        """Return the tables of a database that this transaction drops, and those that it writes.
+
+        Parameters
+        ----------
+        catalog : Catalog
+        database : str
+            Its name, unquoted.
+        """
+        namespace = catalog.canonical(ObjectPath((database,), "any")).namespace
+        found = [
+            m for m in self._life.members.taking_part() if m.catalog is catalog and m.target.namespace == namespace
+        ]
+        dropped, written = (
+            [m.target.name for m in found if m.participant.purpose.drops == drops] for drops in (True, False)
+        )
+        return dropped, written
 
     def redefines(self, participant: TwoPhaseCatalogTable) -> bool:
         """Return whether this transaction creates or replaces the table of a participant, rather than only its rows.

@@ -34,7 +34,7 @@ from twophase.errors import (
 )
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose, TableDefinition
-from twophase.spark import active, made_tables, rewriting
+from twophase.spark import active, made_tables, renamed_tables, rewriting
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.checked import CheckedTable, lists_when_executed
@@ -418,6 +418,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
             context = StatementContext.of(self._session)
             if made_tables.is_made(context.joined, self._catalog, path):
                 made_tables.rename(context, self._catalog, path, new_path)
+                return
+            if renamed_tables.rename(context, self._catalog, path, new_path):
                 return
             self._ddl(
                 "ALTER TABLE ... RENAME",

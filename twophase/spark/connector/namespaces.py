@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from twophase.catalog import Catalog, SupportsAlterDatabase
+from twophase.catalog import Catalog, SupportsAlterDatabase, SupportsStagedDatabases
 from twophase.catalog.capabilities import required
 from twophase.errors import DatabaseNotExistError
-from twophase.spark import active
+from twophase.spark import active, made_databases
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.definition import database_changes
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import exceptions, values
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.options import hidden_database
+from twophase.spark.statement import StatementContext
 
 # ruff: noqa: N802
 
@@ -48,7 +49,11 @@ class NamespacesMixin:
     def namespaceExists(self, namespace: Any) -> bool:
         with thrown_to_spark(self._jvm, namespace=namespace):
             database = self._database(namespace)
-            return bool(database) and self._catalog.database_exists(database)
+            return bool(database) and not self._is_dropped(database) and self._catalog.database_exists(database)
+
+    def _is_dropped(self, database: str) -> bool:
+        transaction = active.current_transaction(self._session) if active.any_open() else None
+        return transaction is not None and transaction.drops_database(self._catalog, database)
 
     def loadNamespaceMetadata(self, namespace: Any) -> Any:
         with thrown_to_spark(self._jvm, namespace=namespace):
@@ -60,8 +65,20 @@ class NamespacesMixin:
             database = self._database(namespace)
             if not database:  # CREATE DATABASE with only this catalog's name
                 raise hidden_database(self._session.catalogs.name_of(self._catalog))
+            given = values.entries(self._jvm, properties)
+            if (staging := self._staging(database)) is not None:
+                made_databases.create(*staging, database, given)
+                return
             active.refuse_in_transaction(self._session, f"CREATE DATABASE {database}", database)
-            self._catalog.create_database(database, properties=values.entries(self._jvm, properties))
+            self._catalog.create_database(database, properties=given)
+
+    def _staging(self, database: str) -> tuple[StatementContext, SupportsStagedDatabases] | None:
+        """The surrounding transaction, and the catalog that creates and drops databases in it; None if it does not."""
+        context, catalog = StatementContext.of(self._session), self._catalog
+        if context.joined is None or not made_databases.is_staged_by(catalog, database):
+            return None
+        assert isinstance(catalog, SupportsStagedDatabases)
+        return context, catalog
 
     def alterNamespace(self, namespace: Any, changes: Any) -> None:
         with thrown_to_spark(self._jvm, namespace=namespace):
@@ -74,6 +91,11 @@ class NamespacesMixin:
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:
         with thrown_to_spark(self._jvm, namespace=namespace):
             database = self._database(namespace)
+            if (staging := self._staging(database)) is not None:
+                if not self._catalog.database_exists(database):
+                    return False
+                made_databases.drop(*staging, database, cascade=cascade)
+                return True
             active.refuse_in_transaction(self._session, f"DROP DATABASE {database}", database)
             if not self._catalog.database_exists(database):
                 return False

@@ -104,7 +104,7 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
         *("isTemporaryFunction", "isPersistentFunction"),
     ),
     _CATALYST + "catalog.ExternalCatalog": (
-        *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase"),
+        *("listDatabases", "databaseExists", "getDatabase", "alterDatabase", "dropDatabase", "listFunctions"),
         *(
             "listTables",
             "tableExists",

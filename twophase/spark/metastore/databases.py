@@ -33,6 +33,13 @@ class SessionDatabases(SessionStore):
         found = self._database(database)
         return None if found is None else path_of(found["locationUri"])
 
+    def new_database_location(self, database: str) -> str | None:
+        uri = self._session_catalog().getDefaultDBPath(database)
+        return str(self._jvm.static(_CATALOG + "CatalogUtils", "URIToString")(uri))
+
+    def list_functions(self, database: str) -> list[str]:
+        return [f"function {name}" for name in strings(self._catalog.listFunctions(database, "*"))]
+
     def _database(self, database: str) -> dict[str, Any] | None:
         """Each field of a ``CatalogDatabase``."""
         try:

@@ -17,6 +17,7 @@ from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.listed import listed_index
 from twophase.spark.jvm.rules import PlanRules
 from twophase.spark.jvm.statements import TableFacts
+from twophase.spark.made_databases import is_staged_by
 from twophase.spark.routing.commands import DROP, SAVES, TRUNCATE, change_of
 from twophase.spark.routing.decide import Decider, Unsupported, WriteNode
 from twophase.spark.routing.ownership import Owner, RoutingDecision
@@ -56,6 +57,7 @@ class Answers(JavaCallable):
             "truncate": self._truncate,
             "drop": self._drop,
             "alter": self._alter,
+            "namespace": self._namespace,
             "evolve": self._evolve,
             "session_insert": self._insert,
             "group": self._group,
@@ -136,6 +138,20 @@ class Answers(JavaCallable):
             self._router.refuse_change(DROP, parts, target)
             return None
         return json.dumps({"parts": _full(target)}) if target.via_session_catalog else None
+
+    def _namespace(self, facts: Facts) -> str | None:
+        """Return the name in our catalog of a database that the surrounding transaction creates or drops."""
+        parts, node = tuple(facts["parts"]), facts["node"]
+        if node == "CreateNamespace":
+            self._router.refuse_hidden_database(parts, creates=True)
+        target = self._targets.resolve((*parts, "anything"), names=PlanNames(facts))
+        if target is not None and target.path.namespace and is_staged_by(target.catalog, target.path.database):
+            parts = (target.catalog_name, *target.path.namespace)
+            return json.dumps({"parts": parts}) if target.via_session_catalog else None
+        change = change_of(node, temporary=False)
+        assert change is not None
+        self._router.refuse_change(change, parts, target)
+        return None
 
     def _alter(self, facts: Facts) -> str | None:
         """Return the name in our catalog of a table that the surrounding transaction makes, drops, or can alter."""

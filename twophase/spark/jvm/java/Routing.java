@@ -62,6 +62,8 @@ public final class Routing {
     /** Of tables: what a transaction may do to one that it has made. */
     private static final List ALTERS = Arrays.asList(new Object[] {"AddColumns", "AlterColumns", "AlterColumn", "DropColumns",
         "RenameColumn", "SetTableProperties", "UnsetTableProperties", "CommentOnTable", "RenameTable"});
+    /** Of databases: what is a statement of a transaction. */
+    private static final List NAMESPACES = Arrays.asList(new Object[] {"CreateNamespace", "DropNamespace"});
     /** Of session tables: changes of columns. */
     private static final List EVOLVES = list("AddColumns", "AlterColumns", "DropColumns", "RenameColumn");
     private static final List NAMES = list("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView");
@@ -152,7 +154,8 @@ public final class Routing {
 
     private void askOfCommand(LogicalPlan plan, String kind, boolean inside) {
         if (kind.equals("InsertIntoStatement") || ROW_WRITES.contains(kind) || isCreate(plan, kind, inside)
-            || inside && (TRUNCATES.contains(kind) || kind.equals("DropTable") || ALTERS.contains(kind))) {
+            || inside && (TRUNCATES.contains(kind) || kind.equals("DropTable") || ALTERS.contains(kind)
+                || NAMESPACES.contains(kind))) {
             return;  // It is decided as a write.
         }
         Map facts = facts("command", kind);
@@ -201,7 +204,7 @@ public final class Routing {
         if (inside && kind.equals("DropTable")) {
             return drop(mapped, kind);
         }
-        if (inside && ALTERS.contains(kind)) {
+        if (inside && (ALTERS.contains(kind) || NAMESPACES.contains(kind))) {
             return alter(mapped, kind);
         }
         if (!inside && EVOLVES.contains(kind)) {
@@ -370,10 +373,10 @@ public final class Routing {
         return result;
     }
 
-    /** An ALTER TABLE inside a transaction: of a session table, by the name that it has in our catalog. */
+    /** An ALTER TABLE, CREATE or DROP DATABASE inside a transaction: by the name in our catalog, if Spark's own is meant. */
     private LogicalPlan alter(LogicalPlan plan, String kind) {
         final LogicalPlan name = nameBelow(plan);
-        Map facts = facts("alter", kind);
+        Map facts = facts(NAMESPACES.contains(kind) ? "namespace" : "alter", kind);
         place(facts, parts(name));
         Map answer = answer(facts);
         if (answer == null) {

@@ -1,0 +1,307 @@
+"""CREATE DATABASE and DROP DATABASE as statements of a transaction.
+
+A database is needed before tables can be staged in it: it is created by its statement, empty, with properties that say
+whose it is and that it is not published, and a rollback drops it. A DROP DATABASE is published last, by a property, and
+the database is dropped when the transaction's tables in it are gone. Neither removes what others have put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
+from twophase.catalog.capabilities import SupportsStagedDatabases
+from twophase.errors import (
+    AtomicityNotSupportedError,
+    CatalogError,
+    DatabaseAlreadyExistsError,
+    DatabaseNotExistError,
+    WriteConflictError,
+)
+from twophase.model import Level, ObjectPath, Outcome, Purpose, WriteContext
+from twophase.redaction import is_secret, logger
+
+#: Properties of a database: the transaction that has created it; that has not published it; that drops it.
+CREATED, PENDING, DROPPING = "twophase.created", "twophase.pending", "twophase.dropping"
+
+_log = logger("twophase")
+
+
+def plan_create(
+    catalog: SupportsStagedDatabases, database: str, properties: Mapping[str, str], context: WriteContext
+) -> DatabaseChange:
+    """Create the participant that creates a database. Nothing is changed in the store.
+
+    Parameters
+    ----------
+    catalog : SupportsStagedDatabases
+    database : str
+        Its name, unquoted.
+    properties : mapping of str to str
+        As in :meth:`Catalog.create_database`.
+    context : WriteContext
+
+    Raises
+    ------
+    DatabaseAlreadyExistsError
+        It exists.
+    AtomicityNotSupportedError
+        A property is a secret, which no transaction writes down.
+    CatalogError
+        The catalog cannot undo it.
+    """
+    secrets = [key for key, value in properties.items() if is_secret(key, value)]
+    if secrets:
+        raise AtomicityNotSupportedError(
+            f"Database {database} was not created: its property {secrets[0]} looks like a secret, which no transaction "
+            "writes down.",
+            path=database,
+            transaction_id=context.transaction_id,
+            hint="Create it before the transaction.",
+        )
+    if catalog.database_exists(database):
+        raise _exists(catalog, database)
+    catalog.refuse_new_database(database, properties)
+    return CreateDatabase(
+        catalog, _document(catalog, database, Purpose.CREATE_DATABASE, context, properties=dict(properties))
+    )
+
+
+def plan_drop(
+    catalog: SupportsStagedDatabases, database: str, gone: Collection[str], context: WriteContext
+) -> DatabaseChange:
+    """Create the participant that drops a database without tables. Nothing is changed in the store.
+
+    Parameters
+    ----------
+    catalog : SupportsStagedDatabases
+    database : str
+        Its name, unquoted.
+    gone : collection of str
+        The tables in it that the transaction drops.
+    context : WriteContext
+
+    Raises
+    ------
+    DatabaseNotExistError
+        It does not exist.
+    CatalogError
+        It is not empty.
+    """
+    if not catalog.database_exists(database):
+        raise DatabaseNotExistError(f"Database {database} does not exist in catalog {catalog.name}.", path=database)
+    found = DropDatabase(
+        catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, gone=sorted(gone), can_undo=False)
+    )
+    if left := found.contents():
+        raise not_empty(database, left)
+    return found
+
+
+def restored(catalog: Catalog, document: Mapping[str, Any]) -> DatabaseChange | None:
+    """Return the participant of a document; None if it is of a table.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    document : mapping
+    """
+    kinds = {Purpose.CREATE_DATABASE.value: CreateDatabase, Purpose.DROP_DATABASE.value: DropDatabase}
+    kind = kinds.get(document["purpose"])
+    return None if kind is None else kind(catalog, document)
+
+
+def not_empty(database: str, contents: Collection[str]) -> CatalogError:
+    """Return the error for a database that is not dropped without CASCADE.
+
+    Parameters
+    ----------
+    database : str
+    contents : collection of str
+    """
+    return CatalogError(
+        f"Database {database} is not empty: it holds {_some(contents)}. Nothing was dropped.",
+        path=database,
+        hint="Drop what is in it first, or say CASCADE.",
+    )
+
+
+def _document(
+    catalog: SupportsStagedDatabases, database: str, purpose: Purpose, context: WriteContext, **facts: Any
+) -> dict[str, Any]:
+    return {
+        **catalog.database_facts(),
+        "path": catalog.canonical(ObjectPath((), database)).to_document(),
+        "purpose": purpose.value,
+        "transaction_id": context.transaction_id,
+        "ordinal": context.ordinal,
+        **facts,
+    }
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _exists(catalog: Catalog, database: str) -> DatabaseAlreadyExistsError:
+    return DatabaseAlreadyExistsError(f"Database {database} already exists in catalog {catalog.name}.", path=database)
+
+
+class DatabaseChange(TwoPhaseCatalogTable):
+    """The participant of a statement that creates or drops a database."""
+
+    @property
+    def name(self) -> str:
+        """The database."""
+        return self.path.name
+
+    @property
+    def databases(self) -> SupportsStagedDatabases:
+        """The catalog, as that of databases."""
+        catalog = self.catalog
+        assert isinstance(catalog, SupportsStagedDatabases)
+        return catalog
+
+    def facts(self) -> Mapping[str, str] | None:
+        """The properties of the database as it is now; None if it does not exist."""
+        try:
+            return self.databases.load_database(self.name)
+        except DatabaseNotExistError:
+            return None
+
+    def write(self, df: Any) -> None:
+        raise NotImplementedError("A database has no rows.")
+
+    def conflict(self, why: str) -> WriteConflictError:
+        """The error for a change by another session."""
+        return WriteConflictError(
+            f"Database {self.name}: {why}, so transaction {self.transaction_id} cannot publish what it has staged.",
+            path=self.name,
+            transaction_id=self.transaction_id,
+            hint="Run the transaction again: it will see the new state.",
+        )
+
+    def _reach(self, reason: str) -> None:
+        self.document.update(level=int(Level.REVERSIBLE), level_reason=reason)
+
+
+class CreateDatabase(DatabaseChange):
+    """The participant that creates a database: empty and marked until it is published."""
+
+    def begin(self) -> None:
+        facts = self.facts()
+        if facts is not None:
+            if facts.get(CREATED) != self.transaction_id:
+                raise _exists(self.catalog, self.name)
+            return
+        marks = {CREATED: self.transaction_id, PENDING: self.transaction_id}
+        self.catalog.create_database(self.name, properties={**self.document["properties"], **marks})
+
+    def prepare(self) -> None:
+        self._own()
+        self._reach(f"Database {self.name} is there, without tables, before the transaction is published.")
+
+    def _own(self) -> Mapping[str, str]:
+        facts = self.facts()
+        if facts is None or facts.get(CREATED) != self.transaction_id:
+            raise self.conflict("another session has dropped it since it was created")
+        return facts
+
+    def commit(self) -> None:
+        if PENDING in self._own():
+            self.databases.alter_database(self.name, {PENDING: None})
+
+    def outcome(self) -> Outcome:
+        try:
+            facts = self.facts()
+        except Exception:  # The store is unreachable.
+            return Outcome.UNKNOWN
+        is_published = facts is not None and facts.get(CREATED) == self.transaction_id and PENDING not in facts
+        return Outcome.PUBLISHED if is_published else Outcome.NOT_PUBLISHED
+
+    def compensate(self) -> bool:
+        """Mark it again as not published: the rollback that follows drops it."""
+        facts = self.facts()
+        if facts is None or facts.get(CREATED) != self.transaction_id:
+            return False
+        self.databases.alter_database(self.name, {PENDING: self.transaction_id})
+        return True
+
+    def abort(self) -> None:
+        if not self._is_pending():
+            return
+        if left := [*self.databases.contents_of(self.name), *self.databases.files_of(self.name, self.transaction_id)]:
+            # Theirs from now on: no later recovery removes it.
+            self.databases.alter_database(self.name, {PENDING: None, CREATED: None})
+            _log.warning(
+                "Transaction %s is rolled back, and leaves database %s, which it has created: %s is in it.",
+                self.transaction_id, self.name, _some(left),
+            )  # fmt: skip
+            return
+        self.catalog.drop_database(self.name, ignore_if_not_exists=True)
+
+    def _is_pending(self) -> bool:
+        facts = self.facts()
+        return facts is not None and facts.get(CREATED) == facts.get(PENDING) == self.transaction_id
+
+    def left_behind(self) -> list[str]:
+        return [f"database {self.name}"] if self._is_pending() else []
+
+
+class DropDatabase(DatabaseChange):
+    """The participant that drops a database, after the tables that its transaction drops in it."""
+
+    def contents(self) -> list[str]:
+        """What is in it beside the tables that the transaction drops."""
+        gone = {name.lower() for name in self.document["gone"]}
+        return [name for name in self.databases.contents_of(self.name) if name.lower() not in gone]
+
+    def begin(self) -> None:
+        """It stages nothing."""
+
+    def prepare(self) -> None:
+        self._check()
+        self._reach(f"Database {self.name} is dropped after the tables in it, by a call of its own.")
+
+    def _check(self) -> Mapping[str, str]:
+        facts = self.facts()
+        if facts is None:
+            raise self.conflict("another session has dropped it meanwhile")
+        if left := self.contents():
+            raise self.conflict(f"another session has put {_some(left)} into it")
+        return facts
+
+    def commit(self) -> None:
+        if self._check().get(DROPPING) != self.transaction_id:
+            self.databases.alter_database(self.name, {DROPPING: self.transaction_id})
+
+    def outcome(self) -> Outcome:
+        try:
+            return Outcome.PUBLISHED if self._is_marked() else Outcome.NOT_PUBLISHED
+        except Exception:  # The store is unreachable.
+            return Outcome.UNKNOWN
+
+    def _is_marked(self) -> bool:
+        facts = self.facts()
+        return facts is not None and facts.get(DROPPING) == self.transaction_id
+
+    def finish(self) -> None:
+        if not self._is_marked():
+            return
+        if left := self.databases.contents_of(self.name):
+            self.databases.alter_database(self.name, {DROPPING: None})
+            _log.warning(
+                "Transaction %s is published, and leaves database %s, which it drops: meanwhile another session has put"
+                " %s into it.", self.transaction_id, self.name, _some(left),
+            )  # fmt: skip
+            return
+        self.catalog.drop_database(self.name, ignore_if_not_exists=True)
+
+    def abort(self) -> None:
+        if self._is_marked():
+            self.databases.alter_database(self.name, {DROPPING: None})
+
+    def left_behind(self) -> list[str]:
+        return [f"database {self.name}"] if self._is_marked() else []

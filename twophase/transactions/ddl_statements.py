@@ -1,0 +1,153 @@
+"""The statements of a transaction that rename a table, and that create and drop databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from twophase.catalog import (
+    SupportsStagedDatabases,
+    SupportsStagedRename,
+    TwoPhaseCatalogTable,
+    staged_databases,
+)
+from twophase.model import ObjectPath, Purpose, WriteContext
+from twophase.transactions import failures
+from twophase.transactions.statements import Statements
+
+
+class DdlStatements(Statements):
+    """Statements of a :class:`~twophase.transactions.transaction.Transaction` that concern more than one table."""
+
+    def stage_rename(
+        self, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+    ) -> TwoPhaseCatalogTable | None:
+        """Request the participant of a table's new name, and record it; :meth:`write_nothing` follows.
+
+        Then comes :meth:`stage_leave`, with that of the former name.
+
+        Parameters
+        ----------
+        catalog : SupportsStagedRename
+        path, new_path
+            As in :meth:`twophase.catalog.SupportsStagedRename.two_phase_rename_table`.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable or None
+            None if the store cannot rename the table in a transaction; then nothing was recorded.
+
+        Raises
+        ------
+        TwoPhaseError
+            As :meth:`stage`.
+        """
+
+        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
+            return catalog.two_phase_rename_table(path, new_path, context=context)
+
+        return self._stage(catalog, new_path, Purpose.CREATE_TABLE_AS, plan)
+
+    def stage_leave(
+        self, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+    ) -> TwoPhaseCatalogTable:
+        """Request the participant of the former name of a renamed table, and record it; :meth:`write_nothing` follows.
+
+        Parameters
+        ----------
+        catalog, path, new_path
+            As in :meth:`stage_rename`.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable
+
+        Raises
+        ------
+        TwoPhaseError
+            As :meth:`stage`.
+        """
+
+        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
+            return catalog.two_phase_leave_table(path, new_path, context=context)
+
+        participant = self._stage(catalog, path, Purpose.DROP_TABLE, plan)
+        assert participant is not None
+        return participant
+
+    def stage_create_database(
+        self, catalog: SupportsStagedDatabases, database: str, properties: Mapping[str, str]
+    ) -> TwoPhaseCatalogTable:
+        """Request a participant that creates a database, and record it; :meth:`write_nothing` follows.
+
+        Parameters
+        ----------
+        catalog : SupportsStagedDatabases
+        database, properties
+            As in :meth:`twophase.Catalog.create_database`.
+
+        Returns
+        -------
+        TwoPhaseCatalogTable
+
+        Raises
+        ------
+        DatabaseAlreadyExistsError
+            It exists.
+        AtomicityNotSupportedError
+            The transaction drops it.
+        TwoPhaseError
+            As :meth:`stage`.
+        """
+        if self.drops_database(catalog, database):
+            raise failures.dropped_database(catalog.name, database, self.id)
+        return self._stage_database(
+            catalog,
+            database,
+            Purpose.CREATE_DATABASE,
+            lambda context: staged_databases.plan_create(catalog, database, properties, context),
+        )
+
+    def stage_drop_database(self, catalog: SupportsStagedDatabases, database: str) -> TwoPhaseCatalogTable:
+        """Request a participant that drops a database without tables, and record it; :meth:`write_nothing` follows.
+
+        Tables that the transaction drops are not there any more, and those that it creates are.
+
+        Parameters
+        ----------
+        catalog : SupportsStagedDatabases
+        database : str
+
+        Returns
+        -------
+        TwoPhaseCatalogTable
+
+        Raises
+        ------
+        DatabaseNotExistError
+            It does not exist, or the transaction drops it.
+        CatalogError
+            It is not empty.
+        TwoPhaseError
+            As :meth:`stage`.
+        """
+        self._require_database(catalog, database)
+        gone, made = self.tables_in(catalog, database)
+        if made:
+            raise staged_databases.not_empty(database, made)
+        return self._stage_database(
+            catalog,
+            database,
+            Purpose.DROP_DATABASE,
+            lambda context: staged_databases.plan_drop(catalog, database, gone, context),
+        )
+
+    def _stage_database(
+        self,
+        catalog: SupportsStagedDatabases,
+        database: str,
+        purpose: Purpose,
+        plan: Callable[[WriteContext], TwoPhaseCatalogTable | None],
+    ) -> TwoPhaseCatalogTable:
+        participant = self._stage(catalog, ObjectPath((), database), purpose, plan)
+        assert participant is not None
+        return participant
