@@ -1,4 +1,4 @@
-"""Databases that are created and dropped inside a transaction: published or undone with it."""
+"""Databases that a transaction creates and drops, and tables that it renames: published or undone with it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
+from tests.spark.test_ddl_in_a_block import RolledBack, elsewhere
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
@@ -20,19 +22,18 @@ from twophase.errors import (
     TwoPhaseError,
     WriteConflictError,
 )
+from twophase.model import Isolation
 from twophase.protocol.states import TransactionState
 
 #: The prefix of the databases of each store.
 STORES = {"session": "", "lakehouse": "ice."}
-
-
-class RolledBack(Exception):
-    """Ends a block without an error of its own."""
+#: The database of each store that renames tables.
+RENAMING = {"postgresql": "pg.hermitage", "sqlite": "lite.main", "lakehouse": "ice.db"}
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with session(tmp_path_factory.mktemp("databases"), {}) as found:
+def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator[SparkSession]:
+    with session(tmp_path_factory.mktemp("databases"), {"pg": postgresql}) as found:
         yield found
 
 
@@ -41,6 +42,15 @@ def named(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Names of a store's databases, of this test only."""
     suffix = f"{abs(hash(request.node.name)) % 10**8}"
     return lambda name: f"{STORES[request.param]}{name}_{suffix}"
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.exhaustive if name == "sqlite" else ()) for name in RENAMING]
+)
+def table(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names of a store's tables, of this test only."""
+    suffix = f"{abs(hash(request.node.name)) % 10**8}"
+    return lambda name: f"{RENAMING[request.param]}.{name}_{suffix}"
 
 
 def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
@@ -205,8 +215,89 @@ def test_a_database_that_could_not_be_undone_is_refused(spark: SparkSession, tmp
     spark.sql("DROP DATABASE viewed CASCADE")
 
 
-def elsewhere(run: Callable[[], object]) -> None:
-    """Run something outside of the block around it."""
-    from tests.spark.test_ddl_in_a_block import elsewhere as outside
+@pytest.mark.promise("ddl-in-blocks", "a table that a block renames is found by its new name, and published or undone")
+@pytest.mark.parametrize("isolation", [Isolation.READ_COMMITTED, Isolation.SNAPSHOT])
+def test_a_renamed_table_is_seen_by_the_block_and_published_or_undone_with_it(
+    spark: SparkSession, table: Callable[[str], str], isolation: Isolation
+) -> None:
+    old, new, other = table("old"), table("new"), spark.newSession()
+    spark.sql(f"CREATE TABLE {old} AS SELECT id, id + 10 AS more FROM range(3)")
+    for ends in (True, False):
+        try:
+            with twophase.transaction(spark, isolation=isolation) as tx:
+                mark = tx.savepoint()
+                spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+                tx.rollback_to(mark)
+                assert len(rows(spark, f"SELECT * FROM {old}")) == 3 and not spark.catalog.tableExists(new)
+                spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+                assert rows(spark, f"SELECT max(id), max(more) FROM {new} WHERE id > 0") == [(2, 12)]
+                assert not spark.catalog.tableExists(old) and not other.catalog.tableExists(new)
+                with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+                    spark.sql(f"SELECT * FROM {old}")
+                listed = {r.tableName for r in spark.sql(f"SHOW TABLES IN {old.rpartition('.')[0]}").collect()}
+                assert {new.rpartition(".")[2], old.rpartition(".")[2]} & listed == {new.rpartition(".")[2]}
+                spark.sql(f"CREATE TABLE {table(f'copy_{ends}')} AS SELECT * FROM {new}")
+                if ends:
+                    raise RolledBack
+        except RolledBack:
+            assert len(rows(other, f"SELECT * FROM {old}")) == 3 and not other.catalog.tableExists(new)
+    assert str(tx.level) == "ATOMIC"
+    assert len(rows(other, f"SELECT * FROM {new}")) == 3 and not other.catalog.tableExists(old)
+    spark.sql(f"INSERT INTO {new} VALUES (7, 7)")
+    spark.sql(f"CREATE TABLE {old} AS SELECT 1 AS other")
 
-    outside(run)
+
+@pytest.mark.promise("ddl-in-blocks", "a table that others have changed since is not renamed, nor over one of theirs")
+def test_a_rename_conflicts_with_the_changes_of_others(spark: SparkSession, table: Callable[[str], str]) -> None:
+    old, new, other = table("old"), table("new"), spark.newSession()
+    twophase.attach(other)
+    spark.sql(f"CREATE TABLE {old} AS SELECT 1 AS id")
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+        elsewhere(lambda: other.sql(f"INSERT INTO {old} VALUES (2)"))
+    assert rows(spark, f"SELECT * FROM {old}") == [(1,), (2,)]
+    with pytest.raises((WriteConflictError, TwoPhaseError)), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+        elsewhere(lambda: other.sql(f"CREATE TABLE {new} AS SELECT 'theirs' AS name"))
+    assert rows(spark, f"SELECT * FROM {old}") == [(1,), (2,)]
+    assert rows(spark, f"SELECT * FROM {new}") == [("theirs",)]
+
+
+@pytest.mark.promise("ddl-in-blocks", "what a renamed table cannot be used for in the block is refused by name")
+def test_what_a_renamed_table_cannot_be_used_for_is_refused(spark: SparkSession, table: Callable[[str], str]) -> None:
+    old, new, taken = table("old"), table("new"), table("taken")
+    for name in (old, taken):
+        spark.sql(f"CREATE TABLE {name} AS SELECT 1 AS id")
+    with twophase.transaction(spark):
+        with pytest.raises((AnalysisException, TwoPhaseError), match=r"(?i)already exists"):
+            spark.sql(f"ALTER TABLE {old} RENAME TO {taken}")
+        spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
+        for text in (
+            f"INSERT INTO {new} VALUES (2)",
+            f"ALTER TABLE {new} ADD COLUMN more INT",
+            f"ALTER TABLE {new} RENAME TO {table('again')}",
+            f"DROP TABLE {new}",
+            f"CREATE TABLE {old} AS SELECT 1 AS id",
+        ):
+            with pytest.raises(AtomicityNotSupportedError, match="has renamed a table"):
+                spark.sql(text)
+        spark.sql(f"INSERT INTO {taken} VALUES (2)")
+        with pytest.raises(AtomicityNotSupportedError, match="has written it before"):
+            spark.sql(f"ALTER TABLE {taken} RENAME TO {table('late')}")
+        assert rows(spark, f"SELECT * FROM {taken}") == [(1,), (2,)]
+    assert rows(spark, f"SELECT * FROM {new}") == [(1,)] and not spark.catalog.tableExists(old)
+
+
+@pytest.mark.promise("ddl-in-blocks", "a renamed table keeps what belongs to it")
+def test_a_renamed_table_keeps_its_indexes_and_views(spark: SparkSession, postgresql: Any) -> None:
+    spark.sql("CREATE TABLE pg.hermitage.indexed AS SELECT 1 AS id")
+    engine = sa.create_engine(postgresql.url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE INDEX by_id ON hermitage.indexed (id)")
+        connection.exec_driver_sql("CREATE VIEW hermitage.shown AS SELECT id FROM hermitage.indexed")
+    with twophase.transaction(spark):
+        spark.sql("ALTER TABLE pg.hermitage.indexed RENAME TO pg.hermitage.moved")
+    with engine.begin() as connection:
+        found = connection.exec_driver_sql("SELECT indexname FROM pg_indexes WHERE tablename = 'moved'").all()
+        assert connection.exec_driver_sql("SELECT id FROM hermitage.shown").all() == [(1,)]
+    assert [row[0] for row in found] == ["by_id"]
