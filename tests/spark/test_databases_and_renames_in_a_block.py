@@ -180,6 +180,18 @@ def test_a_table_that_others_put_into_a_dropped_database_is_not_lost(
     spark.sql(f"DROP DATABASE {database} CASCADE")
 
 
+@pytest.mark.promise("ddl-in-blocks", "a database of a script, or of `spark.catalog`, is undone with the block")
+def test_a_database_is_undone_however_it_is_created(spark: SparkSession) -> None:
+    with pytest.raises(RolledBack), twophase.transaction(spark):
+        spark.sql("EXECUTE IMMEDIATE 'CREATE DATABASE of_a_text'")
+        if hasattr(spark.catalog, "createDatabase"):  # Spark 4.3
+            spark.catalog.createDatabase("of_the_api")
+            assert is_there(spark, "of_the_api")
+        assert is_there(spark, "of_a_text")
+        raise RolledBack
+    assert not is_there(spark, "of_a_text") and not is_there(spark, "of_the_api")
+
+
 @pytest.mark.promise("restore", "an undo leaves an empty database, and is refused where one was dropped")
 def test_an_undo_leaves_a_database_that_its_transaction_has_created(spark: SparkSession) -> None:
     with twophase.transaction(spark, merge=lambda before, mine, theirs: mine, isolation="snapshot") as created:

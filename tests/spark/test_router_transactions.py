@@ -250,7 +250,6 @@ CHANGING = [
     ("truncateTable", ("other",)),
     ("createTable", ("plain", None, "xml", "a INT")),
     ("recoverPartitions", ("old",)),
-    ("createDatabase", ("more",)),
     ("dropDatabase", ("default", True, True)),
 ]
 
