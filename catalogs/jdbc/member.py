@@ -14,7 +14,7 @@ from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
 from twophase.errors import ConcurrentSchemaEvolutionError, WriteConflictError
-from twophase.model import WAITING, TableDefinition
+from twophase.model import WAITING, ObjectPath, TableDefinition
 from twophase.transactions import failures
 from twophase.transactions.failures import of_another_store
 
@@ -44,6 +44,12 @@ class Member(TwoPhaseCatalogTable):
     def target(self) -> Table:
         """The table that is written."""
         return Table(self.path.database, self.path.name)
+
+    @property
+    def former(self) -> Table:
+        """The table that gets the new name, where it is renamed."""
+        path = ObjectPath.from_document(self.document["from"])
+        return Table(path.database, path.name)
 
     @cached_property
     def place(self) -> Place:

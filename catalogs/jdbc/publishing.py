@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps, staged_changes, staged_renaming
+from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps, staged_changes
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import ALTER, CREATE, DROP, LEAVE, OVERWRITE, RENAME, REPLACE, Member
 from twophase.catalogs.jdbc.mysql import MySQL
@@ -103,7 +103,7 @@ def _apply(member: Member, connection: sa.Connection) -> None:
     if member.effect == LEAVE:
         return  # The new name takes the table away.
     if member.effect == RENAME:
-        database.rename(connection, staged_renaming.former(member), member.target)
+        database.rename(connection, member.former, member.target)
         return
     if member.effect == OVERWRITE:
         database.delete_all(connection, member.target)

@@ -154,19 +154,8 @@ def read_source(member: Member) -> ReadSource:
     document = member.document
     kinds = TableDefinition.from_document(document["arrow"]).schema
     columns = [Column(name, text, kinds.field(name).type) for name, text in document["read"]]
-    old = former(member)
+    old = member.former
     # In a snapshot, rows that others have added since are not read.
     guards = {} if document["pinned"] is None else {old: Pinned.seen(document["pinned"])}
     reader = JdbcReader(member.store, [old], columns, guards)
     return ReadSource("batches", definition=definitions.as_read(member.definition), reader=reader)
-
-
-def former(member: Member) -> Table:
-    """Return the table that gets the new name.
-
-    Parameters
-    ----------
-    member : Member
-    """
-    path = ObjectPath.from_document(member.document["from"])
-    return Table(path.database, path.name)
