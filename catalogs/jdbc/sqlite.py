@@ -33,6 +33,8 @@ MAIN = "main"
 _EXACT_DIGITS = 15
 #: Values in one INSERT: some hundred save a fifth of the time; every SQLite allows 999.
 _VALUES_AT_ONCE = 250
+#: Names of a row's number, unless a column has them: a column may be a text, and a cut by it leaves out its NULLs.
+_ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 _SPOOL = "partition_rows"
 _ROWS_AT_ONCE = 10_000
 #: Settings of a spool file, which need not outlive its task.
@@ -301,11 +303,15 @@ class SQLite(Database):
     def cuts(self, connection: sa.Connection, table: Table) -> list[str]:
         if self.table_kind(connection, table) != "table":
             return [""]
+        taken = {column.name.lower() for column in self.columns(connection, table)}
+        number = next((name for name in _ROW_NUMBERS if name not in taken), None)
+        if number is None:
+            return [""]
         try:
-            first, last = self.run(connection, f"SELECT min(rowid), max(rowid) FROM {self.name(table)}").one()
+            first, last = self.run(connection, f"SELECT min({number}), max({number}) FROM {self.name(table)}").one()
         except OperationalError:  # WITHOUT ROWID
             return [""]
-        return [""] if first is None else self.ranges("rowid", first, last + 1, last - first + 1)
+        return [""] if first is None else self.ranges(number, first, last + 1, last - first + 1)
 
     def to_arrow(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         """Convert from SQLite's storage classes: dates are stored as texts, booleans as numbers."""

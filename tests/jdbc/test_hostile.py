@@ -61,6 +61,29 @@ def test_odd_names_of_tables_and_columns_are_only_names(
     catalog.drop_table(path)
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "ROWID"], ["rowid", "_rowid_", "oid"]], ids=",".join)
+def test_columns_with_the_names_of_sqlites_row_numbers_are_only_columns(
+    place: Place, path: ObjectPath, names: list[str]
+) -> None:
+    """Neither text nor NULL says which rows are read together, and none is left out."""
+    values = [None, "z", *range(398)]
+    columns = ", ".join(names)
+    place.execute(f"CREATE TABLE {place.name(path)} (id INTEGER, {', '.join(f'{name} TEXT' for name in names)})")
+    for number, value in enumerate(values):
+        shown = ", ".join("NULL" if value is None else f"'{value}'" for _ in names)
+        place.execute(f"INSERT INTO {place.name(path)} (id, {columns}) VALUES ({number}, {shown})")
+    catalog = place.catalog(read_partition_rows="100")
+    reader = catalog.read_source(path).reader
+    assert reader is not None
+    parts = reader.plan(["id", names[0]], [])
+    assert len(parts) == (1 if len(names) == 3 else 4)
+    found = [row for part in parts for batch in part() for row in batch.to_pylist()]
+    catalog.close()
+    assert sorted(row["id"] for row in found) == list(range(400))
+    assert {row[names[0]] for row in found} == {None if value is None else str(value) for value in values}
+
+
 VALUES = [
     "'; DROP TABLE daily; --",
     "\\'",
