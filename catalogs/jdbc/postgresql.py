@@ -20,6 +20,10 @@ _SYSTEM = ("information_schema",)
 
 _SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 
+#: No connection hangs for longer than a minute or two on a server that has disappeared; in seconds, the last in
+#: milliseconds.
+_PATIENCE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+
 #: SQLSTATE dependent_objects_still_exist.
 _IN_USE = "2BP01"
 
@@ -111,12 +115,11 @@ class PostgreSQL(Database):
         milliseconds = self.settings.lock_timeout * 1000
         arguments: dict[str, Any] = {
             "connect_timeout": self.settings.connect_timeout,
-            # No connection may hang on a server that has disappeared.
-            "keepalives_idle": 30,
             "options": f"-c lock_timeout={milliseconds} -c TimeZone=UTC -c DateStyle=ISO -c statement_timeout=0",
             "application_name": label or "twophase",
         }
         given = self.settings.parsed.query
+        arguments |= {name: value for name, value in _PATIENCE.items() if name not in given}
         if "options" in given:
             arguments["options"] = f"{given['options']} {arguments['options']}"
         return arguments

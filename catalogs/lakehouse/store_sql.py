@@ -51,6 +51,7 @@ from twophase.catalogs.lakehouse.store import (
 )
 from twophase.errors import CatalogError, DatabaseNotExistError, TransactionAborted
 from twophase.model import ObjectPath
+from twophase.timeline import engines
 
 _BUSY_SECONDS = 30
 #: Key of the row that is not a participant.
@@ -128,13 +129,13 @@ class SqlStore(Store):
     def engine(self) -> sa.Engine:
         url = self.settings.url
         if url.get_backend_name() != "sqlite":
-            engine = sa.create_engine(
-                url, hide_parameters=True, pool_pre_ping=True, connect_args={"connect_timeout": 10}
-            )
+            arguments = engines.patience(url)
+            engine = sa.create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
+            engines.make_durable(engine)
         else:
             _make_directory(self.settings, str(url.database))
-            arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
-            engine = sa.create_engine(url, hide_parameters=True, connect_args=arguments)
+            waiting = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+            engine = sa.create_engine(url, hide_parameters=True, connect_args=waiting)
             sa.event.listen(engine, "connect", _configure_sqlite)
             sa.event.listen(engine, "begin", _begin_sqlite)
         self._engines.append(engine)
@@ -550,6 +551,7 @@ def _make_directory(settings: Settings, file: str) -> None:
 def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # BEGIN is issued by `_begin_sqlite`.
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA synchronous = FULL")  # Regardless of this SQLite's default, which may be less with WAL.
     # WAL: readers do not block the writer. A file that cannot be written stays as it is.
     try:
         connection.execute("PRAGMA journal_mode = WAL")

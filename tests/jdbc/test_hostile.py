@@ -63,10 +63,9 @@ def test_odd_names_of_tables_and_columns_are_only_names(
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "ROWID"], ["rowid", "_rowid_", "oid"]], ids=",".join)
-def test_columns_with_the_names_of_sqlites_row_numbers_are_only_columns(
-    place: Place, path: ObjectPath, names: list[str]
-) -> None:
+def test_columns_with_the_names_of_sqlites_row_numbers_are_only_columns(place: Place, names: list[str]) -> None:
     """Neither text nor NULL says which rows are read together, and none is left out."""
+    path = ObjectPath.of("main", "numbered")
     values = [None, "z", *range(398)]
     columns = ", ".join(names)
     place.execute(f"CREATE TABLE {place.name(path)} (id INTEGER, {', '.join(f'{name} TEXT' for name in names)})")
@@ -307,6 +306,21 @@ def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
     participant.abort()
     assert participant.left_behind() == []
     catalog.drop_table(path)
+    catalog.close()
+
+
+def test_a_server_that_is_gone_without_a_word_is_given_up_unless_the_url_says_how_long(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = make_place("postgresql", request, tmp_path)
+    catalog = open_jdbc(**place.options(url=f"{place.url}?keepalives_count=7"))
+    with catalog.store.engine("public").connect() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert {name: given[name] for name in ("keepalives_interval", "keepalives_count", "tcp_user_timeout")} == {
+        "keepalives_interval": "10",
+        "keepalives_count": "7",
+        "tcp_user_timeout": "60000",
+    }
     catalog.close()
 
 

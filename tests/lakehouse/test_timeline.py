@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -91,6 +92,25 @@ def test_the_row_moves_with_the_pointers(
         assert found is not None
         assert len(found) == 2 * len(ROWS)
     assert coordinator.recover() == []
+
+
+@pytest.mark.promise("power-cut", "a publish to an Iceberg catalog in SQL is durable, whatever the role is set to")
+def test_a_publish_is_durable_whatever_the_role_is_set_to(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file = lake.uri.startswith("sqlite")
+    ask, durable = ("PRAGMA synchronous", 2) if in_file else ("SHOW synchronous_commit", "on")
+    catalog = lake.catalog(uri=lake.uri if in_file else f"{lake.uri}?options=-csynchronous_commit%3Doff")
+    catalog.create_database("shop")
+    store: Any = catalog.store
+    record, found = store._record_published, []
+
+    def look(connection: sa.Connection, moves: Any) -> None:
+        found.append(connection.exec_driver_sql(ask).scalar_one())
+        record(connection, moves)
+
+    monkeypatch.setattr(store, "_record_published", look)
+    run(catalog, ONE)
+    assert found == [durable]
+    catalog.close()
 
 
 def test_an_open_insert_records_no_secret_of_the_table(

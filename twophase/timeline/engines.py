@@ -86,14 +86,39 @@ def parsed(url: str) -> URL:
 
 def _server(url: URL) -> sa.Engine:
     """Create an engine that, if the driver supports it, gives up on an unresponsive server after half a minute."""
-    arguments: dict[str, Any] = {}
-    if url.get_backend_name() == "postgresql" and url.get_driver_name() in _LIBPQ:
-        arguments = {name: value for name, value in _PATIENCE.items() if name not in url.query}
     # After waiting for a lock, a statement must see what was committed in the meantime, whatever the server's default.
-    engine = _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=arguments)
-    if url.get_backend_name() == "postgresql":
-        sa.event.listen(engine, "begin", _begin_postgresql)
+    engine = _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=patience(url))
+    make_durable(engine)
     return engine
+
+
+def patience(url: URL) -> dict[str, Any]:
+    """Return the timeouts with which a driver gives up on an unresponsive server, unless the URL has others.
+
+    Parameters
+    ----------
+    url : sqlalchemy.URL
+
+    Returns
+    -------
+    dict
+        Arguments of the driver's ``connect``; none for a driver that has no such.
+    """
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() not in _LIBPQ:
+        return {}
+    return {name: value for name, value in _PATIENCE.items() if name not in url.query}
+
+
+def make_durable(engine: sa.Engine) -> None:
+    """Have the commits of PostgreSQL survive a power failure, whatever its server or a role of it is set to.
+
+    Parameters
+    ----------
+    engine : sqlalchemy.Engine
+        Its transactions with the execution option ``twophase_read_only`` are left as they are.
+    """
+    if engine.dialect.name == "postgresql":
+        sa.event.listen(engine, "begin", _begin_postgresql)
 
 
 def _begin_postgresql(connection: sa.Connection) -> None:
