@@ -52,6 +52,7 @@ from twophase.catalogs.lakehouse.store import (
 from twophase.errors import CatalogError, DatabaseNotExistError, TransactionAborted
 from twophase.model import ObjectPath
 from twophase.timeline import engines
+from twophase.timeline.sqlite_files import network_file_system
 
 _BUSY_SECONDS = 30
 #: Key of the row that is not a participant.
@@ -136,7 +137,8 @@ class SqlStore(Store):
             _make_directory(self.settings, str(url.database))
             waiting = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
             engine = sa.create_engine(url, hide_parameters=True, connect_args=waiting)
-            sa.event.listen(engine, "connect", _configure_sqlite)
+            shared = network_file_system(Path(str(url.database))) is not None
+            sa.event.listen(engine, "connect", lambda connection, _: _configure_sqlite(connection, shared=shared))
             sa.event.listen(engine, "begin", _begin_sqlite)
         self._engines.append(engine)
         return engine
@@ -548,13 +550,14 @@ def _make_directory(settings: Settings, file: str) -> None:
         ) from error
 
 
-def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+def _configure_sqlite(connection: sqlite3.Connection, *, shared: bool) -> None:
     connection.isolation_level = None  # BEGIN is issued by `_begin_sqlite`.
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
     connection.execute("PRAGMA synchronous = FULL")  # Regardless of this SQLite's default, which may be less with WAL.
-    # WAL: readers do not block the writer. A file that cannot be written stays as it is.
+    # WAL: readers do not block the writer. It needs the shared memory of one machine, and two would damage the file.
+    # A file that cannot be written stays as it is.
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
     except sqlite3.OperationalError as error:
         if "locked" not in str(error) and "readonly" not in str(error):
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.errors import CatalogError, ConfigurationError
 from twophase.failpoints import FailpointError
 from twophase.model import BucketSpec, ObjectPath, Outcome, Purpose, TableDefinition, Transform
+from twophase.timeline import sqlite_files
 
 CREATE = Purpose.CREATE_TABLE_AS
 
@@ -207,6 +209,22 @@ def test_a_warehouse_that_cannot_be_written_leaves_nothing(
     participant.abort()
     assert ordered(lake.rows(path)) == ROWS
     assert lake.orphans() == set()
+
+
+def test_a_file_on_a_network_file_system_has_no_log_that_needs_the_memory_of_one_machine(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    modes = []
+    for kind in ("ext4", "nfs4"):
+        mounts.write_text(f"30 22 0:44 / {tmp_path} rw shared:2 - {kind} server:/export rw\n")
+        monkeypatch.setattr(sqlite_files, "_MOUNTS", mounts)
+        catalog = lake.catalog()
+        catalog.create_database(kind)
+        catalog.close()
+        with closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
+            modes += connection.execute("PRAGMA journal_mode").fetchone()
+    assert modes == ["wal", "delete"]
 
 
 # -- doubts ------------------------------------------------------------------------------------------------------------
