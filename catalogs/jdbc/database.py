@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from twophase.catalogs.forks import keep_from_children
 from twophase.catalogs.jdbc.options import Settings
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -120,7 +121,7 @@ class Database(ABC):
             self.url(database), hide_parameters=True, connect_args=self.connect_arguments(label), **pool
         )
         self.configure(engine)
-        return engine
+        return keep_from_children(engine)
 
     def url(self, database: str) -> URL:
         """The URL of a database; the same for all, except in SQLite."""

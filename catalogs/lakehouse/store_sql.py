@@ -34,6 +34,7 @@ from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, Sql
 from pyiceberg.table.update import TableUpdate
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from twophase.catalogs.forks import keep_from_children
 from twophase.catalogs.lakehouse import errors
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.catalogs.lakehouse.store import (
@@ -141,7 +142,7 @@ class SqlStore(Store):
             sa.event.listen(engine, "connect", lambda connection, _: _configure_sqlite(connection, shared=shared))
             sa.event.listen(engine, "begin", _begin_sqlite)
         self._engines.append(engine)
-        return engine
+        return keep_from_children(engine)
 
     @cached_property
     def catalog(self) -> SqlCatalog:

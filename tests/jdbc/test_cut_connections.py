@@ -124,3 +124,26 @@ def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(kind: str) 
             assert ordered(place.rows(path)) == ROWS
             assert place.hidden(path.database) == []
         catalog.close()
+
+
+@pytest.mark.promise("contexts", "a forked child that ends closes no connection of its parent to a database")
+def test_a_forked_child_neither_uses_nor_closes_its_parents_connections(place: Place) -> None:
+    ask = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}[place.kind]
+    catalog = place.catalog()
+
+    def server_process() -> int:
+        with catalog.store.begin("public" if place.kind == "postgresql" else "twophase", read_only=True) as connection:
+            return int(connection.exec_driver_sql(ask).scalar_one())
+
+    before = server_process()
+    child = os.fork()
+    if not child:
+        try:
+            own = server_process()
+            catalog.close()
+        except BaseException:
+            os._exit(2)
+        os._exit(own == before)
+    assert os.waitpid(child, 0)[1] == 0
+    assert server_process() == before
+    catalog.close()

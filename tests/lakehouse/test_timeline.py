@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.lakehouse.conftest import make_lake
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.statements import ROWS, SCHEMA, run, table
@@ -110,6 +112,30 @@ def test_a_publish_is_durable_whatever_the_role_is_set_to(lake: Lake, monkeypatc
     monkeypatch.setattr(store, "_record_published", look)
     run(catalog, ONE)
     assert found == [durable]
+    catalog.close()
+
+
+def test_a_forked_child_neither_uses_nor_closes_its_parents_connections(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    catalog = make_lake("postgresql", request, tmp_path).catalog()
+    store: Any = catalog.store
+
+    def server_process() -> int:
+        with store._begin(read_only=True) as connection:
+            return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+    before = server_process()
+    child = os.fork()
+    if not child:
+        try:
+            own = server_process()
+            catalog.close()
+        except BaseException:
+            os._exit(2)
+        os._exit(own == before)
+    assert os.waitpid(child, 0)[1] == 0
+    assert server_process() == before
     catalog.close()
 
 
