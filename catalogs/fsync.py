@@ -35,7 +35,7 @@ def sync(paths: Iterable[str]) -> None:
     Parameters
     ----------
     paths : iterable of str
-        A directory stands for its own entries, not for their content; paths that do not exist are skipped.
+        A directory means its own entries, not for their content; paths that do not exist are skipped.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def carried_through(transaction: Transaction, cause: BaseException | None = None
         Why it is rolled back; the caller still raises it.
     """
     try:
-        # Hooks are told afterwards: one that hangs can be interrupted.
+        # Hooks are called afterwards: one that hangs can be interrupted.
         with transaction.reporting(cause), deferred_interrupts():
             yield
     except BaseException as error:

@@ -268,7 +268,7 @@ class Statement:
 
     def _fate(self) -> str | None:
         if not self._end_is_told:
-            return None  # Another thread ends the block meanwhile: what becomes of it is told after its own end.
+            return None  # Another thread ends the block meanwhile: its outcome is reported after its own end.
         if self.job.state is not JobState.FINISHED and not (self._is_doubtful or self._is_published_anyway):
             return "on_rolled_back"  # Also if its block continues without it.
         if not self.autocommit and self.transaction.is_discarded(self.participant):

@@ -30,6 +30,7 @@ from twophase.config.settings import nearest
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, Transform
 from twophase.schema import Field, Kind, Schema, assign_ids, from_iceberg, to_arrow, to_iceberg
+from twophase.schema.convert_arrow import without_ids
 from twophase.schema.errors import SchemaError
 
 PROVIDER = "iceberg"
@@ -193,25 +194,11 @@ def _atoms(kind: Any) -> Iterator[str]:
 
 def plain(schema: pa.Schema) -> pa.Schema:
     """A schema in Iceberg's types, with comments and no other metadata."""
-    return pa.schema([_plain(column) for column in schema])
+    return pa.schema([without_ids(column, _iceberg_type) for column in schema])
 
 
-def _plain(column: pa.Field) -> pa.Field:
-    said = (column.metadata or {}).get(_COMMENT)
-    return pa.field(column.name, _plain_type(column.type), column.nullable, None if said is None else {_COMMENT: said})
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    is_ = pa.types
-    if is_.is_int8(kind) or is_.is_int16(kind):
-        return pa.int32()
-    if is_.is_struct(kind):
-        return pa.struct([_plain(child) for child in kind])
-    if is_.is_map(kind):
-        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
-    if is_.is_list(kind):
-        return pa.list_(_plain(kind.value_field))
-    return kind
+def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_int8(kind) or pa.types.is_int16(kind) else kind
 
 
 def to_schema(path: ObjectPath, definition: TableDefinition, base: TableMetadata | None = None) -> Schema:
@@ -252,6 +239,12 @@ def _with_known_ids(fresh: Schema, old: Schema) -> Schema:
     return Schema(fields, fresh.schema_id, highest)
 
 
+def _partition_field_ids(base: TableMetadata | None) -> dict[tuple[int, str], int]:
+    """The ids of the fields of all specs that a table has had, by source and transform."""
+    specs = base.partition_specs if base else ()
+    return {(field.source_id, str(field.transform)): field.field_id for spec in specs for field in spec.fields}
+
+
 def to_spec(
     path: ObjectPath, schema: Schema, transforms: Sequence[Transform], base: TableMetadata | None = None
 ) -> PartitionSpec:
@@ -265,11 +258,7 @@ def to_spec(
     iceberg = to_iceberg(schema)
     fields: list[PartitionField] = []
     numbers = count((base.last_partition_id or _FIRST_SPEC_FIELD - 1) + 1 if base else _FIRST_SPEC_FIELD)
-    known = {
-        (field.source_id, str(field.transform)): field.field_id
-        for spec in (base.partition_specs if base else ())
-        for field in spec.fields
-    }
+    known = _partition_field_ids(base)
     for transform in transforms:
         source = partition_source(path, schema, transform)
         made, name = partition_transform(path, transform, source)
@@ -396,7 +385,7 @@ def described(
     if (sorted_by := sorting.describe(schema, order)) is not None:
         shown[sorting.SORT_ORDER] = sorted_by
     return TableDefinition(
-        without_ids(arrow_of(schema, highest_field_id)),
+        plain(arrow_of(schema, highest_field_id)),
         provider=PROVIDER,
         partitioning=tuple(_shown(field, schema) for field in spec.fields if field.source_id in schema.field_ids),
         comment=properties.get("comment"),
@@ -439,8 +428,3 @@ def arrow_of(schema: IcebergSchema, highest_field_id: int) -> pa.Schema:
         if isinstance(column.type, pa.BaseExtensionType):
             raise CatalogError(f"The column {column.name} has Iceberg's type uuid, which Spark does not have.")
     return found
-
-
-def without_ids(schema: pa.Schema) -> pa.Schema:
-    """A schema with comments and no other metadata."""
-    return plain(schema)

@@ -63,10 +63,10 @@ def _require_unwritten(lakehouse: Lakehouse, table: Dropped, loaded: Loaded) -> 
     known = {base_name(file) for version in versions for file in version}
     directory = parent(loaded.location)
     there = (entry.name for entry in lakehouse.files.list(directory, recursive=False) if entry.is_file)
-    if strange := sorted(name for name in there if _METADATA in name and name[0] != "." and name not in known):
+    if foreign := sorted(name for name in there if _METADATA in name and name[0] != "." and name not in known):
         raise _kept(
             table,
-            f"{join(directory, strange[0])} is no version of it that was known when it was dropped, so another catalog "
+            f"{join(directory, foreign[0])} is no version of it that was known when it was dropped, so another catalog "
             "may have registered it and go on with it",
         )
 

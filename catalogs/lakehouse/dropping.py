@@ -20,6 +20,16 @@ CHECK_DROP = Failpoint("lakehouse.check_drop")
 PURGE_DROPPED = Failpoint("lakehouse.purge_dropped")
 
 
+def _of_the_table(
+    lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded | None, context: WriteContext
+) -> dict[str, Any]:
+    if context.base is not None:
+        return {"seen": context.base["seen"], "location": context.base["location"]}
+    if loaded is None:
+        raise lakehouse.no_table(path)
+    return {"seen": Seen.document_of(loaded), "location": loaded.metadata.location}
+
+
 def plan_drop(
     lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, since: float, *, purge: bool
 ) -> dict[str, Any]:
@@ -35,12 +45,6 @@ def plan_drop(
     loaded = lakehouse.load_to_write(path)
     if loaded is not None and purge:
         reachable.require_own_files(path, loaded)
-    if context.base is not None:
-        facts = {"seen": context.base["seen"], "location": context.base["location"]}
-    elif loaded is not None:
-        facts = {"seen": Seen.document_of(loaded), "location": loaded.metadata.location}
-    else:
-        raise lakehouse.no_table(path)
     return {
         "path": path.to_document(),
         "purpose": Purpose.DROP_TABLE.value,
@@ -50,7 +54,7 @@ def plan_drop(
         "effect": DROP,
         "key": layout.key_of(path, context.transaction_id, context.ordinal),
         "last_sequence_number": 0,
-        **facts,
+        **_of_the_table(lakehouse, path, loaded, context),
         "purge": purge,
         "carries": [],
         "level": Level.ATOMIC.value,

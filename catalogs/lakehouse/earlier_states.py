@@ -64,7 +64,7 @@ def source_before(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[Chan
 
 
 def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change) -> bool:
-    """Return whether nobody has committed to a table since a transaction, neither rows nor a definition."""
+    """Return whether no writer has committed to a table since a transaction, neither rows nor a definition."""
     current = lakehouse.store.load(path) if len(path.namespace) == 1 else None
     if current is None:
         return False
@@ -119,7 +119,7 @@ def _source(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, found: _Sta
     source = source_of(path, found.metadata, found.snapshot_id, found.schema_id)
     if found.left_out:
         if source.files is None:
-            raise _too_old(lakehouse, path, "files of other engines cannot be told apart")
+            raise _too_old(lakehouse, path, "files of other engines cannot be distinguished")
         schema = found.metadata.schema_by_id(found.schema_id)
         assert schema is not None
         state = replace(State.of(path, found.metadata, found.snapshot_id, schema), version=found.version)
@@ -241,7 +241,7 @@ def _as_recorded(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, change
             return _State.of(found)
     if _creates(first):
         raise lakehouse.no_table(path)
-    raise _too_old(lakehouse, path, f"its history no longer tells what transaction {first.transaction_id} replaced")
+    raise _too_old(lakehouse, path, f"its history no longer shows what transaction {first.transaction_id} replaced")
 
 
 def _creates(change: Change) -> bool:

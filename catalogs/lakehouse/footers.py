@@ -179,9 +179,9 @@ def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> set[int]
     """Columns with values but no bounds in some row group, such as columns of very long values."""
     found = set()
     for chunk in _chunks(footer):
-        told: Any = chunk.statistics if chunk.is_stats_set else None
-        counted = told is not None and told.has_null_count
-        if not counted or (not told.has_min_max and told.null_count < chunk.num_values):
+        statistics: Any = chunk.statistics if chunk.is_stats_set else None
+        counted = statistics is not None and statistics.has_null_count
+        if not counted or (not statistics.has_min_max and statistics.null_count < chunk.num_values):
             found.add(ids[chunk.path_in_schema])
     return found
 
@@ -190,8 +190,8 @@ def _bounds(footer: pq.FileMetaData, name: str, kind: pa.DataType) -> Iterable[p
     is_moment = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     for chunk in _chunks(footer):
         if chunk.path_in_schema == name and chunk.is_stats_set and chunk.statistics.has_min_max:
-            told: Any = chunk.statistics
-            bounds = (told.min_raw, told.max_raw) if is_moment else (told.min, told.max)
+            statistics: Any = chunk.statistics
+            bounds = (statistics.min_raw, statistics.max_raw) if is_moment else (statistics.min, statistics.max)
             yield from (pa.scalar(bound, kind) for bound in bounds)
 
 
@@ -235,13 +235,13 @@ class _RowGroup(_Wrapped):
 class _Chunk(_Wrapped):
     @property
     def statistics(self) -> Any:
-        told = self._inner.statistics
-        if told is None or told.logical_type.type not in _PYTHONS_OWN:
-            return told
+        statistics = self._inner.statistics
+        if statistics is None or statistics.logical_type.type not in _PYTHONS_OWN:
+            return statistics
         try:
-            return (told.min, told.max) and told
+            return (statistics.min, statistics.max) and statistics
         except (OverflowError, ValueError):
-            return _NoText(told) if told.logical_type.type == "STRING" else _Numbers(told)
+            return _NoText(statistics) if statistics.logical_type.type == "STRING" else _Numbers(statistics)
 
 
 class _Numbers(_Wrapped):

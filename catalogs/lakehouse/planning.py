@@ -326,6 +326,19 @@ def _new_order(said: SortOrder | None, schema: Schema, base: TableMetadata | Non
     return sorting.chosen(base, to_iceberg(schema), said)
 
 
+def _of_published(metadata: TableMetadata) -> Document:
+    definitions.arrow_of(metadata.schema(), metadata.last_column_id)  # Refuses what Spark does not have.
+    return {
+        "schema": iceberg_document(metadata.schema()),
+        "highest_field_id": metadata.last_column_id,
+        "spec": iceberg_document(metadata.spec()),
+        "sort_order": iceberg_document(metadata.sort_order()),
+        "properties": _recorded(metadata.properties),
+        "location": metadata.location,
+        "uuid": str(metadata.table_uuid),
+    }
+
+
 def _insert(
     lakehouse: Lakehouse,
     path: ObjectPath,
@@ -339,17 +352,7 @@ def _insert(
         facts |= {name: base[name] for name in ALTERED if name in base}
     else:
         assert loaded is not None
-        metadata = loaded.metadata
-        definitions.arrow_of(metadata.schema(), metadata.last_column_id)
-        facts = {
-            "schema": iceberg_document(metadata.schema()),
-            "highest_field_id": metadata.last_column_id,
-            "spec": iceberg_document(metadata.spec()),
-            "sort_order": iceberg_document(metadata.sort_order()),
-            "properties": _recorded(metadata.properties),
-            "location": metadata.location,
-            "uuid": str(metadata.table_uuid),
-        }
+        facts = _of_published(loaded.metadata)
     follows = schema_on_write.follows_rows(facts["properties"]) or MERGE_SCHEMA in rows.options
     by_name = follows and len(rows.schema) > 0
     width = len(facts["schema"]["fields"])

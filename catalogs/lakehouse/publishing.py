@@ -54,11 +54,14 @@ def publish(store: Store, files: Files, members: Sequence[LakehouseParticipant],
             return
         except LostRace:
             time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.01 * 2**attempt)))
-    first = ordered[0]
-    raise WriteConflictError(
-        f"{first.path} was not written: others committed to it faster, {store.settings.commit_retries} times over.",
-        path=first.path,
-        transaction_id=first.transaction_id,
+    raise _too_slow(ordered[0], store.settings.commit_retries)
+
+
+def _too_slow(member: LakehouseParticipant, retries: int) -> WriteConflictError:
+    return WriteConflictError(
+        f"{member.path} was not written: others committed to it faster, {retries} times over.",
+        path=member.path,
+        transaction_id=member.transaction_id,
         hint="Run the statement again, or raise the option commit_retries.",
     )
 

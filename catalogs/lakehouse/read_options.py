@@ -65,7 +65,7 @@ def _state(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, name
         return snapshot_at(path, metadata, _number(path, name, value) * 1000)
     ref = metadata.refs.get(value)
     if ref is None or ref.snapshot_ref_type != SnapshotRefType(name):
-        raise CatalogError(f"{path} has no {name} {value!r}.", path=path, hint=f"SELECT name FROM {path}.refs tells.")
+        raise CatalogError(f"{path} has no {name} {value!r}.", path=path, hint=f"See: SELECT name FROM {path}.refs")
     return ref.snapshot_id
 
 

@@ -234,13 +234,13 @@ class ManifestReader(FileReader):
 
     def deletion(self, conditions: Sequence[Filter | None]) -> tuple[list[DataFile], list[DataFile]]:
         """Files whose rows all satisfy the conditions, and files in which some rows may."""
-        told = [condition for condition in conditions if condition is not None and self.accepts(condition)]
-        wanted = [expression_of(condition, self._state.schema) for condition in told]
+        pushed = [condition for condition in conditions if condition is not None and self.accepts(condition)]
+        wanted = [expression_of(condition, self._state.schema) for condition in pushed]
         strict = _StrictMetricsEvaluator(self._state.schema, reduce(And, wanted, AlwaysTrue()))  # type: ignore[arg-type]
         whole: list[DataFile] = []
         part: list[DataFile] = []
-        for file in self.files(told):
-            is_whole = len(told) == len(conditions) and strict.eval(file)
+        for file in self.files(pushed):
+            is_whole = len(pushed) == len(conditions) and strict.eval(file)
             (whole if is_whole else part).append(file)
         return whole, part
 

@@ -62,7 +62,7 @@ class IcebergReader(BatchReader):
             ) from error
         check_formats(self.path, (file for task in tasks for file in (task.file, *task.delete_files)), FORMATS)
         arrow = definitions.arrow_of(self.schema, self.metadata.last_column_id)
-        target = definitions.without_ids(pa.schema([arrow.field(name) for name in columns]))
+        target = definitions.plain(pa.schema([arrow.field(name) for name in columns]))
         return [IcebergPart(self.metadata, projected, task, target) for task in tasks]
 
 

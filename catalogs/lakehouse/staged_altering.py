@@ -55,7 +55,7 @@ def plan_alter(
         **document,
         "properties": {**kept, **{key: value for key, value in wanted.items() if value is not None}},
         "property_changes": {**document.get("property_changes", {}), **wanted},
-        # Rows are added to any partition, and none are replaced: nobody else may publish to the table meanwhile.
+        # Rows are added to any partition, and none are replaced: no other may publish to the table meanwhile.
         "changes": Changes(written=None).to_document(),
         **_columns(path, document, changes, is_written=_has_written(context.base)),
     }

@@ -96,7 +96,7 @@ class RestStore(RecordingStore):
                 raise UnreadableMetadataError(
                     f"The Iceberg catalog {self.settings.display_uri} does not show {path}: {reason(error)}.",
                     path=path,
-                    hint="Its metadata may be missing or damaged, or not for this user; the server's log tells more.",
+                    hint="Its metadata may be missing or damaged, or not for this user; see the server's log.",
                 ) from error
         self._remember(found.metadata_location, found.metadata)
         return Loaded(found.metadata_location, found.metadata)

@@ -45,11 +45,7 @@ def write(member: Member, df: Any) -> list[DataFile]:
         return arrow(0, df.to_batches())
     environment = member.catalog.environment
     if environment.partition_runner is None or environment.parquet_writer is None:
-        raise ConfigurationError(
-            f"{member.path} cannot be written: no Spark session lends its executors to catalog {member.catalog.name}.",
-            hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
-            "twophase.spark.connect.ConnectEnvironment().",
-        )
+        raise _without_executors(member)
     key = partition_key(registrar.schema, registrar.spec) if member.spec.fields else None
     if (member.spec.fields and key is None) or _is_nested(member):
         rows = environment.parquet_writer.sorted(df, file_schema(registrar).names, sort) if sort else df
@@ -125,3 +121,11 @@ class RegisterAll:
 
     def __call__(self, locations: Sequence[str]) -> list[DataFile | None]:
         return [self.registrar.register(location) for location in locations]
+
+
+def _without_executors(member: Member) -> ConfigurationError:
+    return ConfigurationError(
+        f"{member.path} cannot be written: no Spark session lends its executors to catalog {member.catalog.name}.",
+        hint="Attach the session with twophase.attach(spark); over Spark Connect give the catalog a "
+        "twophase.spark.connect.ConnectEnvironment().",
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import twophase
 from tests.hive.world import World
 from twophase import failpoints
 
@@ -32,6 +33,23 @@ def start_session(root: Path, *, hive: bool, conf: dict[str, str] | None = None)
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def attached_session(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that is attached, with a ``hive`` metastore, or Spark's catalog in ``memory``; for a fixture."""
+    session = start_session(tmp_path_factory.mktemp(kind), hive=kind == "hive")
+    handle = twophase.attach(session)
+    yield session
+    handle.detach()
+    session.stop()
+
+
+@pytest.fixture
+def t(spark: SparkSession) -> Iterator[str]:
+    """The name of a table that is dropped at the end, of modules with a session ``spark`` of their own."""
+    yield "t"
+    failpoints.disarm()
+    spark.sql("DROP TABLE IF EXISTS t")
 
 
 # The first one is what `make test` proves promises on.

@@ -10,25 +10,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 import twophase
-from tests.hive.conftest import start_session
+from tests.hive.conftest import attached_session
 from twophase import failpoints
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, WriteConflictError
 
 
 @pytest.fixture(scope="module", params=["hive", pytest.param("memory", marks=pytest.mark.exhaustive)])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(tmp_path_factory.mktemp(request.param), hive=request.param == "hive")
-    handle = twophase.attach(session)
-    yield session
-    handle.detach()
-    session.stop()
-
-
-@pytest.fixture
-def t(spark: SparkSession) -> Iterator[str]:
-    yield "t"
-    failpoints.disarm()
-    spark.sql("DROP TABLE IF EXISTS t")
+    yield from attached_session(request.param, tmp_path_factory)
 
 
 def made(spark: SparkSession, query: str, more: str = "") -> None:

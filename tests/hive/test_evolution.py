@@ -11,23 +11,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.hive.conftest import start_session
+from tests.hive.conftest import attached_session
 from twophase.errors import CatalogError, WriteConflictError
 
 
 @pytest.fixture(scope="module", params=["hive", "memory"])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(tmp_path_factory.mktemp(request.param), hive=request.param == "hive")
-    handle = twophase.attach(session)
-    yield session
-    handle.detach()
-    session.stop()
-
-
-@pytest.fixture
-def t(spark: SparkSession) -> Iterator[str]:
-    yield "t"
-    spark.sql("DROP TABLE IF EXISTS t")
+    yield from attached_session(request.param, tmp_path_factory)
 
 
 def made(spark: SparkSession, query: str, *, ids: bool = True, more: str = "") -> None:

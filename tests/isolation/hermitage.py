@@ -190,7 +190,7 @@ SEVERAL = [
     ),
     Scenario(
         "P4_one_statement",
-        "lost update: INSERT OVERWRITE from the table itself, two at once",
+        "lost update: INSERT OVERWRITE from the table itself, two concurrently",
         "T1 SET a[1] = value + 1 PAUSED AT core.reserve; T2 SET a[1] = value + 1; T1 RESUME",
         refused=("T1", "T1", "T1"),
     ),
@@ -294,36 +294,36 @@ SEVERAL = [
     ),
     Scenario(
         "TWO_INSERTS",
-        "two INSERT INTO one table at once",
+        "two INSERT INTO one table concurrently",
         "T1 INSERT INTO a VALUES (31, 3) PAUSED AT core.reserve; T2 INSERT INTO a VALUES (32, 4); T1 RESUME",
     ),
     Scenario(
         "TWO_INSERTS_SAME_PARTITION",
-        "two INSERT INTO one partition at once",
+        "two INSERT INTO one partition concurrently",
         "T1 INSERT INTO a VALUES (31, 1) PAUSED AT core.reserve; T2 INSERT INTO a VALUES (32, 1); T1 RESUME",
         partitions=True,
     ),
     Scenario(
         "TWO_INSERTS_OTHER_PARTITIONS",
-        "two INSERT INTO different partitions at once",
+        "two INSERT INTO different partitions concurrently",
         "T1 INSERT INTO a VALUES (31, 1) PAUSED AT core.reserve; T2 INSERT INTO a VALUES (32, 2); T1 RESUME",
         partitions=True,
     ),
     Scenario(
         "TWO_INSERTS_NEW_PARTITIONS",
-        "two INSERT INTO different, new partitions at once",
+        "two INSERT INTO different, new partitions concurrently",
         "T1 INSERT INTO a VALUES (31, 3) PAUSED AT core.reserve; T2 INSERT INTO a VALUES (32, 4); T1 RESUME",
         partitions=True,
     ),
     Scenario(
         "TWO_INSERTS_ONE_NEW_PARTITION",
-        "two INSERT INTO one new partition at once",
+        "two INSERT INTO one new partition concurrently",
         "T1 INSERT INTO a VALUES (31, 3) PAUSED AT core.reserve; T2 INSERT INTO a VALUES (32, 3); T1 RESUME",
         partitions=True,
     ),
     Scenario(
         "TWO_OVERWRITES_OTHER_PARTITIONS",
-        "two INSERT OVERWRITE of different partitions at once",
+        "two INSERT OVERWRITE of different partitions concurrently",
         """T1 INSERT OVERWRITE a PARTITION (id = 1) SELECT 31 PAUSED AT core.reserve;
            T2 INSERT OVERWRITE a PARTITION (id = 2) SELECT 32; T1 RESUME""",
         partitions=True,

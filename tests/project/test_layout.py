@@ -109,13 +109,25 @@ def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """What each module imports of ours, for its types too; of a package that hands names out, what it names."""
+    """What each module imports of ours, for its types too, and the packages of that, which are run before it."""
     modules = source.modules()
     graph: dict[str, set[str]] = {}
     for module, file in modules.items():
         names = [name for _, name in source.imports(file, module, types_too=True)]
-        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
+        imported = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys()
+        run_before = {package for name in imported for package in packages(name) if not is_inside(module, package)}
+        graph[module] = imported | (run_before & modules.keys())
     return graph
+
+
+def packages(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def is_inside(module: str, package: str) -> bool:
+    """Whether the package runs already when the module is imported."""
+    return module == package or module.startswith(package + ".")
 
 
 def test_no_modules_import_each_other_in_a_circle_not_even_for_their_types() -> None:

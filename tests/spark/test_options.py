@@ -10,7 +10,7 @@ import pytest
 
 from twophase.catalog import Catalog, Environment
 from twophase.errors import ConfigurationError
-from twophase.spark import options
+from twophase.spark import catalog_kinds, options
 from twophase.testing.chaos import ChaosCatalog
 
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
@@ -163,8 +163,8 @@ def test_a_plugin_whose_module_raises_is_refused_with_its_error(
 
 
 def test_a_kind_that_two_packages_offer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [EntryPoint("hive", f"{module}:Hive", options.ENTRY_POINTS) for module in ("one", "two")]
-    monkeypatch.setattr(options, "entry_points", lambda **_: points)
+    points = [EntryPoint("hive", f"{module}:Hive", catalog_kinds.ENTRY_POINTS) for module in ("one", "two")]
+    monkeypatch.setattr(catalog_kinds, "entry_points", lambda **_: points)
     with pytest.raises(ConfigurationError, match=r"several packages offer .* one:Hive, two:Hive"):
         options.read({"spark.sql.catalog.x": "twophase.hive"})
 

@@ -236,8 +236,8 @@ def _recover(context: Context, transaction_id: str | None, assumed: TransactionS
     coordinator = context.session().coordinator
     found: list[Recovered] = coordinator.recover(own_only=False, transaction_id=transaction_id, assume=assumed)
     # Attaching has recovered those of the command line's own.
-    told = {result.transaction_id for result in found}
-    return [*(_now(line, record) for record in before if record.id not in told), *found]
+    reported = {result.transaction_id for result in found}
+    return [*(_now(line, record) for record in before if record.id not in reported), *found]
 
 
 def _now(line: Timeline, before: TransactionRecord) -> Recovered:
@@ -314,7 +314,8 @@ def create_savepoint(
 ) -> None:
     """Keep the present state of tables, as of one moment, under a NAME.
 
-    Nobody publishes to them meanwhile. What is kept survives clean, replaced rows, changed schemas and dropped tables.
+    No other transaction publishes to them meanwhile. What is kept survives clean, replaced rows, changed schemas and
+    dropped tables.
     """
     from twophase.spark import named_savepoints as named
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from socket import socket
 
 import click
 
@@ -12,6 +13,17 @@ from twophase.timeline.timeline import Timeline
 from twophase.transactions.clean import Cleaned
 
 _PACKAGES = ("starlette", "uvicorn", "jinja2")
+
+
+def _listening(host: str, port: int) -> socket:
+    from twophase.ui.server import listen
+
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Nothing can listen on {host} port {port}: {error.strerror or error}.", hint="Give another --port."
+        ) from error
 
 
 def serve(
@@ -35,15 +47,9 @@ def serve(
             hint="Install the extra: pip install 'twophase[ui]'.",
         )
     from twophase.ui.pages import Pages
-    from twophase.ui.server import application, listen, server
+    from twophase.ui.server import application, server
 
-    try:
-        listening = listen(host, port)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Nothing can listen on {host} port {port}: {error.strerror or error}.", hint="Give another --port."
-        ) from error
-    with listening:
+    with _listening(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"http://{shown}:{listening.getsockname()[1]}/")
         server(application(Pages(timeline, search), [host, *names], refresh=refresh)).run(sockets=[listening])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -55,22 +55,42 @@ def arrow_field(node: Field) -> pa.Field:
 
 def arrow_type(node: Field) -> pa.DataType:
     """The PyArrow type of a field."""
-    if node.kind is Kind.LEAF:
-        return node.leaf
-    below = [arrow_field(child) for child in node.children]
-    if node.kind is Kind.STRUCT:
-        return pa.struct(below)
-    return pa.list_(below[0]) if node.kind is Kind.LIST else pa.map_(*below)
+    return _type_of(node, arrow_field)
 
 
 def plain_type(node: Field) -> pa.DataType:
     """The PyArrow type of a field without metadata, as for data in memory."""
+    return _type_of(node, lambda child: pa.field(child.name, plain_type(child), child.nullable))
+
+
+def _type_of(node: Field, field_of: Callable[[Field], pa.Field]) -> pa.DataType:
     if node.kind is Kind.LEAF:
         return node.leaf
-    below = [pa.field(child.name, plain_type(child), child.nullable) for child in node.children]
+    below = [field_of(child) for child in node.children]
     if node.kind is Kind.STRUCT:
         return pa.struct(below)
     return pa.list_(below[0]) if node.kind is Kind.LIST else pa.map_(*below)
+
+
+def without_ids(field: pa.Field, leaf: Callable[[pa.DataType], pa.DataType] = lambda kind: kind) -> pa.Field:
+    """A field with its comments, at any level, and no other metadata.
+
+    Parameters
+    ----------
+    field : pyarrow.Field
+    leaf : callable
+        Converts each type without parts.
+    """
+    kind, comment = field.type, (field.metadata or {}).get(COMMENT.encode())
+    if pa.types.is_struct(kind):
+        kind = pa.struct([without_ids(child, leaf) for child in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(without_ids(kind.key_field, leaf), without_ids(kind.item_field, leaf))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(without_ids(kind.value_field, leaf))
+    else:
+        kind = leaf(kind)
+    return pa.field(field.name, kind, field.nullable, None if comment is None else {COMMENT: comment})
 
 
 def from_arrow(source: pa.Schema) -> Schema:

@@ -316,11 +316,9 @@ def _make(
         return _make(child, child_type, child_nullable, below.get(at, {}), below, at, number_of, f"{path}.{child}")
 
     if isinstance(data_type, spark.StructType):
-        kind = Kind.STRUCT
-        children = tuple(_read(child, number_of, f"{path}.{child.name}") for child in data_type)
+        kind, children = Kind.STRUCT, tuple(_read(c, number_of, f"{path}.{c.name}") for c in data_type)
     elif isinstance(data_type, spark.ArrayType):
-        kind = Kind.LIST
-        children = (nested("element", data_type.elementType, data_type.containsNull),)
+        kind, children = Kind.LIST, (nested("element", data_type.elementType, data_type.containsNull),)
     elif isinstance(data_type, spark.MapType):
         kind = Kind.MAP
         value = nested("value", data_type.valueType, data_type.valueContainsNull)

@@ -115,7 +115,7 @@ def _siblings(
 def _elsewhere(base: Schema, target: Schema, node: Field) -> SchemaError:
     path = target.name_of(node.id)
     return SchemaError(
-        f"The field {path} was {base.name_of(node.id)} before: it lies in another struct.",
+        f"The field {path} was {base.name_of(node.id)} before: it is in another struct.",
         field_path=path,
         old_type=base.by_id(node.id).type_name,
         new_type=node.type_name,

@@ -87,6 +87,15 @@ def from_json(text: str | bytes) -> Schema:
     return from_document(document)
 
 
+def _refuse_newer(version: int) -> None:
+    if version > FORMAT:
+        raise NewerDocumentError(
+            f"The schema document has the format {version}; this version reads up to {FORMAT}.",
+            field_path="$.format",
+            hint="Upgrade twophase.",
+        )
+
+
 def from_document(document: Any) -> Schema:
     """Read a schema from a document.
 
@@ -103,13 +112,7 @@ def from_document(document: Any) -> Schema:
         A newer version wrote it.
     """
     top = _mapping(document, "$")
-    version = _take(top, "format", int, "$")
-    if version > FORMAT:
-        raise NewerDocumentError(
-            f"The schema document has the format {version}; this version reads up to {FORMAT}.",
-            field_path="$.format",
-            hint="Upgrade twophase.",
-        )
+    _refuse_newer(_take(top, "format", int, "$"))
     fields = tuple(_read(item, f"$.fields[{i}]", 1) for i, item in enumerate(_take(top, "fields", list, "$")))
     keys = [_ids(top, name) for name in ("primary_keys", "partition_keys")]
     try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -94,10 +96,7 @@ def file_filter(plan: ReadPlan, filters: Filters) -> FileFilter:
         return FileFilter(None, True, True)
     if any(term is None for term, _ in possible):
         return FileFilter(None, False, False)
-    expression: Any = possible[0][0]
-    for term, _ in possible[1:]:
-        expression = expression | term
-    return FileFilter(expression, False, exact)
+    return FileFilter(reduce(or_, [term for term, _ in possible]), False, exact)
 
 
 def row_filter(query: Schema, filters: Filters) -> pc.Expression:

@@ -170,7 +170,7 @@ class Schema:
             )
         if any(parent.kind in (Kind.LIST, Kind.MAP) for parent in self.ancestors(key)):
             raise KeyFieldError(
-                f"The {kind} field {path} lies below a list or map.",
+                f"The {kind} field {path} is below a list or map.",
                 field_path=path,
                 old_type=target.type_name,
                 allowed=("a column, or a field of structs alone",),

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from importlib.metadata import entry_points
-from importlib.util import find_spec
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -17,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field
 
 from twophase import monitoring
-from twophase.catalog import Catalog, Environment, capabilities
+from twophase.catalog import Catalog, Environment
 from twophase.config.settings import (
     Flag,
     OptionalSeconds,
@@ -32,15 +27,14 @@ from twophase.config.settings import (
 )
 from twophase.errors import CatalogError, ConfigurationError, TwoPhaseError
 from twophase.redaction import logger, redact
+from twophase.spark import catalog_kinds
+from twophase.spark.catalog_kinds import CATALOG_PREFIX, KIND
 from twophase.timeline.sqlite_files import network_file_system
 from twophase.transactions.conflict_policy import DEFAULT_POLICY, conflict_policy
 
 _log = logger("twophase.spark")
 
-CATALOG_PREFIX = "spark.sql.catalog."
 PREFIX = "spark.twophase."
-ENTRY_POINTS = "twophase.catalogs"
-KIND = "twophase."
 #: The catalog that attach creates by itself: its name, and the alternative if that is taken.
 OWN_NAME = "hive"
 OTHER_NAME = "twophase_hive"
@@ -48,14 +42,6 @@ OTHER_NAME = "twophase_hive"
 #: Hint of refused statements: the policy is read when a session is attached.
 PREFER = "call detach(), set spark.twophase.atomicity=preferred, and attach again"
 
-#: Arguments that the host passes to ``two_phase_create_table`` by name.
-_KEYWORDS = frozenset({"purpose", "ignore_if_exists", "is_streaming_mode", "context"})
-#: Methods of a catalog that had another name in earlier versions of the interface.
-_FORMER_METHODS = {
-    "residues": "leftovers",
-    "remove_residue": "remove_leftover",
-    "remove_residues": "remove_leftovers",
-}
 #: Names with a meaning of their own in Spark, never a catalog.
 _SPARKS_OWN = frozenset({"global_temp", "system"})
 
@@ -181,20 +167,26 @@ def read(configuration: Mapping[str, str]) -> Options:
         for key, value in configuration.items()
         if key.startswith(CATALOG_PREFIX)
     }
-    catalogs = [_catalog(name, kind, values) for name, kind in values.items() if "." not in name and _is_ours(kind)]
+    catalogs = [
+        _catalog(name, kind, values) for name, kind in values.items() if "." not in name and catalog_kinds.is_ours(kind)
+    ]
     session_catalog = _session_catalog(found.session_catalog, catalogs, values)
     _refuse_twins(catalogs)
     _refuse_orphans(catalogs, values)
     _refuse_dotted(values)
-    _refuse_dots(values)
+    catalog_kinds.refuse_dots(values)
     timeline_password(configuration)
     conflict_policy(found.conflict or DEFAULT_POLICY)
+    _require_lineage(found)
+    return found.model_copy(update={"catalogs": tuple(catalogs), "session_catalog": session_catalog})
+
+
+def _require_lineage(found: Options) -> None:
     if found.openlineage and not monitoring.has_lineage():
         raise ConfigurationError(
             f"{PREFIX}openlineage is set, and OpenLineage's client is not installed.",
             hint="Install the extra: pip install 'twophase[openlineage]'.",
         )
-    return found.model_copy(update={"catalogs": tuple(catalogs), "session_catalog": session_catalog})
 
 
 def _own(configuration: Mapping[str, str]) -> dict[str, str]:
@@ -273,17 +265,6 @@ def _refuse_other_prefixes(configuration: Mapping[str, str]) -> None:
 # -- catalogs ----------------------------------------------------------------------------------------------------------
 
 
-def _is_ours(kind: str) -> bool:
-    # A Java class name, which Spark loads itself, contains no colon; and no Java package is named almost like twophase.
-    package, _, _ = kind.strip().lower().replace("/", ".").partition(".")
-    return ":" in kind or bool(difflib.get_close_matches(package, [KIND.rstrip(".")], cutoff=0.85)) or _is_bare(kind)
-
-
-def _is_bare(kind: str) -> bool:
-    """Return whether it is only the name of a kind, without ``twophase.``."""
-    return kind.strip().lower() in {point.name for point in entry_points(group=ENTRY_POINTS)}
-
-
 def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
     if not name or name.lower() in _SPARKS_OWN:
         raise ConfigurationError(
@@ -295,7 +276,7 @@ def _catalog(name: str, kind: str, values: Mapping[str, str]) -> CatalogOptions:
             "spark_catalog is Spark's own and is never replaced.",
             hint="Remove spark.sql.catalog.spark_catalog: unprefixed names are served without it.",
         )
-    return checked(name, find_kind(kind, f"{CATALOG_PREFIX}{name}"), options_below(name, values))
+    return checked(name, catalog_kinds.find_kind(kind, f"{CATALOG_PREFIX}{name}"), options_below(name, values))
 
 
 def options_below(name: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -325,131 +306,9 @@ def made(item: CatalogOptions, environment: Environment) -> Catalog:
         raise
     except Exception as error:  # a plugin may raise anything
         raise ConfigurationError(
-            f"Catalog {item.name} cannot be made: {item.kind.__qualname__} raised {_told(error)}",
+            f"Catalog {item.name} cannot be made: {item.kind.__qualname__} raised {catalog_kinds.error_text(error)}",
             hint=f"Check its options, {CATALOG_PREFIX}{item.name}.*, and the class itself.",
         ) from error
-
-
-def find_kind(kind: str, where: str) -> type[Catalog]:
-    """The catalog class named by ``twophase.<kind>`` or ``package.module:Class``.
-
-    Raises
-    ------
-    ConfigurationError
-        It does not exist, cannot be imported, or is not a catalog.
-    """
-    found = _dotted(kind, where) if ":" in kind else _entry_point(kind, where)
-    if not (isinstance(found, type) and issubclass(found, Catalog)):
-        raise ConfigurationError(f"{where} is {kind!r}, which is not a subclass of twophase.Catalog.")
-    _require_whole(found, kind, where)
-    return found
-
-
-def _require_whole(found: type[Catalog], kind: str, where: str) -> None:
-    """Refuse a plugin without a method of the interface, or without a keyword that the host passes."""
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise ConfigurationError(
-            f"{where} is {kind!r}, which does not implement {', '.join(missing)} of twophase.Catalog.",
-            hint="Write these methods: their docstrings are the contract, and docs/plugins.md has a whole plugin.",
-        )
-    _require_interfaces(found, kind, where)
-    keywords = signature(Catalog.two_phase_create_table).parameters
-    given = signature(found.two_phase_create_table).parameters
-    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in given.values())
-    if not takes_all and (absent := [name for name in keywords if name in _KEYWORDS and name not in given]):
-        raise ConfigurationError(
-            f"{where} is {kind!r}, whose two_phase_create_table does not take {', '.join(absent)}.",
-            hint="Its signature is that of twophase.Catalog.two_phase_create_table.",
-        )
-
-
-def _require_interfaces(found: type[Catalog], kind: str, where: str) -> None:
-    """Refuse a plugin with methods that nothing would ever call, such as those of a clean-up."""
-    for former, name in _FORMER_METHODS.items():
-        if hasattr(found, former):
-            raise ConfigurationError(
-                f"{where} is {kind!r}, which has {former}, which is called {name} now.",
-                hint=f"Rename it, and let the class inherit twophase.catalog.SupportsCleaning: {name} is its method.",
-            )
-    for interface in capabilities.interfaces():
-        methods = [name for name in vars(interface) if not name.startswith("_") and not hasattr(Catalog, name)]
-        given = [name for name in methods if hasattr(found, name)]
-        if given and not issubclass(found, interface):
-            raise ConfigurationError(
-                f"{where} is {kind!r}, which has {', '.join(given)} without inheriting "
-                f"twophase.catalog.{interface.__name__}.",
-                hint=f"Let the class inherit it: {given[0]} is not called without that.",
-            )
-
-
-def _refuse_dots(values: Mapping[str, str]) -> None:
-    """Refuse ``package.module.Class`` for a twophase catalog: Spark would look for a Java class of that name."""
-    for name, kind in values.items():
-        module, _, last = kind.strip().rpartition(".")
-        if "." in name or _is_ours(kind) or not module or not _can_be_imported(module.partition(".")[0]):
-            continue
-        try:
-            found = getattr(import_module(module), last, None)
-        except Exception:  # whatever it is, it is not a twophase catalog
-            continue
-        if isinstance(found, type) and issubclass(found, Catalog):
-            raise ConfigurationError(
-                f"{CATALOG_PREFIX}{name} is {kind!r}, by which Spark looks for a Java class.",
-                hint=f"That of Python has a colon before the class: {CATALOG_PREFIX}{name} = {module}:{last}",
-            )
-
-
-def _can_be_imported(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _entry_point(kind: str, where: str) -> object:
-    points = entry_points(group=ENTRY_POINTS)
-    known = {point.name: point for point in points}
-    name = kind.removeprefix(KIND)
-    if len(given := sorted({point.value for point in points if point.name == name})) > 1:
-        raise ConfigurationError(
-            f"{where} is {kind!r}, and several packages offer a catalog kind {name!r}: {', '.join(given)}.",
-            hint=f"Uninstall all but one of them, or name the class: {where} = {given[0]}",
-        )
-    if not kind.startswith(KIND) or name not in known:
-        hint = nearest(re.split(r"[./]", kind.strip())[-1], known).replace("Did you mean ", f"Did you mean {KIND}")
-        raise ConfigurationError(f"{where} is {kind!r}: there is no catalog kind {name!r}.", hint=hint)
-    try:
-        return known[name].load()
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{where} is {kind!r}, whose package cannot be imported: {error}.",
-            hint=f"Install what it needs: pip install 'twophase[{name}]'."
-            if known[name].value.startswith(KIND)
-            else f"Install what {known[name].value} needs.",
-        ) from error
-    except Exception as error:  # a plugin's module may raise anything
-        raise _not_importable(where, kind, known[name].value, error) from error
-
-
-def _dotted(kind: str, where: str) -> object:
-    module, _, name = kind.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except Exception as error:  # a plugin's module may raise anything
-        raise _not_importable(where, kind, kind, error) from error
-
-
-def _told(error: Exception) -> str:
-    """The text of a plugin's own error, which may quote an option."""
-    return f"{type(error).__name__}: {redact(str(error))}"
-
-
-def _not_importable(where: str, kind: str, name: str, error: Exception) -> ConfigurationError:
-    return ConfigurationError(
-        f"{where} is {kind!r}, which cannot be imported: {_told(error)}.",
-        hint="Write twophase.<kind>, or package.module:Class of an importable module. "
-        f"Try it with: python -c 'import {name.partition(':')[0]}'",
-    )
 
 
 def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values: Mapping[str, str]) -> str | None:
@@ -472,7 +331,7 @@ def _session_catalog(wanted: str | None, catalogs: list[CatalogOptions], values:
             )
         name = OTHER_NAME
     options = options_below(name, values) if name not in values else {}
-    made = checked(name, find_kind("twophase.hive", f"{PREFIX}session.catalog"), options)
+    made = checked(name, catalog_kinds.find_kind("twophase.hive", f"{PREFIX}session.catalog"), options)
     catalogs.append(replace(made, is_own=wanted is None))
     return name
 
@@ -507,7 +366,7 @@ def _refuse_dotted(values: Mapping[str, str]) -> None:
     """Refuse a catalog whose name has a dot: Spark takes it for another one's option, and would never load it."""
     for key, kind in values.items():
         name, _, option = key.partition(".")
-        if option and name not in values and kind.startswith(KIND) and _is_bare(kind.removeprefix(KIND)):
+        if option and name not in values and kind.startswith(KIND) and catalog_kinds.is_bare(kind.removeprefix(KIND)):
             raise ConfigurationError(
                 f"{CATALOG_PREFIX}{key} is {kind!r}, and the name of a catalog has no dot.",
                 hint=f"Write for instance: {CATALOG_PREFIX}{key.replace('.', '_')} = {kind}",

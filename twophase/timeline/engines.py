@@ -158,7 +158,7 @@ def _check_file(url: URL, create: bool) -> None:
     sqlite_files.check_access(Path(file))
     if kind := sqlite_files.network_file_system(Path(file)):
         _log.warning(
-            "The timeline %s lies on a network file system (%s). Where processes of two machines use it, their "
+            "The timeline %s is on a network file system (%s). Where processes of two machines use it, their "
             "transactions do not exclude each other, and it may be damaged: give them a PostgreSQL instead.", file, kind
         )  # fmt: skip
 

@@ -12,9 +12,11 @@ from twophase.errors import LeaseLostError
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.timeline import engines
 from twophase.timeline import statements as sql
-from twophase.timeline.owners import Lease
-from twophase.timeline.records import ParticipantRecord
-from twophase.timeline.tables import path_text
+from twophase.timeline.owners import Lease, Owner
+from twophase.timeline.records import ParticipantRecord, TransactionRecord, describe_error
+from twophase.timeline.rows import owner_columns
+from twophase.timeline.tables import path_text, transactions
+from twophase.timeline.waits import Wound
 
 #: The end state of a participant that was to be published.
 PARTICIPANT_END = {
@@ -61,6 +63,27 @@ def set_participant(connection: sa.Connection, lease: Lease, ordinal: int, **val
 
 def end_participants(connection: sa.Connection, lease: Lease, end: ParticipantState) -> None:
     connection.execute(sql.END_PARTICIPANTS, {"of_id": lease.transaction_id, "state": end.value})
+
+
+def take_over(
+    connection: sa.Connection, record: TransactionRecord, owner: Owner, seconds: float, wound: Wound | None
+) -> bool:
+    """Give the row of a transaction another owner, if it is as it was read; return whether it was."""
+    now = engines.now(connection)
+    c = transactions.c
+    if not (record.state.is_undecided and record.is_open if wound else record.is_dead(now)):
+        return False
+    unchanged = (c.id == record.id) & (c.fencing == record.fencing) & (c.state == record.state.value)
+    if wound is None and (record.lease_until == 0 or not record.is_abandoned()):
+        unchanged &= c.lease_until == record.lease_until  # Neither renewed nor resumed since it was read.
+    values: dict[str, Any] = {"fencing": record.fencing + 1, "finished": None}
+    values |= lease_columns(connection, now, seconds) | owner_columns(owner)
+    if not record.is_abandoned():
+        values["silent_since"] = now
+    if wound is not None:
+        unchanged &= c.finished.is_(None)
+        values |= {"wounded_by": wound.by, "error": describe_error(wound.why)}
+    return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
 
 
 def lease_columns(connection: sa.Connection, now: float, seconds: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ MANY_PARTS = 1_000
 class Mode(Enum):
     """The mode of a reservation. Appends share a table, because the publish serializes them; a write is exclusive.
 
-    Readers share it, too: under ``SERIALIZABLE`` nobody changes what was read until the commit has its number.
+    Readers share it, too: under ``SERIALIZABLE`` no other one changes what was read until the commit has its number.
     """
 
     READ = "read"

@@ -135,21 +135,19 @@ def add(connection: sa.Connection, record: SavepointRecord, now: float) -> Savep
         connection.execute(savepoints.insert().values(row))
     except sa.exc.IntegrityError:
         raise taken(record.name) from None
-    if record.tables:
-        connection.execute(
-            savepoint_tables.insert(),
-            [
-                {
-                    "savepoint_id": record.id,
-                    "ordinal": ordinal,
-                    "catalog": table.catalog,
-                    "path": path_text(table.path),
-                    "document": json.dumps(table.document, ensure_ascii=False),
-                }
-                for ordinal, table in enumerate(record.tables)
-            ],
-        )
+    if rows := [_table_row(record.id, ordinal, table) for ordinal, table in enumerate(record.tables)]:
+        connection.execute(savepoint_tables.insert(), rows)
     return replace(record, created=now, expires=expires)
+
+
+def _table_row(savepoint_id: str, ordinal: int, table: KeptTable) -> dict[str, Any]:
+    return {
+        "savepoint_id": savepoint_id,
+        "ordinal": ordinal,
+        "catalog": table.catalog,
+        "path": path_text(table.path),
+        "document": json.dumps(table.document, ensure_ascii=False),
+    }
 
 
 def taken(name: str) -> ConfigurationError:

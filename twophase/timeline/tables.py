@@ -55,7 +55,7 @@ transactions = sa.Table(
     sa.Column("snapshot", sa.BigInteger),
     # Its own commit number, once it is completed and has published anything.
     sa.Column("number", sa.BigInteger),
-    # When its first attempt began: of two transactions in conflict, this tells which one is older.
+    # When its first attempt began: of two transactions in conflict, it says which one is older.
     sa.Column("first_begun", sa.Double),
     # The transaction that has rolled it back, because it needed a table that this one had reserved.
     sa.Column("wounded_by", sa.String(64)),
@@ -157,7 +157,7 @@ savepoints = sa.Table(
     sa.Column("name", sa.String(255), nullable=False, unique=True),
     # CREATING, READY or DROPPING.
     sa.Column("state", sa.String(16), nullable=False),
-    # The transaction that creates it: if that is gone before it is READY, nobody will finish it.
+    # The transaction that creates it: if that is gone before it is READY, no process will finish it.
     sa.Column("transaction_id", sa.String(64), nullable=False),
     sa.Column("user", sa.String(255), nullable=False),
     sa.Column("created", sa.Double, nullable=False),

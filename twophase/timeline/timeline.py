@@ -22,7 +22,7 @@ from twophase.timeline import statements as sql
 from twophase.timeline.commit_order import Check, Decided
 from twophase.timeline.owners import Lease, Owner, clock, inherited
 from twophase.timeline.reader import TimelineReader
-from twophase.timeline.records import ParticipantRecord, TransactionRecord, describe_error
+from twophase.timeline.records import ParticipantRecord, TransactionRecord
 from twophase.timeline.reservations import WHOLE_TABLE, Reservation
 from twophase.timeline.rows import holders_of, owner_columns, reservation_columns
 from twophase.timeline.savepoints import SavepointRecord
@@ -420,21 +420,7 @@ class Timeline(TimelineReader):
         """
 
         def swap(connection: sa.Connection) -> bool:
-            now = engines.now(connection)
-            c = transactions.c
-            if not (record.state.is_undecided and record.is_open if wound else record.is_dead(now)):
-                return False
-            unchanged = (c.id == record.id) & (c.fencing == record.fencing) & (c.state == record.state.value)
-            if wound is None and (record.lease_until == 0 or not record.is_abandoned()):
-                unchanged &= c.lease_until == record.lease_until  # Neither renewed nor resumed since it was read.
-            values: dict[str, Any] = {"fencing": record.fencing + 1, "finished": None}
-            values |= owned_rows.lease_columns(connection, now, seconds) | owner_columns(owner)
-            if not record.is_abandoned():
-                values["silent_since"] = now
-            if wound is not None:
-                unchanged &= c.finished.is_(None)
-                values |= {"wounded_by": wound.by, "error": describe_error(wound.why)}
-            return connection.execute(transactions.update().where(unchanged).values(values)).rowcount == 1
+            return owned_rows.take_over(connection, record, owner, seconds, wound)
 
         lease = Lease(record.id, record.fencing + 1, seconds)
         # Not retried: after a lost reply it would look as if another process had taken it over.

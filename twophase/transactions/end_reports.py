@@ -1,4 +1,4 @@
-"""The callbacks that are told how a transaction has ended."""
+"""The callbacks that are called with the end of a transaction."""
 
 from __future__ import annotations
 

@@ -160,15 +160,15 @@ class Ending:
         The log is needed because Spark replaces an error that passes through it, and drops these notes.
         """
         life = self._life
-        told = [
+        reports = [
             f"While ending transaction {life.id}: {name_error(problem)}"
             for problem in problems
             if problem is not error and not (isinstance(error, WoundedError) and isinstance(problem, LeaseLostError))
         ]
         if error is not None and life.left_behind:
             places = ", ".join(life.left_behind)
-            told.append(f"Left behind by transaction {life.id}: {places}. Remove it with: twophase clean")
-        for text in told:
+            reports.append(f"Left behind by transaction {life.id}: {places}. Remove it with: twophase clean")
+        for text in reports:
             _log.warning(text)
             if error is not None:
                 error.add_note(text)

@@ -241,14 +241,14 @@ def aborted(
         error.left_behind = error.left_behind or tuple(left)
         return error
     why = "" if error is None else f": {first_line(error)}"
-    told = TransactionAborted(
+    failure = TransactionAborted(
         f"Transaction {transaction_id} was rolled back, nothing was published{why}",
         path=", ".join(member.name for member in members),
         transaction_id=transaction_id,
         left_behind=left,
     )
-    told.__cause__ = error
-    return told
+    failure.__cause__ = error
+    return failure
 
 
 def in_doubt(

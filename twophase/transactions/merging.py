@@ -94,7 +94,7 @@ class Merging:
         return self._life.reads.before(conflict.catalog, conflict.path)
 
     def rebase(self, conflict: Conflict) -> None:
-        """Let a table be as it is now for the transaction, and nobody else's until its end."""
+        """Let a table be as it is now for the transaction, and reserve it until its end."""
         self._life.reserve([Claim.of_table(conflict.catalog, conflict.path, Mode.WRITE)])
         self._life.reads.rebase(conflict.catalog, conflict.path)
 

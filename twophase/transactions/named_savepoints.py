@@ -56,7 +56,7 @@ def create_savepoint(
     keep_seconds: float | None = None,
     copies: bool = False,
 ) -> SavepointRecord:
-    """Keep the present state of tables, as of one moment: nobody publishes to them meanwhile.
+    """Keep the present state of tables, as of one moment: no other transaction publishes to them.
 
     Parameters
     ----------
@@ -467,7 +467,7 @@ def savepoints_over(timeline: Timeline) -> list[tuple[SavepointRecord, str]]:
 
 
 def _is_abandoned(timeline: Timeline, record: SavepointRecord) -> bool:
-    """Whether nobody will complete a savepoint that is being created."""
+    """Whether no process will complete a savepoint that is being created."""
     owner = timeline.transaction(record.transaction_id)
     return owner is None or not owner.is_open or owner.is_dead(timeline.now())
 

@@ -218,7 +218,7 @@ class Transaction(DdlStatements):
                     self._life.reads.require_unchanged(catalog, path)
 
     def keep_writers_out(self, tables: Iterable[tuple[Catalog, ObjectPath]]) -> None:
-        """Let nobody publish to some tables until the end of this transaction, which may read them but not write them.
+        """Keep others from publishing to tables until the end of this transaction, which may read them, not write them.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class Transaction(DdlStatements):
         return self._merging is not None
 
     def keep_rows(self, participant: TwoPhaseCatalogTable) -> None:
-        """Note, after a statement, what its table then is: later it could no longer be told, if others change it.
+        """Note, after a statement, what its table then is: later it could no longer be determined, if others change it.
 
         Parameters
         ----------
