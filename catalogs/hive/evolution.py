@@ -190,7 +190,7 @@ class Evolution:
 
     def _check_layout(self, change: TableChange) -> None:
         name, layout = change.path[0], self._layout
-        if change.kind == "update_column_comment":
+        if change.kind in ("update_column_comment", "update_column_default"):
             layout = self._partition  # A metastore has the partition columns apart from the others.
         if name.lower() in layout and not (change.kind == "add_column" and len(change.path) == 1):
             raise self.refused(f"its files are laid out by {name}, which stays as it is")
@@ -301,10 +301,19 @@ class Evolution:
     def comment(self, change: TableChange) -> None:
         self._do(ChangeComment(change.path, change.arguments["comment"]))
 
+    def default(self, change: TableChange) -> None:
+        """Set or drop the default of new rows; old rows keep what they read."""
+        node, sql = self._schema.find(change.path), change.arguments["default"]
+        kept = {key: value for key, value in node.metadata if key != HELD + DEFAULTS[0]}
+        found = kept if sql is None else {**kept, HELD + DEFAULTS[0]: str(sql)}
+        self._schema = _with_metadata(self._schema, node.id, found)
+
     def nullability(self, change: TableChange) -> None:
         if not change.arguments["nullable"]:
             raise self.refused(
-                f"Spark checks no NOT NULL of a session table, so that {'.'.join(change.path)} stays nullable"
+                f"Spark checks no NOT NULL of a session table, so that {'.'.join(change.path)} stays nullable",
+                hint="Leave NULL out where the rows are made (WHERE ... IS NOT NULL), or refuse it there "
+                "(assert_true(... IS NOT NULL)).",
             )
         self._do(ChangeNullability(change.path, True))
 
@@ -318,6 +327,7 @@ _STEPS: Mapping[str, Callable[[Evolution, TableChange], None]] = {
     "rename_column": Evolution.rename,
     "update_column_type": Evolution.change_type,
     "update_column_comment": Evolution.comment,
+    "update_column_default": Evolution.default,
     "update_column_nullability": Evolution.nullability,
     "move_column": Evolution.move,
 }

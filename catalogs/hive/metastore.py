@@ -144,8 +144,13 @@ def unfenced(stored_stamp: str) -> str:
 
 
 def fenced(stored_stamp: str) -> str:
-    """Add a new fence: the stamp stays the same to readers, but conditional calls that expect the old value fail."""
-    return f"{unfenced(stored_stamp)}{_FENCE}{secrets.token_hex(4)}"
+    """Add a new fence: the stamp stays the same to readers, but conditional calls that expect the old value fail.
+
+    It names the statement that the old one names.
+    """
+    ordinal = _ordinal(stored_stamp)
+    named = "" if ordinal is None else f"{_STATEMENT}{ordinal}-"
+    return f"{unfenced(stored_stamp)}{_FENCE}{named}{secrets.token_hex(4)}"
 
 
 def stamp_of_statement(transaction_id: str, ordinal: int) -> str:
@@ -155,13 +160,18 @@ def stamp_of_statement(transaction_id: str, ordinal: int) -> str:
 
 def is_of_statement(stored_stamp: str, ordinal: int) -> bool:
     """Whether a stamp does not name another statement; a fence of another writer names none."""
-    fence = stored_stamp.partition(_FENCE)[2]
-    return not fence.startswith(_STATEMENT) or fence == f"{_STATEMENT}{ordinal}"
+    return _ordinal(stored_stamp) in (None, str(ordinal))
 
 
 def names_statement(stored_stamp: str) -> bool:
     """Whether a stamp is from :func:`stamp_of_statement`: of a publish that has moved no files."""
-    return stored_stamp.partition(_FENCE)[2].startswith(_STATEMENT)
+    return _ordinal(stored_stamp) is not None
+
+
+def _ordinal(stored_stamp: str) -> str | None:
+    """The statement that the fence of a stamp names; None if it names none."""
+    fence = stored_stamp.partition(_FENCE)[2]
+    return fence.removeprefix(_STATEMENT).partition("-")[0] if fence.startswith(_STATEMENT) else None
 
 
 class StampChangedError(Exception):

@@ -15,7 +15,7 @@ from twophase.catalogs.jdbc import defaults, definitions
 from twophase.catalogs.jdbc.database import Column, Database, Table
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition
-from twophase.schema import Field, Schema, apply_changes, assign_ids
+from twophase.schema import Field, Schema, apply_changes, assign_ids, promotion_policy
 from twophase.schema.convert_arrow import plain_type
 
 
@@ -112,7 +112,7 @@ class _Work:
         wanted = apply_changes(
             self._start,
             convert.convert(self._start, self._changes),
-            promotion=self._database.settings.promotion,
+            promotion=promotion_policy(self._database.settings.promotion, choices=("exact", "wide")),
         )
         given = {
             self._find(wanted, change.path).id: change

@@ -13,11 +13,12 @@ from twophase.catalogs.jdbc.database import Database, Table
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import AtomicityNotSupportedError
 from twophase.model import ObjectPath, TableDefinition
-from twophase.schema import AddField, ReconcilePolicy, Reconciliation, assign_ids, reconcile
+from twophase.schema import AddField, ReconcilePolicy, Reconciliation, assign_ids, promotion_policy, reconcile
+from twophase.schema.errors import IncompatibleWriteError
 from twophase.schema.names import fold
 
 #: Wider types are for ALTER TABLE, as a database may rewrite the whole table for one.
-_POLICY = ReconcilePolicy(widen=False)
+_POLICY = ReconcilePolicy(promotion=promotion_policy("exact", choices=()), widen=False)
 
 
 def plan(store: Store, path: ObjectPath, table: TableDefinition, rows: TableDefinition, *, is_first: bool) -> Any:
@@ -49,7 +50,12 @@ def plan(store: Store, path: ObjectPath, table: TableDefinition, rows: TableDefi
             hint="Add the columns with ALTER TABLE before.",
         )
     rows = definitions.as_read(TableDefinition(rows.schema))
-    found = _fit(table, rows)
+    try:
+        found = _fit(table, rows)
+    except IncompatibleWriteError as error:
+        ways = [way for way in error.allowed if way != "widen=True"]
+        error.allowed = (*ways, f"another type of the column, by ALTER TABLE {path} ALTER COLUMN ... TYPE")
+        raise
     new = pa.schema([_new_field(path, database, change) for change in found.changes])
     types(database, path, new)  # Raises if there is none.
     given = {fold(name) for name in rows.schema.names}

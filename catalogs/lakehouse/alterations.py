@@ -15,10 +15,12 @@ from twophase.catalog.column_changes import OF_PARTITIONING, OF_THE_TABLE, Colum
 from twophase.catalogs.lakehouse import definitions, manifests, sorting
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
-from twophase.schema import Change, Schema
+from twophase.schema import Change, Schema, promotion_policy
 
 #: Whether no row has NULL in the field of a number.
 HoldsNoNull = Callable[[int], bool]
+#: The changes of type that other Iceberg readers follow: there is no other policy to choose.
+ONLY_EXACT = promotion_policy("exact", choices=())
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class _Columns:
         is_first = self._wanted is None
         if self._start is None or self._wanted is None:
             found = alterations.converted(self._path, now, self._changes, lambda field: holds_no_null(metadata, field))
-            self._start, self._wanted = now, apply_changes(now, found)
+            self._start, self._wanted = now, apply_changes(now, found, promotion=alterations.ONLY_EXACT)
         if self._wanted.same_as(self._start):
             return []
         schema = self._strategy.resolve(self._start, now, self._wanted, table=str(self._path)).schema

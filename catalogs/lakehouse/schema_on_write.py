@@ -13,10 +13,13 @@ import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 
 from twophase.catalogs.lakehouse import definitions
+from twophase.catalogs.lakehouse.alterations import ONLY_EXACT
 from twophase.catalogs.lakehouse.member import Member
 from twophase.schema import EVOLVE, Reconciliation, Schema, reconcile
 
 ACCEPT_ANY_SCHEMA = "write.spark.accept-any-schema"
+
+_POLICY = replace(EVOLVE, promotion=ONLY_EXACT)
 
 
 def follows_rows(properties: Mapping[str, str]) -> bool:
@@ -43,7 +46,7 @@ def evolved(table: Schema, spec: PartitionSpec, rows: pa.Schema) -> Schema:
 
 
 def _fit(table: Schema, rows: pa.Schema) -> Reconciliation:
-    return reconcile(table, definitions.plain(rows), EVOLVE)
+    return reconcile(table, definitions.plain(rows), _POLICY)
 
 
 def fitted(member: Member, df: Any) -> Any:

@@ -74,7 +74,7 @@ def _columns(path: ObjectPath, document: Document, changes: Sequence[TableChange
 
     # Spark itself makes no column NOT NULL. Rows that others add until the publish might have NULL in it.
     found = alterations.converted(path, now, alterations.of_columns(changes), lambda _: False)
-    schema = apply_changes(now, found)
+    schema = apply_changes(now, found, promotion=alterations.ONLY_EXACT)
     alterations.keep_sorted(path, before, order, schema)
     to_iceberg(schema).check_format_version_compatibility(2)
     definitions.arrow_of(to_iceberg(schema), schema.highest_field_id)

@@ -261,6 +261,32 @@ def test_what_spark_itself_can_alter_it_still_can(spark: SparkSession, t: str, i
     assert spark.table("t").schema["a"].metadata["comment"] == "said again"
 
 
+def test_a_collation_changes_as_in_a_session_that_is_not_attached(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 'x' AS a", ids=False)
+    spark.sql("ALTER TABLE t ALTER COLUMN a TYPE STRING COLLATE UTF8_LCASE")
+    spark.sql("INSERT INTO t VALUES ('X'), ('y')")
+    assert rows(spark, "SELECT a FROM t WHERE a = 'X'") == [("X",), ("x",)]
+
+
+def test_not_null_is_refused_with_what_can_be_done_instead(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a")
+    with pytest.raises(CatalogError, match=r"checks no NOT NULL of a session table.*assert_true"):
+        spark.sql("ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_defaults_of_a_table_whose_columns_were_moved_are_set_and_dropped(
+    spark: SparkSession, t: str, ids: bool
+) -> None:
+    made(spark, "SELECT 1 AS a, 2L AS b", ids=ids)
+    spark.sql("ALTER TABLE t ALTER COLUMN b FIRST")
+    spark.sql("ALTER TABLE t ALTER COLUMN a SET DEFAULT 7")
+    spark.sql("INSERT INTO t (b) VALUES (3)")
+    spark.sql("ALTER TABLE t ALTER COLUMN a DROP DEFAULT")
+    spark.sql("INSERT INTO t (b) VALUES (4)")
+    assert rows(spark, "SELECT b, a FROM t") == [(2, 1), (3, 7), (4, None)]
+
+
 def test_columns_are_added_behind_those_that_a_metastore_has_refused(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 'x' AS b", ids=False)
     spark.sql("ALTER TABLE t ADD COLUMN c STRING FIRST")  # Hive compares types by position.

@@ -72,6 +72,9 @@ def test_a_streaming_query_into_a_table_that_moves_is_refused(spark: SparkSessio
     """It would go on writing where the table was when it began."""
     spark.sql("CREATE TABLE t AS SELECT 1L AS value")
     spark.sql("CREATE TABLE plain (value BIGINT) USING parquet")
+    with twophase.transaction(spark):
+        spark.sql("ALTER TABLE plain ADD COLUMN more INT")
+    spark.sql("ALTER TABLE plain DROP COLUMN more")  # Neither of the two moves its files.
     rate = spark.readStream.format("rate").load().select("value")
 
     with pytest.raises(AtomicityNotSupportedError, match="streaming query") as caught:

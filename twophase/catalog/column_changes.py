@@ -26,7 +26,7 @@ from twophase.schema import (
     after,
     first,
 )
-from twophase.schema.errors import UnknownFieldError
+from twophase.schema.errors import NullabilityError, UnknownFieldError
 
 #: The kinds of changes that concern the table itself, not its columns.
 OF_THE_TABLE = frozenset(("set_property", "remove_property", "set_comment"))
@@ -90,7 +90,8 @@ class ColumnChanges:
             )
         if change.kind not in make:
             raise CatalogError(
-                f"{self._path} cannot be altered: there is no change {change.kind}; nothing was changed.",
+                f"{self._path} cannot be altered: there is no change {change.kind.replace('_', ' ')} here; nothing was "
+                "changed.",
                 path=self._path,
             )
         return make[change.kind](change)
@@ -109,8 +110,18 @@ class ColumnChanges:
 
     def _nullability(self, schema: Schema, change: TableChange) -> ChangeNullability:
         nullable = bool(change.arguments["nullable"])
-        checked = not nullable and self._holds_no_null(schema.find(change.path))
-        return ChangeNullability(change.path, nullable, checked=checked)
+        node = schema.find(change.path)
+        if nullable or not node.nullable:
+            return ChangeNullability(change.path, nullable, checked=not nullable)
+        if not self._holds_no_null(node):
+            raise NullabilityError(
+                f"{schema.name_of(node.id)} has NULL in rows of {self._path}, or may have, and cannot become NOT NULL.",
+                field_path=schema.name_of(node.id),
+                old_type=node.type_name,
+                new_type=f"{node.type_name} NOT NULL",
+                allowed=("the same statement, once every row has a value there",),
+            )
+        return ChangeNullability(change.path, False, checked=True)
 
 
 def default_sql(change: TableChange) -> str | None:

@@ -60,14 +60,16 @@ class TableChange:
     ----------
     kind : str
         ``set_property``, ``remove_property``, ``set_comment``, ``add_column``, ``drop_column``, ``rename_column``,
-        ``update_column_type``, ``update_column_comment``, ``update_column_nullability``, ``move_column``,
-        ``add_partition_field``, ``drop_partition_field``, ``replace_partition_field``.
+        ``update_column_type``, ``update_column_comment``, ``update_column_nullability``,
+        ``update_column_default``, ``move_column``, ``add_partition_field``, ``drop_partition_field``,
+        ``replace_partition_field``.
     path : tuple of str
         The column's path, one name per level; empty for changes of the table itself.
     arguments : mapping
         The arguments of this kind: ``key``/``value``, ``field`` (a one-field :class:`pyarrow.Schema`), ``name``,
-        ``nullable``, ``comment``, ``position`` (``first`` or ``after:<name>``); ``old`` and ``new``, each a
-        :class:`~twophase.model.Transform`, and ``name``, of a partition field.
+        ``nullable``, ``comment``, ``default`` (in Spark's SQL; None for none), ``position`` (``first`` or
+        ``after:<name>``); ``old`` and ``new``, each a :class:`~twophase.model.Transform`, and ``name``, of a
+        partition field.
     """
 
     kind: str

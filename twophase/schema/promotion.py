@@ -7,7 +7,7 @@ Sources: Iceberg's table of type promotion (``exact``), Flink's implicit casts a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
@@ -171,10 +171,13 @@ class PromotionPolicy:
         ``exact``, ``wide``, ``hudi``, ``implicit`` or ``explicit``.
     on_cast_failure : str
         Handling of a value that does not fit the new type: ``error`` or ``null``.
+    choices : tuple of str
+        The policies that the user can choose instead, for errors.
     """
 
     name: str = "exact"
     on_cast_failure: str = "error"
+    choices: tuple[str, ...] = field(default=POLICY_NAMES, compare=False, repr=False)
 
     def allows(self, old: pa.DataType, new: pa.DataType) -> bool:
         """Return True if a field of the old type may be changed to the new type.
@@ -207,7 +210,7 @@ class PromotionPolicy:
         """
         if self.allows(old, new):
             return
-        others = [name for name in POLICY_NAMES if name != self.name and _RULES[name](old, new)]
+        others = [name for name in self.choices if name != self.name and _RULES[name](old, new)]
         raise TypeChangeError(
             f"The type of {path} cannot change from {type_name(old)} to {type_name(new)} "
             f"under the policy {self.name!r}.",
@@ -240,7 +243,9 @@ def _examples(old: pa.DataType) -> tuple[pa.DataType, ...]:
 EXACT = PromotionPolicy("exact")
 
 
-def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "error") -> PromotionPolicy:
+def promotion_policy(
+    name: str | PromotionPolicy, *, on_cast_failure: str = "error", choices: tuple[str, ...] = POLICY_NAMES
+) -> PromotionPolicy:
     """Return a promotion policy by name.
 
     Parameters
@@ -250,6 +255,8 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
         ``implicit`` (FLIP-226: casts that cannot fail) or ``explicit`` (all casts). A policy is returned unchanged.
     on_cast_failure : str
         Handling of a value that does not fit the new type: ``error`` or ``null``.
+    choices : tuple of str
+        The policies that the user can choose instead, for errors.
 
     Raises
     ------
@@ -262,7 +269,7 @@ def promotion_policy(name: str | PromotionPolicy, *, on_cast_failure: str = "err
         raise SchemaError(f"There is no promotion policy {name!r}.", allowed=POLICY_NAMES)
     if on_cast_failure not in CAST_FAILURES:
         raise SchemaError(f"on_cast_failure cannot be {on_cast_failure!r}.", allowed=CAST_FAILURES)
-    return PromotionPolicy(name, on_cast_failure)
+    return PromotionPolicy(name, on_cast_failure, choices)
 
 
 def matrix(policy: str | PromotionPolicy) -> dict[str, dict[str, bool]]:

@@ -287,8 +287,7 @@ class _Fitter:
 
 
 def _policies(new: pa.DataType, old: pa.DataType, current: PromotionPolicy) -> list[str]:
-    names = ("wide", "hudi", "implicit", "explicit")
-    policies = [promotion_policy(name) for name in names if name != current.name]
+    policies = [promotion_policy(name) for name in current.choices if name not in ("exact", current.name)]
     return [f"policy {policy.name!r}" for policy in policies if policy.allows(old, new) or policy.allows(new, old)]
 
 

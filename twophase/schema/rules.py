@@ -94,13 +94,16 @@ def check_keys(
     """Refuse to drop, rename or change the type of a key field."""
     for kind, keys in (("primary-key", primary), ("partition", partition)):
         if not set(keys).isdisjoint(ids):
-            way = "SetPrimaryKey" if kind == "primary-key" else "DropPartitionKey"
+            ways = {
+                "primary-key": "SetPrimaryKey first, in the same list",
+                "partition": "another partitioning first (DropPartitionKey, ALTER TABLE ... DROP PARTITION FIELD)",
+            }
             raise KeyFieldError(
                 f"{path} is or holds a {kind} field and cannot be {what}.",
                 field_path=path,
                 old_type=old_type,
                 new_type=new_type,
-                allowed=(f"{way} first, in the same list",),
+                allowed=(ways[kind],),
             )
 
 

@@ -324,6 +324,11 @@ def _update_type(change: Any) -> TableChange:
     return TableChange("update_column_type", path, {"field": _field(path[-1], change.newDataType(), True, None)})
 
 
+def _update_default(change: Any) -> TableChange:
+    sql = change.newDefaultValue()  # Empty for DROP DEFAULT.
+    return TableChange("update_column_default", _path(change), {"default": str(sql) if sql else None})
+
+
 _CHANGES: Mapping[str, Any] = {
     "SetProperty": _set_property,
     "RemoveProperty": _remove_property,
@@ -335,5 +340,6 @@ _CHANGES: Mapping[str, Any] = {
     "UpdateColumnNullability": lambda c: TableChange(
         "update_column_nullability", _path(c), {"nullable": bool(c.nullable())}
     ),
+    "UpdateColumnDefaultValue": _update_default,
     "UpdateColumnPosition": lambda c: TableChange("move_column", _path(c), _position(c.position())),
 }

@@ -25,11 +25,11 @@ from twophase.spark.jvm import session_state
 from twophase.spark.jvm.rules import PlanRules
 from twophase.spark.jvm.statements import StatementReader
 from twophase.spark.options import PREFER, hidden_database
+from twophase.spark.routing.alter_table_grammar import alter_table
 from twophase.spark.routing.commands import Change
 from twophase.spark.routing.decide import Unsupported
 from twophase.spark.routing.deletes import delete_by_rows
 from twophase.spark.routing.ownership import Ownership
-from twophase.spark.routing.partition_field_grammar import alter_partition_field
 from twophase.spark.routing.savepoints import NamedSavepoints
 from twophase.spark.routing.targets import SESSION_CATALOG, STAYS, Target, Targets, quoted
 from twophase.spark.routing.transaction_grammar import BeginAtomic, Characteristics, may_be_ours, transaction_statement
@@ -82,7 +82,7 @@ class Router:
                 return self.statements.run(ours, args)
             with active.transaction(self.session, terms=self.statements.terms(Characteristics())):
                 return self._sql(original, ours.script, args, ("BEGIN",))
-        if words == ("ALTER", "TABLE") and (altered := alter_partition_field(text)) is not None:
+        if words == ("ALTER", "TABLE") and (altered := alter_table(text)) is not None:
             target = self.targets.resolve(self.reader.parse_name(altered.table) or (), views=True)
             if target is not None:
                 NativeCatalog(self.session, target.catalog).alter(target.path, [altered.change])

@@ -41,6 +41,7 @@ import org.apache.spark.sql.execution.CommandExecutionMode;
 import org.apache.spark.sql.execution.datasources.DataSourceAnalysis;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.internal.SessionState;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 
@@ -395,13 +396,14 @@ public final class Routing {
     /** An ALTER TABLE of columns: of a session table that can evolve, by the name that it has in our catalog. */
     private LogicalPlan evolve(LogicalPlan plan, String kind) {
         LogicalPlan name = nameBelow(plan);
-        if (catalog == null || name == null || !kind((Object) name).equals("UnresolvedTable")
-            || kind.equals("AlterColumns") && setsDefault((List) listed(get(plan, "specs")))) {
+        if (catalog == null || name == null || !kind((Object) name).equals("UnresolvedTable")) {
             return plan;
         }
         Map facts = facts("evolve", kind);
         place(facts, parts(name));
-        facts.put("is_plain", Boolean.valueOf(kind.equals("AddColumns") && addsBehind((List) listed(get(plan, "columnsToAdd")))));
+        boolean isPlain = kind.equals("AddColumns") && addsBehind((List) listed(get(plan, "columnsToAdd")))
+            || kind.equals("AlterColumns") && isPlain((List) listed(get(plan, "specs")));
+        facts.put("is_plain", Boolean.valueOf(isPlain));
         Map answer = answer(facts);
         if (answer == null) {
             return plan;
@@ -422,11 +424,13 @@ public final class Routing {
         return true;
     }
 
-    /** Whether one column's default is set or dropped, which is for new rows only: Spark itself does that. */
-    private static boolean setsDefault(List columns) {
+    /** Whether one column's default changes, for new rows only, or its collation, for no row: as Spark itself can do it. */
+    private static boolean isPlain(List columns) {
         TreeNode column = (TreeNode) columns.get(0);
-        return columns.size() == 1 && text(get(column, "newDataType")) == null && text(get(column, "newNullability")) == null
-            && text(get(column, "newComment")) == null && text(get(column, "newPosition")) == null;
+        Option type = (Option) get(column, "newDataType");
+        return columns.size() == 1 && (type.isEmpty() || ((DataType) type.get()).sql().startsWith("STRING COLLATE "))
+            && text(get(column, "newNullability")) == null && text(get(column, "newComment")) == null
+            && text(get(column, "newPosition")) == null;
     }
 
     private boolean namesOurs(List parts) {

@@ -1,4 +1,8 @@
-"""The grammar of ``ALTER TABLE ... PARTITION FIELD``, in the words of Iceberg's own extension of Spark's SQL."""
+"""The grammar of the changes of ``ALTER TABLE`` that Spark does not parse, or takes for no table at all.
+
+``ADD``, ``DROP`` and ``REPLACE PARTITION FIELD`` are the words of Iceberg's own extension of Spark's SQL. Spark parses
+``SET NOT NULL``, and then refuses it for every column that is nullable, whatever the table's catalog says.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ _FIRST = 64
 
 
 @dataclass(frozen=True)
-class AlterPartitionField:
-    """``ALTER TABLE ... ADD | DROP | REPLACE PARTITION FIELD``.
+class AlterTable:
+    """An ``ALTER TABLE`` with one such change.
 
     Attributes
     ----------
@@ -36,8 +40,8 @@ class AlterPartitionField:
     change: TableChange
 
 
-def alter_partition_field(text: str) -> AlterPartitionField | None:
-    """Parse a statement that begins with ``ALTER TABLE``; None if it is about something else.
+def alter_table(text: str) -> AlterTable | None:
+    """Parse a statement that begins with ``ALTER TABLE``; None if its change is another one.
 
     Raises
     ------
@@ -50,12 +54,28 @@ def alter_partition_field(text: str) -> AlterPartitionField | None:
     while behind < len(rest) and rest[behind].word == ".":
         behind += 2
     verb, *following = [token.word for token in rest[behind : behind + 3]] or [""]
+    if verb in ("ALTER", "CHANGE"):
+        return _not_null(StatementParser(text, f"ALTER TABLE ... {verb}", _SYNTAX, rest, CatalogError), verb)
     if verb not in _VERBS or following != ["PARTITION", "FIELD"]:
         return None
     parser = StatementParser(text, f"ALTER TABLE ... {verb}", _SYNTAX, [*rest, *stream], CatalogError)
     table = parser.table()
     parser.expect(verb, "PARTITION", "FIELD")
-    return AlterPartitionField(table, _change(parser, verb))
+    return AlterTable(table, _change(parser, verb))
+
+
+def _not_null(parser: StatementParser, verb: str) -> AlterTable | None:
+    """Parse a statement that may set one column NOT NULL; None if it is another one, or misspelled."""
+    try:
+        table = parser.table()
+        parser.expect(verb)
+        parser.accepts("COLUMN")
+        path = _path(parser)
+        parser.expect("SET", "NOT", "NULL")
+        parser.end()
+    except CatalogError:
+        return None
+    return AlterTable(table, TableChange("update_column_nullability", path, {"nullable": False}))
 
 
 def _change(parser: StatementParser, verb: str) -> TableChange:
@@ -74,7 +94,7 @@ def _change(parser: StatementParser, verb: str) -> TableChange:
 
 
 def _transform(parser: StatementParser) -> Transform:
-    name = _path(parser)
+    name = ".".join(_path(parser))
     if not parser.accepts("("):
         return Transform.identity(name)
     columns: list[str] = []
@@ -84,7 +104,7 @@ def _transform(parser: StatementParser) -> Transform:
         if token is not None and _is_whole(token):
             numbers.append(int(parser.take().text))
         else:
-            columns.append(_path(parser))
+            columns.append(".".join(_path(parser)))
         if not parser.accepts(","):
             break
     parser.expect(")")
@@ -95,8 +115,8 @@ def _is_whole(token: Token) -> bool:
     return token.kind is Kind.NUMBER and token.text.isdigit()
 
 
-def _path(parser: StatementParser) -> str:
+def _path(parser: StatementParser) -> tuple[str, ...]:
     parts = [parser.name("column or transform")]
     while parser.accepts("."):
         parts.append(parser.name("column or transform"))
-    return ".".join(parts)
+    return tuple(parts)

@@ -1,4 +1,4 @@
-"""The grammar of ``ALTER TABLE ... PARTITION FIELD``, without Spark."""
+"""The grammar of the changes of ``ALTER TABLE`` that Spark does not know, without Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from twophase.catalog import TableChange
 from twophase.errors import CatalogError
 from twophase.model import Transform
-from twophase.spark.routing.partition_field_grammar import AlterPartitionField, alter_partition_field
+from twophase.spark.routing.alter_table_grammar import AlterTable, alter_table
 
 pytestmark = pytest.mark.quick
 
@@ -40,10 +40,15 @@ def _change(kind: str, **facts: object) -> TableChange:
             "t",
             _change("replace", old=Transform.identity("at_day"), new=Transform("hours", ("at",)), name="hour"),
         ),
+        (
+            "ALTER TABLE db.`t` alter column a.`b c` set not null;",
+            "db.`t`",
+            TableChange("update_column_nullability", ("a", "b c"), {"nullable": False}),
+        ),
     ],
 )
-def test_a_change_of_a_partition_field_is_understood(text: str, table: str, change: TableChange) -> None:
-    assert alter_partition_field(text) == AlterPartitionField(table, change)
+def test_a_change_that_spark_does_not_know_is_understood(text: str, table: str, change: TableChange) -> None:
+    assert alter_table(text) == AlterTable(table, change)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +60,14 @@ def test_a_change_of_a_partition_field_is_understood(text: str, table: str, chan
         "ALTER TABLE partition.field DROP COLUMN c",
         "ALTER TABLE t SET TBLPROPERTIES ('a' = 'ADD PARTITION FIELD b')",
         "ALTER TABLE t -- ADD PARTITION FIELD b",
+        "ALTER TABLE t ALTER COLUMN c DROP NOT NULL",
+        "ALTER TABLE t ALTER COLUMN c SET NOT NULL, d COMMENT 'x'",
+        "ALTER TABLE t ALTER COLUMN c",
         "ALTER TABLE",
     ],
 )
 def test_every_other_alter_table_is_left_to_spark(text: str) -> None:
-    assert alter_partition_field(text) is None
+    assert alter_table(text) is None
 
 
 @pytest.mark.parametrize(
@@ -76,5 +84,5 @@ def test_every_other_alter_table_is_left_to_spark(text: str) -> None:
 )
 def test_a_misspelled_one_is_refused_with_the_place_and_the_syntax(text: str, problem: str) -> None:
     with pytest.raises(CatalogError, match=problem) as caught:
-        alter_partition_field(text)
+        alter_table(text)
     assert "PARTITION FIELD" in str(caught.value.hint)
