@@ -1,4 +1,4 @@
-"""What ``ALTER TABLE`` of a session table costs by its files, and what a query of an evolved table costs.
+"""What ``ALTER TABLE`` of a session table costs by its files and fields, and what a query of an evolved table costs.
 
 The files of the large tables are links to few: an ``ALTER TABLE`` that changes only the metastore reads none of them.
 Queries of an evolved and of an unevolved table of the same rows alternate, and are measured by the processor time of
@@ -13,7 +13,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,10 @@ CHANGES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print two tables."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", default=",".join(map(str, FILES)), help="files of the altered tables")
+    parser.add_argument("--fields", default="2,10000", help="fields of the altered tables")
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the tables that are read")
     parser.add_argument("--rounds", type=int, default=5, help="of each change and query")
     options = parser.parse_args(arguments)
@@ -52,25 +53,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with session(directory) as spark:
             handle = twophase.attach(spark)
-            console.print(altering(spark, [int(size) for size in options.files.split(",")], options.rounds))
+            files, fields = ([int(size) for size in sizes.split(",")] for sizes in (options.files, options.fields))
+            console.print(altering(spark, {f"{size:,} files": (size, 2) for size in files}, options.rounds))
+            console.print(altering(spark, {f"{size:,} fields": (1, size) for size in fields}, options.rounds))
             console.print(reading(spark, options.rows, options.rounds))
             handle.detach()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def altering(spark: SparkSession, sizes: Sequence[int], rounds: int) -> Table:
-    """Measure each change of a table of so many files."""
-    times = {size: dict(_altered(spark, size, rounds)) for size in sizes}
-    shown = Table("ALTER TABLE t ...", *(f"{size:,} files" for size in sizes), "largest / smallest", title="seconds")
+def altering(spark: SparkSession, sizes: Mapping[str, tuple[int, int]], rounds: int) -> Table:
+    """Measure each change of tables of so many files and fields."""
+    times = {title: dict(_altered(spark, *size, rounds)) for title, size in sizes.items()}
+    shown = Table("ALTER TABLE t ...", *sizes, "largest / smallest", title="seconds")
     for change in CHANGES:
-        cells = [times[size][change] for size in sizes]
+        cells = [found[change] for found in times.values()]
         shown.add_row(change, *(f"{cell:.3f}" for cell in cells), f"{cells[-1] / cells[0]:.2f}")
     return shown
 
 
-def _altered(spark: SparkSession, files: int, rounds: int) -> Iterator[tuple[str, float]]:
-    spark.sql(f"CREATE OR REPLACE TABLE t USING parquet {_IDS} AS SELECT 1 AS a, 2 AS k")
+def _altered(spark: SparkSession, files: int, fields: int, rounds: int) -> Iterator[tuple[str, float]]:
+    spark.sql(f"CREATE OR REPLACE TABLE t USING parquet {_IDS} AS SELECT 1 AS a, 2 AS k{_more(fields - 2)}")
     _multiply(spark, files)
     times: dict[str, list[float]] = {change: [] for change in CHANGES}
     for number in range(-1, rounds):  # The first one warms up and does not count.
@@ -82,6 +85,12 @@ def _altered(spark: SparkSession, files: int, rounds: int) -> Iterator[tuple[str
     spark.sql("DROP TABLE t")
     for change, found in times.items():
         yield change, statistics.median(found)
+
+
+def _more(fields: int) -> str:
+    """Further columns of a hundred fields each: Spark takes minutes to write a row of thousands of columns."""
+    struct = ", ".join(f"f{number}: INT" for number in range(99))
+    return "".join(f", CAST(NULL AS STRUCT<{struct}>) AS s{number}" for number in range(fields // 100))
 
 
 def _multiply(spark: SparkSession, files: int) -> None:

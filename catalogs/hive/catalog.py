@@ -212,7 +212,7 @@ class HiveCatalog(
         return [join(location, entry.name) for entry in self.files.list(location) if entry.is_file]
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
-        return False  # Rows bring columns only where the statement says so.
+        return False  # Only where a single insert says so, or the property of all catalogs.
 
     # -- tables --------------------------------------------------------------------------------------------------
 

@@ -254,7 +254,7 @@ class JdbcCatalog(
         return defaults.of_spark(columns)
 
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
-        return False  # Only where a single insert says so.
+        return False  # Only where a single insert says so, or the property of all catalogs.
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         self.require(path)

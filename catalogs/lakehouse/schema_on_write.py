@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 
+from twophase.catalog.capabilities import merges_always
 from twophase.catalogs.lakehouse import definitions
 from twophase.catalogs.lakehouse.alterations import ONLY_EXACT
 from twophase.catalogs.lakehouse.member import Member
@@ -24,7 +25,7 @@ _POLICY = replace(EVOLVE, promotion=ONLY_EXACT)
 
 def follows_rows(properties: Mapping[str, str]) -> bool:
     """Return True if a table adopts new columns and wider types of inserted rows."""
-    return properties.get(ACCEPT_ANY_SCHEMA, "false").lower() == "true"
+    return merges_always(properties) or properties.get(ACCEPT_ANY_SCHEMA, "false").lower() == "true"
 
 
 def keyed(schema: Schema, spec: PartitionSpec) -> Schema:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -53,6 +54,34 @@ def test_one_write_brings_its_columns_and_no_other_does(spark: SparkSession, t: 
         (5, None, 2, None, None, None, 1),
     ]
     assert rows(spark, "SELECT id FROM t WHERE by_sql = 1 OR by_save = 1") == [(2,), (5,)]
+
+
+@pytest.mark.promise(
+    "evolution", "a table's property `twophase.merge_schema` lets all of its writes bring their columns"
+)
+def test_all_writes_of_a_table_bring_their_columns_where_it_says_so(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS id, 'x' AS name, 0 AS p", "PARTITIONED BY (p)")
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.merge_schema' = 'true')")
+    spark.sql("INSERT INTO t SELECT 0 AS p, 2 AS id, 2 AS by_sql")
+    spark.sql("SELECT 3 AS id, 1 AS p, 3 AS by_save").write.mode("append").saveAsTable(t)
+    spark.sql("SELECT 4 AS id, 1 AS p, 4 AS by_insert").write.insertInto(t)
+    spark.sql("SELECT 5 AS id, 1 AS p, 5 AS by_write_to").writeTo(t).append()
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO t SELECT 6 AS id, 2 AS p, 6 AS in_block")
+    spark.sql("INSERT OVERWRITE t PARTITION (p = 0) SELECT 7 AS id, 7 AS over")
+    spark.sql("INSERT INTO t (p, id) VALUES (3, 8)")
+    columns = "id, p, name, by_sql, by_save, by_insert, by_write_to, in_block, over"
+    assert rows(spark, f"SELECT {columns} FROM t") == [
+        (3, 1, None, None, 3, None, None, None, None),
+        (4, 1, None, None, None, 4, None, None, None),
+        (5, 1, None, None, None, None, 5, None, None),
+        (6, 2, None, None, None, None, None, 6, None),
+        (7, 0, None, None, None, None, None, None, 7),
+        (8, 3, None, None, None, None, None, None, None),
+    ]
+    spark.sql("ALTER TABLE t UNSET TBLPROPERTIES ('twophase.merge_schema')")
+    with pytest.raises(AnalysisException):
+        spark.sql("INSERT INTO t SELECT 9 AS id, 0 AS p")
 
 
 def test_other_rows_than_those_of_the_table_fit_or_are_refused_before_any_work(spark: SparkSession, t: str) -> None:

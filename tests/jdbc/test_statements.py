@@ -414,8 +414,15 @@ def test_ddl_goes_through_sparks_own_statements(shop: Shop) -> None:
     shop.sql("ALTER TABLE @daily ALTER COLUMN title COMMENT 'of the day'")
     shop.sql("ALTER TABLE @daily ADD COLUMN size INT")
     shop.sql("ALTER TABLE @daily CHANGE COLUMN size size BIGINT COMMENT 'in bytes'")
-    with pytest.raises(SchemaError, match="from long to string"):
+    with pytest.raises(SchemaError, match="from long to string") as caught:
         shop.sql("ALTER TABLE @daily ALTER COLUMN id TYPE STRING")
+    assert "explicit" not in str(caught.value)  # No option of the catalog has that policy.
+    with pytest.raises(SchemaError, match="more has NULL in rows"):
+        shop.sql("ALTER TABLE @daily ALTER COLUMN more SET NOT NULL")
+    shop.sql("ALTER TABLE @daily ALTER COLUMN title SET NOT NULL")
+    with pytest.raises(Exception, match=r"(?i)null"):
+        shop.sql("INSERT INTO @daily VALUES (2, NULL, 1, 1)")
+    shop.sql("ALTER TABLE @daily ALTER COLUMN title DROP NOT NULL")
     described = {row.col_name: (row.data_type, row.comment) for row in shop.sql("DESCRIBE @daily").collect()}
     assert described["more"] == ("decimal(32,5)", None)
     assert (described["title"], described["size"]) == (("string", "of the day"), ("bigint", "in bytes"))
@@ -447,10 +454,14 @@ def test_one_write_brings_its_columns_where_it_says_so(shop: Shop) -> None:
         (2, "b", 1, None),
         (3, None, None, "x"),
     ]
+    shop.sql("ALTER TABLE @daily SET TBLPROPERTIES ('twophase.merge_schema' = 'true')")
+    shop.sql("INSERT INTO @daily SELECT 'd' AS always, 4 AS id")
+    assert shop.read("SELECT id, name, always FROM @daily WHERE id > 2") == [(3, None, None), (4, None, "d")]
+    shop.sql("ALTER TABLE @daily UNSET TBLPROPERTIES ('twophase.merge_schema')")
     with pytest.raises(Exception, match="brought columns to it"), twophase.transaction(shop.spark):
         rows.withColumnRenamed("more", "other").write.option("mergeSchema", "true").insertInto(shop.name("daily"))
         shop.read("SELECT * FROM @daily")
-    assert len(shop.rows("daily")) == 3
+    assert len(shop.rows("daily")) == 4
 
 
 def test_explain_begins_nothing(shop: Shop) -> None:

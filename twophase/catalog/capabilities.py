@@ -13,6 +13,7 @@ from twophase.catalog.housekeeping import SupportsCleaning, SupportsExternalChan
 from twophase.catalog.kept_states import SupportsSavepoints
 from twophase.catalog.schema_changes import (
     MERGE_SCHEMA,
+    MERGES_SCHEMA,
     SupportsAlter,
     SupportsAlterDatabase,
     SupportsColumnDefaults,
@@ -22,6 +23,7 @@ from twophase.catalog.schema_changes import (
     SupportsSchemaHistory,
     SupportsSchemaOnWrite,
     accepts_any_schema,
+    merges_always,
 )
 from twophase.catalog.staged_changes import (
     SupportsDelete,
@@ -41,6 +43,7 @@ from twophase.catalog.versioned_reads import (
 from twophase.errors import AtomicityNotSupportedError
 
 __all__ = [
+    "MERGES_SCHEMA",
     "MERGE_SCHEMA",
     "SupportsAlter",
     "SupportsAlterDatabase",
@@ -66,6 +69,7 @@ __all__ = [
     "SupportsTimeTravel",
     "accepts_any_schema",
     "interfaces",
+    "merges_always",
     "required",
 ]
 

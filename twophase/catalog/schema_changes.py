@@ -144,6 +144,8 @@ class SupportsSchemaHistory(Catalog):
 
 #: Option of one insert whose rows may bring columns and wider types; a catalog gets it with the rows' definition.
 MERGE_SCHEMA = "mergeSchema"
+#: Table property: ``true`` gives every insert that option.
+MERGES_SCHEMA = "twophase.merge_schema"
 
 
 class SupportsSchemaOnWrite(Catalog):
@@ -166,7 +168,14 @@ class SupportsSchemaOnWrite(Catalog):
 
 def accepts_any_schema(catalog: Catalog, definition: TableDefinition) -> bool:
     """Return whether a table accepts rows with additional columns; see :class:`SupportsSchemaOnWrite`."""
-    return isinstance(catalog, SupportsSchemaOnWrite) and catalog.accepts_any_schema(definition)
+    if not isinstance(catalog, SupportsSchemaOnWrite):
+        return False
+    return merges_always(definition.properties) or catalog.accepts_any_schema(definition)
+
+
+def merges_always(properties: Mapping[str, str]) -> bool:
+    """Return whether a table's properties let every insert bring columns."""
+    return properties.get(MERGES_SCHEMA, "false").lower() == "true"
 
 
 class SupportsColumnDefaults(Catalog):

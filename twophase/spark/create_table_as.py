@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.catalog.capabilities import accepts_any_schema
+from twophase.catalog.capabilities import MERGE_SCHEMA, accepts_any_schema
 from twophase.errors import ConfigurationError
 from twophase.hooks.hook import JobStatusHook, checked
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform
@@ -121,7 +122,9 @@ def create_table_as(
     if purpose.inserts:
         # All checks happen before the catalog is called: nothing is staged by then.
         table = table_definition(joined, found, target)
-        if not accepts_any_schema(found, table):
+        if accepts_any_schema(found, table):
+            definition = replace(definition, options={**definition.options, MERGE_SCHEMA: "true"})
+        else:
             rows, definition = fitted(df, table.schema, target), table
     # Ctrl-C cancels the jobs if there is a job tracker.
     with interruptible(session.tracker) if session else nullcontext():

@@ -200,8 +200,8 @@ class WriteTable(TableProxy):
         if isinstance(catalog, SupportsColumnDefaults):
             self._defaults = catalog.column_defaults(path, staged[0] if staged else None)
         self._computed = {name for name, sql in self._defaults.items() if sql is None}
-        self._brings = isinstance(catalog, SupportsSchemaOnWrite) and brings_columns(
-            self._jvm.local_property(WRITE_HINTS_PROPERTY)
+        self._brings = isinstance(catalog, SupportsSchemaOnWrite) and (
+            brings_columns(self._jvm.local_property(WRITE_HINTS_PROPERTY)) or accepts_any_schema(catalog, definition)
         )
 
     def _identity(self) -> tuple[Any, ...]:
@@ -212,7 +212,7 @@ class WriteTable(TableProxy):
         return types.with_defaults(types.from_arrow(self._definition.schema), self._defaults)
 
     def capabilities(self) -> Any:
-        more = ("ACCEPT_ANY_SCHEMA",) if self._brings or accepts_any_schema(self._catalog, self._definition) else ()
+        more = ("ACCEPT_ANY_SCHEMA",) if self._brings else ()
         return tables.capabilities(self._jvm, *self.offers, *more)
 
     def newWriteBuilder(self, info: Any) -> Any:

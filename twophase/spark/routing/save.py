@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from twophase.catalog.capabilities import merges_always
 from twophase.errors import CatalogError
 from twophase.model import Purpose
 from twophase.spark.jvm.formats import has_source
 from twophase.spark.jvm.gateway import private_name
+from twophase.spark.jvm.statements import TableFacts
 from twophase.spark.jvm.writers import WriterFacts, qualified, quoted_partitions, writer_facts
 from twophase.spark.routing.ownership import Owner, RoutingDecision
 from twophase.spark.routing.router import Router
@@ -40,7 +42,9 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
     elif not target.via_session_catalog:
         with _in_a_known_format(router, writer, target, facts.source):
             _run(router, target, facts, lambda: save(target.name))
-    elif routed.facts is not None and facts.mode != "Overwrite" and not _is_by_name(router, target, facts):
+    elif (
+        routed.facts is not None and facts.mode != "Overwrite" and not _is_by_name(router, target, facts, routed.facts)
+    ):
         if facts.mode != "Ignore":  # Spark then does not even read the rows.
             _run(router, target, facts, lambda: save(name))
     else:
@@ -50,9 +54,11 @@ def save_as_table(router: Router, writer: Any, save: Save, name: str) -> None:
             _run(router, target, facts, lambda: save(target.name), lambda: save(name))
 
 
-def _is_by_name(router: Router, target: Target, facts: WriterFacts) -> bool:
+def _is_by_name(router: Router, target: Target, facts: WriterFacts, table: TableFacts) -> bool:
     """Whether an existing session table is written under its full name in the twophase catalog."""
-    return router.targets.redefined(target) is not None or _brings(facts)
+    if router.targets.redefined(target) is not None or _brings(facts):
+        return True
+    return facts.mode == "Append" and merges_always(table.properties())
 
 
 def _brings(facts: WriterFacts) -> bool:

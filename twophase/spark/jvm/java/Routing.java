@@ -22,6 +22,7 @@ import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.analysis.AnalysisContext;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
@@ -56,6 +57,7 @@ public final class Routing {
     private static final String OFF = "twophase.routing.off";
     private static final String TRANSACTION = "twophase.transaction";
     private static final String HINTS = "twophase.hints";
+    private static final String MERGES_SCHEMA = "twophase.merge_schema";
     private static final String SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.";
     private static final List ROW_WRITES = list("AppendData", "OverwriteByExpression", "OverwritePartitionsDynamic");
     private static final List CREATES = list("CreateTableAsSelect", "ReplaceTableAsSelect", "CreateTable", "ReplaceTable");
@@ -299,6 +301,12 @@ public final class Routing {
         if (isInsert && !inside && !bringsColumns() && !(overwrites && namesOurs(parts(table)))) {
             return plan;
         }
+        return write(plan, table, isInsert, overwrites);
+    }
+
+    /** A write of a table that is not resolved yet, as Python decides it. */
+    private LogicalPlan write(LogicalPlan plan, TreeNode table, boolean isInsert, boolean overwrites) {
+        String kind = kind(plan);
         Map facts = facts(isInsert ? "insert" : "write", kind);
         place(facts, parts(table));
         facts.put("overwrite", Boolean.valueOf(overwrites));
@@ -531,6 +539,9 @@ public final class Routing {
         if (!isOurs(table) || replacesRows(plan)) {
             return plan;
         }
+        if (table.properties().contains(MERGES_SCHEMA) && "true".equalsIgnoreCase((String) table.properties().apply(MERGES_SCHEMA))) {
+            return bringing(plan, table.identifier());
+        }
         Map facts = facts("session_insert", kind((Object) get(plan, "table")));
         facts.put("overwrite", get(plan, "overwrite"));
         facts.put("if_not_exists", get(plan, "ifPartitionNotExists"));
@@ -549,6 +560,14 @@ public final class Routing {
             result = (LogicalPlan) with(result, "overwrite", Boolean.FALSE);
         }
         return result;
+    }
+
+    /** An INSERT whose rows may bring columns, as the table says: by the name that it has in our catalog, analysed anew. */
+    private LogicalPlan bringing(LogicalPlan plan, TableIdentifier identifier) {
+        List name = Arrays.asList(new Object[] {catalog, identifier.database().get(), identifier.table()});
+        TreeNode table = new UnresolvedRelation(seq(name), CaseInsensitiveStringMap.empty(), false);
+        LogicalPlan named = (LogicalPlan) with(plan, "table", table);
+        return analyzer.execute(write(named, table, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
     }
 
     private boolean isOurs(CatalogTable table) {
