@@ -565,7 +565,7 @@ public final class Routing {
     /** An INSERT whose rows may bring columns, as the table says: by the name that it has in our catalog, analysed anew. */
     private LogicalPlan bringing(LogicalPlan plan, TableIdentifier identifier) {
         List name = Arrays.asList(new Object[] {catalog, identifier.database().get(), identifier.table()});
-        TreeNode table = new UnresolvedRelation(seq(name), CaseInsensitiveStringMap.empty(), false);
+        TreeNode table = new UnresolvedRelation((scala.collection.immutable.Seq) seq(name), CaseInsensitiveStringMap.empty(), false);
         LogicalPlan named = (LogicalPlan) with(plan, "table", table);
         return analyzer.execute(write(named, table, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
     }
