@@ -22,7 +22,6 @@ import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.analysis.AnalysisContext;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
-import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
@@ -49,8 +48,8 @@ import scala.Option;
 /**
  * The rules by which the analyser of one session routes statements to twophase.
  *
- * Names runs before any name is resolved; Take and Exchange run after that, around the rules that turn INSERTs into
- * commands. Python decides; it is called once for each node that writes, with the node's facts as JSON.
+ * Names runs before any name is resolved; Bring, Take and Exchange run after that, around the rules that check INSERTs and
+ * turn them into commands. Python decides; it is called once for each node that writes, with the node's facts as JSON.
  */
 public final class Routing {
     private static final String LOGICAL = "org.apache.spark.sql.catalyst.plans.logical.";
@@ -357,15 +356,22 @@ public final class Routing {
         if (answer == null) {
             return plan;
         }
-        LogicalPlan insert;
-        try {
-            insert = state().sqlParser().parsePlan((String) answer.get("insert"));
-        } catch (Exception error) {
-            throw new IllegalStateException(error);
-        }
+        LogicalPlan insert = parsed((String) answer.get("insert"));
         LogicalPlan result = (LogicalPlan) with(insert, "table", overwritten((TreeNode) get(insert, "table"), answer.get("scope")));
         result.setTagValue(ROUTED, Boolean.TRUE);
         return result;
+    }
+
+    private LogicalPlan parsed(String statement) {
+        try {
+            return state().sqlParser().parsePlan(statement);
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private static String quoted(String name) {
+        return "`" + name.replace("`", "``") + "`";
     }
 
     /** A DROP TABLE inside a transaction: of a session table, by the name that it has in our catalog. */
@@ -449,6 +455,42 @@ public final class Routing {
     }
 
     // -- after names are resolved -------------------------------------------------------------------------------------
+
+    /** Writes a table by its name in our catalog if it says that its rows may bring columns, before Spark counts them. */
+    public static final class Bring extends Rule {
+        private final Routing routing;
+
+        Bring(Routing routing) {
+            this.routing = routing;
+        }
+
+        public TreeNode apply(TreeNode tree) {
+            LogicalPlan plan = (LogicalPlan) tree;
+            return plan.analyzed() || routing.isOff() ? plan : routing.bringing(plan);
+        }
+    }
+
+    private LogicalPlan bringing(LogicalPlan plan) {
+        String kind = kind(plan);
+        if (kind.equals("WithCTE") || (kind.equals("Union") && writes(plan))) {
+            return (LogicalPlan) plan.mapChildren(new scala.runtime.AbstractFunction1() {
+                public Object apply(Object child) {
+                    return bringing((LogicalPlan) child);
+                }
+            });
+        }
+        CatalogTable table = kind.equals("InsertIntoStatement") ? catalogTable((TreeNode) get(plan, "table")) : null;
+        if (!isOurs(table) || replacesRows(plan) || !table.properties().contains(MERGES_SCHEMA)
+            || !"true".equalsIgnoreCase((String) table.properties().apply(MERGES_SCHEMA))) {
+            return plan;
+        }
+        String name = quoted(catalog) + "." + quoted((String) table.identifier().database().get()) + "."
+            + quoted(table.identifier().table());
+        // Its parser says of the table that it is written.
+        TreeNode ours = (TreeNode) get(parsed("INSERT INTO " + name + " SELECT 1"), "table");
+        LogicalPlan named = (LogicalPlan) with(plan, "table", ours);
+        return analyzer.execute(write(named, ours, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
+    }
 
     /** Asks Python who writes an INSERT, before Spark turns it into a command; in a transaction, checks its reads. */
     public static final class Take extends Rule {
@@ -539,9 +581,6 @@ public final class Routing {
         if (!isOurs(table) || replacesRows(plan)) {
             return plan;
         }
-        if (table.properties().contains(MERGES_SCHEMA) && "true".equalsIgnoreCase((String) table.properties().apply(MERGES_SCHEMA))) {
-            return bringing(plan, table.identifier());
-        }
         Map facts = facts("session_insert", kind((Object) get(plan, "table")));
         facts.put("overwrite", get(plan, "overwrite"));
         facts.put("if_not_exists", get(plan, "ifPartitionNotExists"));
@@ -560,14 +599,6 @@ public final class Routing {
             result = (LogicalPlan) with(result, "overwrite", Boolean.FALSE);
         }
         return result;
-    }
-
-    /** An INSERT whose rows may bring columns, as the table says: by the name that it has in our catalog, analysed anew. */
-    private LogicalPlan bringing(LogicalPlan plan, TableIdentifier identifier) {
-        List name = Arrays.asList(new Object[] {catalog, identifier.database().get(), identifier.table()});
-        TreeNode table = new UnresolvedRelation((scala.collection.immutable.Seq) seq(name), CaseInsensitiveStringMap.empty(), false);
-        LogicalPlan named = (LogicalPlan) with(plan, "table", table);
-        return analyzer.execute(write(named, table, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
     }
 
     private boolean isOurs(CatalogTable table) {
@@ -883,13 +914,19 @@ public final class Routing {
             put("extendedResolutionRules", relations);
         }
         List after = rules("postHocResolutionRules");
-        int place = 0;
-        while (place < after.size() && !kind(after.get(place)).startsWith("DataSourceAnalysis")) {
-            place++;
-        }
-        after.add(place, added(new Take(this)));
+        after.add(place(after, "PreprocessTableInsertion"), added(new Bring(this)));
+        after.add(place(after, "DataSourceAnalysis"), added(new Take(this)));
         after.add(added(new Exchange(this)));
         put("postHocResolutionRules", after);
+    }
+
+    /** The place of a rule of Spark among others; behind them if it is not there. */
+    private static int place(List rules, String name) {
+        int place = 0;
+        while (place < rules.size() && !kind(rules.get(place)).startsWith(name)) {
+            place++;
+        }
+        return place;
     }
 
     private Rule added(Rule rule) {
