@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -136,20 +137,7 @@ class HiveCatalog(
 
     @property
     def capabilities(self) -> Capabilities:
-        through_session = self.settings.metastore == "session"
-        return Capabilities(
-            purposes=frozenset(Purpose),
-            partitioning=frozenset({"identity", "cluster_by"} if through_session else {"identity"}),
-            bucketing=through_session,
-            alter_database=True,
-            rename_table=True,
-            alter_table=True,
-            read=True,
-            external_location=True,
-            compensate=True,
-            providers=PROVIDERS if through_session else FILE_PROVIDERS,
-            max_level=Level.ATOMIC,
-        )
+        return _capabilities(self.settings.metastore == "session")
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -502,3 +490,20 @@ class HiveCatalog(
 
     def close(self) -> None:
         self.store.close()
+
+
+@functools.cache  # Each statement asks a dozen times.
+def _capabilities(through_session: bool) -> Capabilities:
+    return Capabilities(
+        purposes=frozenset(Purpose),
+        partitioning=frozenset({"identity", "cluster_by"} if through_session else {"identity"}),
+        bucketing=through_session,
+        alter_database=True,
+        rename_table=True,
+        alter_table=True,
+        read=True,
+        external_location=True,
+        compensate=True,
+        providers=PROVIDERS if through_session else FILE_PROVIDERS,
+        max_level=Level.ATOMIC,
+    )

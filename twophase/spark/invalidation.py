@@ -204,8 +204,10 @@ class CacheInvalidation:
         """Return whether the catalog has moved the table's cached relation on to the new rows; otherwise drop it."""
         names = self._names(catalog, path)
         session_table = next(((parts[1], parts[2]) for parts in names if parts[0] == _SESSION), None)
-        follows = session_table is not None and TableCaches(self._jvm).keeps(*session_table)
-        if not caches.nothing_cached(self._jvm):
+        tables = TableCaches(self._jvm)
+        is_all = session_table is not None and tables.keeps_only(*session_table)
+        follows = is_all or (session_table is not None and tables.keeps(*session_table))
+        if not is_all and not caches.nothing_cached(self._jvm):
             # Under the name in its own catalog, only a session table's staged state can be cached; that is dropped.
             for parts in names[:1] if follows else names:
                 caches.uncache(self._jvm, parts)

@@ -61,6 +61,30 @@ class TableCaches:
             log.warning("DataFrames made of %s.%s before do not show its new rows.", database, name, exc_info=True)
             session_state.forget_relation(self._jvm, database, name)
 
+    def follow_files(self, database: str, name: str, found: Any) -> bool:
+        """Do in one call what :meth:`follow` does after an INSERT into a table that has not changed otherwise.
+
+        Parameters
+        ----------
+        database, name : str
+        found : py4j.java_gateway.JavaObject
+            The holder of the table's current entry, from :meth:`PartitionTexts.table`.
+
+        Returns
+        -------
+        bool
+            False if nothing was done, as there is more to do: :meth:`follow` does it.
+        """
+        try:
+            return bool(self._relations().follow(self._jvm.session, database, name, found))
+        except Exception:  # ``follow`` meets it again, and says what it means.
+            return False
+
+    def keeps_only(self, database: str, name: str) -> bool:
+        """Return :meth:`keeps` if no query of the application is cached, otherwise False."""
+        with private_name("CacheManager.isEmpty", self._jvm.spark):
+            return bool(self._relations().keepsOnly(self._jvm.session, database, name))
+
     def keeps(self, database: str, name: str) -> bool:
         """Return whether the session caches a relation of the table: right after a write, one that follows it."""
         return self._kept(database, name) is not None

@@ -87,9 +87,13 @@ class Jvm:
             self.remember(key, found)
         return found
 
+    def recalled(self, key: tuple[str, ...]) -> Any | None:
+        """The last value that was given to :meth:`remember`; None if it is not remembered."""
+        return self._recent.get(key)
+
     def remember(self, key: tuple[str, ...], value: Any) -> None:
-        """Remember a value for :meth:`recent`."""
-        if len(self._recent) >= _MOST_RECENT:
+        """Remember a value for :meth:`recent` or :meth:`recalled`."""
+        if key not in self._recent and len(self._recent) >= _MOST_RECENT:
             self._recent = {}
         self._recent[key] = value
 

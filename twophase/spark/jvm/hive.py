@@ -177,8 +177,10 @@ class HiveTables:
                 self._require_seen(table, redefined[0])
             self._stored.place(table, str(wanted.location), _PATH)
             self._stored.note(table, json.dumps(noted), _COUNTED_BY_SPARK)
-            described = None if redefined is None else redefined[1]
-            self._alter_columns(store, table, described, needs=False, expected=expected)
+            if redefined is None:
+                self._alter(store, wanted.database, wanted.name, table, expected=expected)
+            else:
+                self._alter_columns(store, table, redefined[1], needs=False, expected=expected)
 
         self._run(call)
 

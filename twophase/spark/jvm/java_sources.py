@@ -28,6 +28,7 @@ _BELOW = {
     "SnapshotFiles": "PathReads",
     "PathReads": "Nodes",
     "HiveTables": "Tables",
+    "Relations": "Tables",
     "JobEvents": "Nodes",
 }
 

@@ -47,12 +47,17 @@ class PartitionTexts:
         found: list[dict[str, Any]] = values.to_json(self._jvm, partitions)
         return found
 
-    def table(self, catalog: Any, database: str, name: str) -> tuple[Any, dict[str, Any]] | None:
+    def table(
+        self, catalog: Any, database: str, name: str, known: tuple[Any, dict[str, Any]] | None = None
+    ) -> tuple[Any, dict[str, Any]] | None:
         """A table of a session's ``ExternalCatalog``: the holder of the ``CatalogTable``, and its fields.
 
         Beyond the fields of :meth:`tables`, ``schema`` is the JSON of its columns, and ``stats`` whether it has any.
+        The catalog is always asked. If the table is as ``known``, the result of an earlier call, that is returned.
         """
-        found = self._reader(catalog).find(database, name)
+        found = self._reader(catalog).find(database, name, None if known is None else known[0])
+        if found is True:
+            return known
         return None if found is None else (found, json.loads(str(found.json())))
 
     def tables_named(self, catalog: Any, database: str, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -106,8 +106,16 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         return sorted(strings(self._catalog.listTables(database)))
 
     def get_table(self, database: str, name: str) -> HiveTable | None:
-        found = self._texts.table(self._catalog, database, name)
-        return None if found is None else self._from_spark(*found)
+        # The metastore is asked each time: only facts that have not changed are not transferred again.
+        key = ("table read", database, name)
+        before: HiveTable | None = self._jvm.recalled(key)
+        known = None if before is None else (before.extra["found"], before.extra["facts"])
+        found = self._texts.table(self._catalog, database, name, known)
+        if found is None or found is known:
+            return None if found is None else before
+        table = self._from_spark(*found)
+        self._jvm.remember(key, table)
+        return table
 
     def located_tables(self, database: str) -> list[Located]:
         names = self._catalog.listTables(database)
@@ -289,6 +297,8 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             session_state.forget_relation(self._jvm, database, name)
             return
         counted = counted and (seen is None or seen.extra["facts"]["stats"])
+        if seen is not None and not counted and self._caches.follow_files(database, name, seen.extra["found"]):
+            return
         table = seen.extra["found"].table() if seen else None
         self._caches.follow(database, name, statistics=counted or self._sizes_tables(), table=table)
 

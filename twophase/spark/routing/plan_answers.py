@@ -187,10 +187,10 @@ class Answers(JavaCallable):
         return "ours" if self._decider.insert(node, target, table) else None
 
     def _rows(self, facts: Facts, rows: Any) -> None:
-        target = self._targets.in_session(ObjectPath.of(*facts["parts"]))
-        assert target is not None
+        catalog = self._session.catalogs.of_session
+        assert catalog is not None  # It has answered for this INSERT.
         frame = frames.data_frame(self._session.jvm, rows)
-        insert_analyzed(self._session, target.catalog, target.path, frame, facts)
+        insert_analyzed(self._session, catalog, ObjectPath.of(*facts["parts"]), frame, facts)
 
     def _group(self, facts: Facts) -> str | None:
         """Handle several writes in one statement; an answer leaves them all to Spark."""

@@ -1,7 +1,9 @@
 package twophase;
 
 import java.lang.reflect.Field;
+import org.apache.spark.sql.catalyst.QualifiedTableName;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
@@ -10,6 +12,8 @@ import scala.Option;
 
 /** Moves cached relations of a table on to its current files. */
 public final class Relations {
+    private static final String SIZES = "spark.sql.statistics.size.autoUpdate.enabled";
+
     /**
      * Gives the relation of an old plan the files of a new one, and the new plan the old relation.
      *
@@ -33,6 +37,25 @@ public final class Relations {
         set(HadoopFsRelation.class, "options", kept, found.options());
         set(LogicalRelation.class, "relation", now, kept);
         return true;
+    }
+
+    /**
+     * Does all that an INSERT changes for a session, in one call: lists the files of its relation of a table again.
+     *
+     * @return false if there is more to do, or another thing; then nothing was done
+     */
+    public boolean follow(SparkSession session, String database, String name, Tables.Found now) {
+        boolean sizes = Boolean.parseBoolean(session.sessionState().conf().getConfString(SIZES, "false"));
+        return !sizes && keepsOnly(session, database, name) && refresh(kept(session, database, name), now.table());
+    }
+
+    /** Whether a session has a relation of a table, and no query of the application is cached. */
+    public boolean keepsOnly(SparkSession session, String database, String name) {
+        return kept(session, database, name) != null && session.sharedState().cacheManager().isEmpty();
+    }
+
+    private static Object kept(SparkSession session, String database, String name) {
+        return session.sessionState().catalog().getCachedTable(new QualifiedTableName("spark_catalog", database, name));
     }
 
     /**

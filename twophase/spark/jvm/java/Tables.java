@@ -59,6 +59,12 @@ public class Tables {
         return found.isEmpty() ? null : new Found(this, (CatalogTable) found.head());
     }
 
+    /** As above; TRUE if the table is still as an earlier call has found it: Python has the facts of that one. */
+    public Object find(String database, String name, Found before) throws Exception {
+        Found now = find(database, name);
+        return now != null && before != null && now.table().equals(before.table()) ? (Object) Boolean.TRUE : now;
+    }
+
     public Option partition(Found found, Map values) throws Exception {
         return catalog.getPartitionOption(found.database(), found.table().identifier().table(), values);
     }
