@@ -8,19 +8,23 @@ Only the operations that the recipes need: list, stamp, move, link, remove. A *l
 from twophase.catalogs.files.entries import Entry, data_entries, data_files, is_hidden
 from twophase.catalogs.files.files import UNMARKED, Files
 from twophase.catalogs.files.interface import FileStore
-from twophase.catalogs.files.paths import Root, base_name, is_below, join, normal, parent, same
+from twophase.catalogs.files.kinds import KINDS, StorageKind
+from twophase.catalogs.files.paths import Root, base_name, file_system_of, is_below, join, normal, parent, same
 from twophase.catalogs.files.untested import UNTRIED, refuse_untried
 
 __all__ = [
+    "KINDS",
     "UNMARKED",
     "UNTRIED",
     "Entry",
     "FileStore",
     "Files",
     "Root",
+    "StorageKind",
     "base_name",
     "data_entries",
     "data_files",
+    "file_system_of",
     "is_below",
     "is_hidden",
     "join",

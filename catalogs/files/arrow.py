@@ -11,6 +11,7 @@ from pyarrow import fs
 
 from twophase.catalogs.files.entries import Entry
 from twophase.catalogs.files.interface import FileStore
+from twophase.catalogs.files.kinds import StorageKind
 from twophase.errors import CatalogError
 
 #: Arrow's names of Hadoop's schemes.
@@ -25,9 +26,11 @@ class ArrowStore(FileStore):
     Parameters
     ----------
     filesystem : pyarrow.fs.FileSystem
+    kind : StorageKind
     """
 
-    def __init__(self, filesystem: fs.FileSystem) -> None:
+    def __init__(self, filesystem: fs.FileSystem, kind: StorageKind) -> None:
+        super().__init__(kind)
         self._filesystem = filesystem
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -99,13 +102,14 @@ def _entry(info: Any, name: str) -> Entry:
     return Entry(name, info.type == fs.FileType.File, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
 
 
-def open_arrow(scheme: str, authority: str) -> ArrowStore:
+def open_arrow(scheme: str, authority: str, kind: StorageKind) -> ArrowStore:
     """The file system of a scheme.
 
     Parameters
     ----------
     scheme, authority : str
         As in Hadoop's paths: ``s3a`` and a bucket, ``hdfs`` and a host.
+    kind : StorageKind
 
     Raises
     ------
@@ -114,7 +118,7 @@ def open_arrow(scheme: str, authority: str) -> ArrowStore:
     """
     uri = f"{_SCHEMES.get(scheme, scheme)}://{authority}/"
     try:
-        return ArrowStore(fs.FileSystem.from_uri(uri)[0])
+        return ArrowStore(fs.FileSystem.from_uri(uri)[0], kind)
     except Exception as error:
         raise CatalogError(
             f"The filesystem of {scheme}://{authority} cannot be opened: {error}",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from twophase.catalogs.files.arrow import arrow_path, open_arrow
 from twophase.catalogs.files.entries import Entry
+from twophase.catalogs.files.hadoop import HadoopFiles, HadoopStore
 from twophase.catalogs.files.interface import FileStore
+from twophase.catalogs.files.kinds import StorageKind, kind_of
 from twophase.catalogs.files.local import LocalStore
 from twophase.catalogs.files.paths import LOCAL, join, normal, parent
 from twophase.errors import CatalogError
@@ -29,10 +31,18 @@ class Files:
     ----------
     durable : bool
         Whether files written to this machine's file systems must survive a power cut.
+    hadoop : HadoopFiles, optional
+        The session's Hadoop client, which serves every location that is not local; without it, Arrow does.
+    kinds : mapping of str to str, optional
+        Names of the kinds of some schemes, as given by the user.
     """
 
-    def __init__(self, *, durable: bool = True) -> None:
+    def __init__(
+        self, *, durable: bool = True, hadoop: HadoopFiles | None = None, kinds: Mapping[str, str] | None = None
+    ) -> None:
         self._local = LocalStore(durable=durable)
+        self._hadoop = hadoop
+        self._kinds = kinds or {}
         self._stores: dict[tuple[str, str], FileStore] = {}
 
     def find(self, location: str) -> tuple[FileStore, str]:
@@ -47,14 +57,22 @@ class Files:
         scheme, _, rest = uri.partition(":")
         if uri.startswith(LOCAL):
             return self._local, rest
-        authority, _, path = rest.lstrip("/").partition("/")
+        authority, _, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest[1:])
         key = (scheme, authority)
         if key not in self._stores:
             self._stores[key] = self._open(*key)
-        return self._stores[key], arrow_path(scheme, authority, "/" + path)
+        store = self._stores[key]
+        return store, uri if isinstance(store, HadoopStore) else arrow_path(scheme, authority, "/" + path)
 
     def _open(self, scheme: str, authority: str) -> FileStore:
-        return open_arrow(scheme, authority)
+        kind = kind_of(scheme, self._kinds)
+        if self._hadoop is not None:
+            return HadoopStore(self._hadoop, kind)
+        return open_arrow(scheme, authority, kind)
+
+    def kind(self, location: str) -> StorageKind:
+        """What the file system of a location guarantees; it is not asked."""
+        return kind_of(normal(location).partition(":")[0], self._kinds)
 
     def is_local(self, location: str) -> bool:
         """Whether the location is on this machine's own file system, with hard links and atomic renames."""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
 from twophase.catalogs.files.entries import Entry
+from twophase.catalogs.files.kinds import StorageKind
 
 _CHUNK = 1 << 20
 
@@ -17,7 +18,14 @@ class FileStore(ABC):
 
     Its paths are absolute and as :meth:`twophase.catalogs.files.Files.find` returns them. Everything after the first
     two groups of methods has a default for file systems that offer no more than these.
+
+    Parameters
+    ----------
+    kind : StorageKind
     """
+
+    def __init__(self, kind: StorageKind) -> None:
+        self.kind = kind
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import shutil
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +14,8 @@ from pyarrow import fs
 from twophase.catalogs import fsync
 from twophase.catalogs.files.arrow import ArrowStore
 from twophase.catalogs.files.entries import Entry
-
-#: A document that is being written: see :meth:`LocalStore.write`.
-_PART = re.compile(r"\.[0-9a-f]{32}\.part")
+from twophase.catalogs.files.kinds import LOCAL_DISK
+from twophase.catalogs.files.parts import is_part, part_of
 
 
 class LocalStore(ArrowStore):
@@ -31,7 +28,7 @@ class LocalStore(ArrowStore):
     """
 
     def __init__(self, *, durable: bool) -> None:
-        super().__init__(fs.LocalFileSystem())
+        super().__init__(fs.LocalFileSystem(), LOCAL_DISK)
         self._durable = durable
         self._synced = fsync.SyncedDirectories()
 
@@ -101,7 +98,7 @@ class LocalStore(ArrowStore):
             os.utime(path)
 
     def write(self, path: str, data: bytes) -> None:
-        part = f"{posixpath.dirname(path)}/.{uuid.uuid4().hex}.part"
+        part = part_of(path)
         try:
             super().write(part, data)
             if self._durable:
@@ -114,7 +111,7 @@ class LocalStore(ArrowStore):
 
     def remove_parts(self, path: str) -> None:
         for entry in list(self.each(path)):
-            if entry.is_file and _PART.fullmatch(entry.name):
+            if entry.is_file and is_part(entry.name):
                 with suppress(FileNotFoundError):
                     self.remove_file(f"{path.rstrip('/')}/{entry.name}")
 

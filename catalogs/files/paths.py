@@ -34,7 +34,15 @@ def normal(location: str) -> str:
     if scheme is None or scheme[1].lower() == "file":
         rest = location[scheme.end() :] if scheme else location
         return LOCAL + posixpath.normpath("/" + rest.lstrip("/"))
-    return location.rstrip("/")
+    # Hadoop writes both, where there is no authority.
+    return re.sub(r"^([^:/]+):///+", r"\1:/", location).rstrip("/")
+
+
+def file_system_of(location: str) -> str:
+    """The file system of a location: its scheme and authority, as ``s3a://bucket``; ``file:`` of a local path."""
+    uri = normal(location)
+    scheme, _, rest = uri.partition(":")
+    return f"{scheme}://{rest[2:].partition('/')[0]}" if rest.startswith("//") else f"{scheme}:"
 
 
 def same(one: str | None, other: str | None) -> bool:

@@ -23,6 +23,7 @@ from twophase.catalog import (
     SupportsStagedAlter,
     SupportsStagedDatabases,
     SupportsStagedDrop,
+    SupportsStorageReport,
     TableChange,
     TwoPhaseCatalogTable,
     staged_databases,
@@ -51,6 +52,7 @@ from twophase.catalogs.hive.planning import RENAME, plan_write
 from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
+from twophase.catalogs.hive.storage import described
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import (
     CatalogError,
@@ -73,6 +75,7 @@ class HiveCatalog(
     SupportsSchemaOnWrite,
     SupportsStagedDrop,
     SupportsStagedAlter,
+    SupportsStorageReport,
 ):
     """Tables of a Hive metastore, reached through the Spark session or through HiveServer2.
 
@@ -487,6 +490,9 @@ class HiveCatalog(
         except Exception as error:  # any error: doctor reports it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
         return [*self._housekeeping.strangers(), *self._housekeeping.lost_tables()]
+
+    def storage(self) -> list[str]:
+        return described(self.store)
 
     def close(self) -> None:
         self.store.close()

@@ -53,6 +53,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
+from twophase.redaction import redact
 
 #: Recipe that moves new files to the table's own location, instead of pointing the table at a new one.
 RENAME = "rename"
@@ -348,7 +349,7 @@ class _Planner:
         if base is None:
             return
         in_place = base.way is Way.MOVE_FILES or (base.way is Way.APPEND_FILES and not base.appends)
-        if in_place or not self.store.files.is_local(base.version):
+        if in_place or not self.store.files.kind(base.version).hard_links:
             raise cannot_build(self.path)
         if self._is_altered and self.purpose.inserts:
             self._check_altered()
@@ -458,10 +459,26 @@ class _Planner:
         """Stage beside the final location, on the same filesystem."""
         in_place = state.way is not Way.MOVE_FILES
         target = self._target_location(in_place)
+        if in_place:
+            self._refuse_to_move(target)
         external = self._fixed_location() or (not in_place and self.table is not None and self.table.kind == EXTERNAL)
         kind = EXTERNAL if external else MANAGED
         own = InPlaceState(target, kind, self._needs_hidden()) if in_place else MoveState(target, kind)
         return replace(state, own=own, version=self._version_beside(target))
+
+    def _refuse_to_move(self, target: str) -> None:
+        """Refuse to move a staged directory to a location where that would be done file by file."""
+        kind = self.store.files.kind(target)
+        if kind.atomic_rename_directory:
+            return
+        raise AtomicityNotSupportedError(
+            f"{self.path} was not written: its files would be moved to {redact(target)}, and storage of the kind "
+            f"{kind} moves a directory file by file. Nothing was started.",
+            path=self.path,
+            transaction_id=self.context.transaction_id,
+            hint="Leave out the LOCATION, and the catalog's option recipe=rename: the files then stay where they are "
+            "written, and one call of the metastore publishes them.",
+        )
 
     def _needs_hidden(self) -> bool:
         """Whether a table at a fixed location is created under a hidden name first."""

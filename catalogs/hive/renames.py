@@ -93,9 +93,9 @@ def take_back(files: Files, source: str, target: str) -> None:
 def is_cut(files: Files, source: str, target: str) -> bool:
     """Whether a rename by copying was interrupted, so that source and target hold the same file.
 
-    On a local file system a rename is one step, and a file at the target belongs to another writer.
+    Where a rename is one step, a file at the target belongs to another writer.
     """
-    if files.is_local(source):
+    if files.kind(source).atomic_rename_file:
         return False
     sizes = [files.file_size(place) for place in (source, target)]
     return sizes[0] is not None and sizes[0] == sizes[1] and files.equal(source, target)

@@ -36,7 +36,7 @@ class HiveStore:
     ) -> None:
         self.name = name
         self.environment = environment
-        self.files = Files(durable=environment.fsync)
+        self.files = Files(durable=environment.fsync, hadoop=environment.hadoop_files, kinds=environment.storage_kinds)
         self.settings = settings
         self._open_metastore = open_metastore
         self._metastore: Metastore | None = None

@@ -15,7 +15,8 @@ import pytest
 
 from tests.crash.frames import ArrowFrame
 from tests.hive.place import PATH, Place
-from twophase.catalogs.files import Files
+from twophase.catalogs.files import Files, StorageKind
+from twophase.catalogs.files.kinds import OBJECT_STORE
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.catalog import HiveCatalog
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
@@ -38,8 +39,8 @@ class CopyingFiles(Files):
         super().__init__()
         self.copies: int | None = None
 
-    def is_local(self, location: str) -> bool:
-        return False
+    def kind(self, location: str) -> StorageKind:
+        return OBJECT_STORE
 
     def move(self, source: str, target: str) -> None:
         one, other = (self.find(place)[1] for place in (source, target))

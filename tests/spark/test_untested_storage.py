@@ -152,8 +152,12 @@ def test_under_preferred_it_runs_as_in_stock_spark_with_one_warning(spark: Spark
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
 
 
-def test_the_option_lets_it_be_written_all_the_same(spark: SparkSession) -> None:
+def test_the_option_lets_it_be_written_by_the_sessions_own_client(
+    spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
     spark.conf.set(OPTION, "allow")
     twophase.attach(spark)
-    with pytest.raises(LookupError, match="viewfs://far was asked for"):
-        spark.sql("INSERT INTO t VALUES (2)")
+    spark.sql("INSERT INTO t VALUES (2)")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+    assert len([file for file in stored(place) if file.match("t/*.parquet")]) == 2

@@ -23,6 +23,7 @@ from twophase.catalog.capabilities import (
     SupportsStagedDatabases,
     SupportsStagedDrop,
     SupportsStagedRename,
+    SupportsStorageReport,
     SupportsTimeTravel,
 )
 from twophase.catalog.reading import BatchReader, Deletion, FileReader, Filter, ParquetScan, ReadSource
@@ -68,6 +69,7 @@ __all__ = [
     "SupportsStagedDatabases",
     "SupportsStagedDrop",
     "SupportsStagedRename",
+    "SupportsStorageReport",
     "SupportsTimeTravel",
     "TableChange",
     "TransactionalCatalog",

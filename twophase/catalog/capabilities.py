@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from twophase.catalog.base import Catalog
-from twophase.catalog.housekeeping import SupportsCleaning, SupportsExternalChanges
+from twophase.catalog.housekeeping import SupportsCleaning, SupportsExternalChanges, SupportsStorageReport
 from twophase.catalog.kept_states import SupportsSavepoints
 from twophase.catalog.schema_changes import (
     MERGE_SCHEMA,
@@ -66,6 +66,7 @@ __all__ = [
     "SupportsStagedDatabases",
     "SupportsStagedDrop",
     "SupportsStagedRename",
+    "SupportsStorageReport",
     "SupportsTimeTravel",
     "accepts_any_schema",
     "interfaces",

@@ -1,4 +1,4 @@
-"""Optional interfaces of a catalog that removes leftovers, and learns of changes by others."""
+"""Optional interfaces of a catalog that removes leftovers, learns of changes by others, and reports its storage."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ class SupportsCleaning(Catalog):
         except Exception as error:
             return error
         return None
+
+
+class SupportsStorageReport(Catalog):
+    """A catalog whose guarantees depend on the file systems of its tables."""
+
+    @abstractmethod
+    def storage(self) -> list[str]:
+        """Describe each file system of the catalog in one line: its guarantees, and the levels that follow.
+
+        Called by ``twophase doctor``.
+        """
 
 
 class SupportsExternalChanges(Catalog):

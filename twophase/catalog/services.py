@@ -124,6 +124,10 @@ class Environment:
         The session's Spark SQL configuration, read only.
     allows_untested_storage : bool
         Whether tables may be written to untested file systems, that is, to any that are not local.
+    hadoop_files : object or None
+        The file systems of the session's Hadoop configuration: :class:`twophase.catalogs.files.hadoop.HadoopFiles`.
+    storage_kinds : mapping of str to str
+        By scheme, the name of the kind of its file systems, where the user gives one.
     """
 
     session_metastore: Any = None
@@ -135,6 +139,8 @@ class Environment:
     fsync: bool = True
     conf: Mapping[str, str] = {}
     allows_untested_storage: bool = False
+    hadoop_files: Any = None
+    storage_kinds: Mapping[str, str] = {}
 
     def executor_problems(self, modules: Sequence[str]) -> list[str]:
         """Report which of these modules the executors cannot import, and the remedy; for :meth:`Catalog.check`.

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import click
 
+from twophase.catalog import SupportsStorageReport
 from twophase.cli.output import ConsoleOutput, JsonOutput, Output
 from twophase.errors import ConfigurationError, TransactionInDoubt, TwoPhaseError
 from twophase.model import Isolation
@@ -386,6 +387,8 @@ def doctor(context: Context) -> int:
     if handle is not None:
         for catalog in handle.catalogs.values():
             checks[f"catalog {catalog.name}"] = catalog.check()
+            if isinstance(catalog, SupportsStorageReport) and not checks[f"catalog {catalog.name}"]:
+                checks |= {f"storage of {catalog.name}: {line}": [] for line in catalog.storage()}
     checks.update(_check_timeline(context, handle))
     context.out.checked(checks)
     return FAILED if any(checks.values()) else DONE

@@ -12,6 +12,7 @@ from twophase.spark.execution.parquet import SparkParquet
 from twophase.spark.execution.partitions import SparkPartitions
 from twophase.spark.jvm import session_state
 from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
 from twophase.spark.options import Options
 
 
@@ -57,6 +58,8 @@ class SessionEnvironment(Environment):
         self.retention = settings.retention
         self.fsync = settings.fsync
         self.allows_untested_storage = settings.untested_storage
+        self.storage_kinds = settings.storage
+        self.hadoop_files = SessionHadoopFiles(jvm)
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm)
         self.partition_runner = SparkPartitions()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from twophase import monitoring
 from twophase.catalog import Catalog, Environment
+from twophase.catalogs.files import KINDS
 from twophase.config.settings import (
     Flag,
     OptionalSeconds,
@@ -77,6 +78,16 @@ def _positive(seconds: float) -> float:
     return seconds
 
 
+def _storage_kinds(value: object) -> dict[str, str]:
+    """Read ``scheme=kind, ...``; both in lower case."""
+    pairs = [pair.partition("=") for pair in str(value).lower().split(",") if pair.strip()]
+    found = {scheme.strip(): kind.strip() for scheme, _, kind in pairs}
+    for scheme, kind in found.items():
+        if not scheme or scheme == "file" or kind not in KINDS:
+            raise ValueError(f"is scheme=kind, as in abfss=hdfs, not {value!r}.", nearest(kind, KINDS))
+    return found
+
+
 class Options(Settings):
     """The whole configuration: the options below ``spark.twophase.``, and the catalogs."""
 
@@ -126,7 +137,13 @@ class Options(Settings):
         None, "how long a block of several statements may last before it is rolled back", alias="transaction.timeout"
     )
     fsync: Flag = option(True, "whether what is acknowledged survives a power cut, on local file systems")
-    storage: Annotated[Literal["refuse", "allow"], lower] = option(
+    storage: Annotated[Mapping[str, str], "scheme=kind, ...", BeforeValidator(_storage_kinds)] = option(
+        "",
+        f"what file systems guarantee, by scheme, where twophase does not know it: {' or '.join(KINDS)}, as in "
+        "abfss=hdfs",
+        shown="hdfs for hdfs, viewfs and webhdfs, else object_store",
+    )
+    untested: Annotated[Literal["refuse", "allow"], lower] = option(
         "refuse", "refuse or allow: writes to tables on file systems that are not local", alias="storage.untested"
     )
     lease: Annotated[Seconds, AfterValidator(_positive)] = option(
@@ -140,7 +157,7 @@ class Options(Settings):
     @property
     def untested_storage(self) -> bool:
         """Return whether tables may be written on untested file systems."""
-        return self.storage == "allow"
+        return self.untested == "allow"
 
 
 #: All options below ``spark.twophase.``, with one line of help each.

@@ -14,7 +14,8 @@ several files           a new version: links to the existing files,     grows wi
                         and a switch of the pointer
 several files, if many  one rename after the other, with a manifest     constant; level ``REVERSIBLE``
 exist, or no links can  to undo them
-be made
+be made, nor a
+directory be renamed
 ======================  ==============================================  ==========================================
 """
 
@@ -154,6 +155,8 @@ class Choice:
     def _goes_by_directory(self, table: HiveTable) -> bool:
         recursive = is_recursive(table.options)
         if self._mode not in ("directory", None) or (self._mode is None and not recursive):
+            return False
+        if not self._files.kind(str(table.location)).atomic_rename_directory:
             return False
         if table.partition_columns or table.provider not in FILE_PROVIDERS or table.bucketing is not None:
             return False

@@ -137,11 +137,13 @@ class MoveFiles(Publisher):
         moves = self.existing_moves
         new = [location + "/" for _, location in moves.adds]
         only_new = all(any(target.startswith(root) for root in new) for target in moves.data_files)
-        if not moves.backups and (only_new or (len(moves.data_files) <= 1 and not moves.adds)):
+        renames = self.files.kind(self.state.version).atomic_rename_file
+        if not moves.backups and (only_new or (renames and len(moves.data_files) <= 1 and not moves.adds)):
             return Level.ATOMIC, None
+        way = "renamed in" if renames else "copied in, and removed where they were staged,"
         return Level.REVERSIBLE, (
-            f"The files of {self.write.path} stay at its location: "
-            f"{len(moves.data_files)} new ones are renamed in one by one."
+            f"The files of {self.write.path} stay at its location: {len(moves.data_files)} new ones are {way} "
+            "one by one."
         )
 
     def planned(self, table: HiveTable, new: dict[Key, str], listed: dict[Key, HivePartition]) -> Moves:

@@ -1,0 +1,41 @@
+"""The file systems of a catalog's databases: what each guarantees, and which levels follow."""
+
+from __future__ import annotations
+
+from twophase.catalogs.files import UNTRIED, StorageKind, file_system_of
+from twophase.catalogs.hive.store import HiveStore
+
+
+def described(store: HiveStore) -> list[str]:
+    """Each file system on which a database has its tables by default, in one line.
+
+    Parameters
+    ----------
+    store : HiveStore
+    """
+    locations = map(store.metastore.database_location, store.metastore.list_databases())
+    found = {file_system_of(location): store.files.kind(location) for location in locations if location}
+    return [f"{name} is {kind}: {levels_on(kind)}{_untested(name)}" for name, kind in sorted(found.items())]
+
+
+def levels_on(kind: StorageKind) -> str:
+    """The levels of the statements whose publish depends on the kind of storage.
+
+    Parameters
+    ----------
+    kind : StorageKind
+    """
+    one = "atomic" if kind.atomic_rename_file else "reversible"
+    if kind.hard_links:
+        several = "atomic"
+    else:
+        several = "atomic by append=directory, else reversible" if kind.atomic_rename_directory else "reversible"
+    location = "atomic" if kind.atomic_rename_directory else "refused"
+    return (
+        f"CREATE, REPLACE and INSERT OVERWRITE of a whole table atomic, CREATE with a LOCATION {location}; appends of "
+        f"one file {one}, of several files {several}"
+    )
+
+
+def _untested(name: str) -> str:
+    return "" if name == "file:" else f". Not tested: writes there need {UNTRIED}=allow"
