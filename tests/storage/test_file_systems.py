@@ -310,7 +310,7 @@ def publish(dying: DyingFiles, participant: Any, death: tuple[str, int]) -> bool
     ("scheme", "purpose"),
     [
         pytest.param("objs", Purpose.INSERT_INTO, id="objs-append"),
-        pytest.param("hdfslike", Purpose.INSERT_INTO, id="hdfslike-append"),
+        pytest.param("hdfslike", Purpose.INSERT_INTO, id="hdfslike-append", marks=pytest.mark.exhaustive),
         pytest.param("objs", Purpose.REPLACE_TABLE_AS, id="objs-replace", marks=pytest.mark.exhaustive),
         pytest.param("hdfslike", Purpose.REPLACE_TABLE_AS, id="hdfslike-replace", marks=pytest.mark.exhaustive),
     ],
