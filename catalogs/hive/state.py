@@ -161,6 +161,16 @@ class Before:
         return _fitting(cls, {**document, "definition": TableDefinition.from_document(document["definition"])})
 
 
+def _refuse_newer(document: Mapping[str, Any]) -> None:
+    if document["format"] > FORMAT or document["publisher"] not in list(Way):
+        raise CatalogError(
+            f"This version of twophase does not know the format {document['format']} of a recorded write, or its "
+            f"publisher {document['publisher']!r}.",
+            transaction_id=document["transaction_id"],
+            hint="A newer version wrote it: run the recovery with that one.",
+        )
+
+
 @dataclass(frozen=True)
 class WriteState:
     """The complete state of one write."""
@@ -293,13 +303,7 @@ class WriteState:
             A newer version of twophase wrote it.
         """
         found = dict(document) if "format" in document else upgraded(document)
-        if found["format"] > FORMAT or found["publisher"] not in list(Way):
-            raise CatalogError(
-                f"This version of twophase does not know the format {found['format']} of a recorded write, or its "
-                f"publisher {found['publisher']!r}.",
-                transaction_id=found["transaction_id"],
-                hint="A newer version wrote it: run the recovery with that one.",
-            )
+        _refuse_newer(found)
         way, before, scope = Way(found["publisher"]), found["before"], found["overwrite"]
         level = found.get("level")
         return cls(

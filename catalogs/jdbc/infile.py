@@ -76,6 +76,23 @@ def _fits(kind: pa.DataType, column: str) -> bool:
     return any(name in names for test, names in _TAKEN if test(kind))
 
 
+def _request(driver: Any, table: str, names: Mapping[str, str]) -> None:
+    """Send the statement, after which the server asks for the rows."""
+    places = [f"@v{number}" if made else name for number, (name, made) in enumerate(names.items())]
+    sets = [f"{name} = {made.format(f'@v{number}')}" for number, (name, made) in enumerate(names.items()) if made]
+    with driver.cursor() as cursor:
+        # Notes would be counted as warnings; and the rows may arrive as slowly as statements.
+        cursor.execute("SET SESSION sql_notes = 0, net_read_timeout = GREATEST(@@net_read_timeout, @@wait_timeout)")
+    driver._execute_command(
+        _COM_QUERY,
+        f"LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 "
+        "FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' "
+        f"({', '.join(places)})" + (f" SET {', '.join(sets)}" if sets else ""),
+    )
+    if not driver._read_packet().is_load_local_packet():
+        raise driver.InternalError(0, "the server does not ask for the rows")
+
+
 def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tuple[int, memoryview]]) -> int:
     """Append rows to a table, in the transaction of a PyMySQL connection; return the number of rows.
 
@@ -94,19 +111,7 @@ def load(driver: Any, table: str, names: Mapping[str, str], pieces: Iterable[tup
     pymysql.err.DataError
         A value does not fit; some rows may be in the transaction.
     """
-    places = [f"@v{number}" if made else name for number, (name, made) in enumerate(names.items())]
-    sets = [f"{name} = {made.format(f'@v{number}')}" for number, (name, made) in enumerate(names.items()) if made]
-    with driver.cursor() as cursor:
-        # Notes would be counted as warnings; and the rows may arrive as slowly as statements.
-        cursor.execute("SET SESSION sql_notes = 0, net_read_timeout = GREATEST(@@net_read_timeout, @@wait_timeout)")
-    driver._execute_command(
-        _COM_QUERY,
-        f"LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 "
-        "FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' "
-        f"({', '.join(places)})" + (f" SET {', '.join(sets)}" if sets else ""),
-    )
-    if not driver._read_packet().is_load_local_packet():
-        raise driver.InternalError(0, "the server does not ask for the rows")
+    _request(driver, table, names)
     sent, between = 0, True
     try:
         for rows, text in pieces:

@@ -81,6 +81,11 @@ def plan_write(
     }
 
 
+def _refuse_view(store: Store, connection: sa.Connection, path: ObjectPath) -> None:
+    if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
+        raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
+
+
 def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: float) -> Document | None:
     """Return the document of a participant that drops a table; None where that is no single step that is rolled back.
 
@@ -98,8 +103,7 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
         seen = store.seen(connection, path)
         if seen is None and context.base is None:
             raise _no_table(store, path)
-        if store.database.table_kind(connection, Table(path.database, path.name)) == "view":
-            raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Drop it in the database itself.")
+        _refuse_view(store, connection, path)
         before = _watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
     return {
         "path": path.to_document(),
@@ -251,14 +255,18 @@ def _insert(
     if base is not None:
         facts = {key: base[key] for key in _OF_THE_TABLE if key in base}
     else:
-        table = store.definition(connection, path)
-        columns = store.database.columns(connection, Table(path.database, path.name))
-        facts = {
-            "definition": table.to_document(),
-            "clauses": [],
-            "columns": table.schema.names,
-            "computed": defaults.computed(columns),
-        }
+        facts = _of_published(store, connection, path)
     if len(rows.schema) not in (0, len(facts["columns"])):
         raise CatalogError(f"The rows have {len(rows.schema)} columns, {path} has {len(facts['columns'])}.", path=path)
     return facts
+
+
+def _of_published(store: Store, connection: sa.Connection, path: ObjectPath) -> Document:
+    table = store.definition(connection, path)
+    columns = store.database.columns(connection, Table(path.database, path.name))
+    return {
+        "definition": table.to_document(),
+        "clauses": [],
+        "columns": table.schema.names,
+        "computed": defaults.computed(columns),
+    }

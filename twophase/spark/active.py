@@ -277,11 +277,7 @@ def begin(
     own_hooks = checked(hooks)
     level = session.isolation if isolation is None else isolation
     wanted = terms or Terms()
-    if wanted.merge is not None and not level.pins_reads:
-        raise ConfigurationError(
-            "merge= needs a block that reads one snapshot: without one there is no former state to compare with.",
-            hint="Give isolation='snapshot' or 'serializable'.",
-        )
+    _require_former_state(wanted, level)
     begun = session.coordinator.begin(
         level,
         read_only=read_only,
@@ -291,12 +287,24 @@ def begin(
         timeout_seconds=session.timeout if wanted.timeout is None else wanted.timeout,
         first_begun=wanted.first_begun,
     )
-    begun.reverts_by(_revert)
-    if wanted.merge is not None:
-        begun.will_merge()
-    if wanted.find_table is not None:
-        begun.finds_tables_by(wanted.find_table)
+    _set_up(begun, wanted)
     return ActiveTransaction(session, begun, own_hooks)
+
+
+def _set_up(begun: Transaction, terms: Terms) -> None:
+    begun.reverts_by(_revert)
+    if terms.merge is not None:
+        begun.will_merge()
+    if terms.find_table is not None:
+        begun.finds_tables_by(terms.find_table)
+
+
+def _require_former_state(terms: Terms, level: Isolation) -> None:
+    if terms.merge is not None and not level.pins_reads:
+        raise ConfigurationError(
+            "merge= needs a block that reads one snapshot: without one there is no former state to compare with.",
+            hint="Give isolation='snapshot' or 'serializable'.",
+        )
 
 
 def _revert(transaction_id: str, discarded: Iterable[TwoPhaseCatalogTable]) -> None:

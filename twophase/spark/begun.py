@@ -125,6 +125,14 @@ class OpenTransaction:
             self._require_own("ROLLBACK")
             self._roll_back(error)
 
+    def _require_unused(self) -> None:
+        if self.transaction.has_worked:
+            raise TransactionStatementError(
+                f"Transaction {self.id} has read, locked or written something: its characteristics stay as they are.",
+                transaction_id=self.id,
+                hint="Say SET TRANSACTION right after BEGIN TRANSACTION, or say them there.",
+            )
+
     def restart(self, isolation: Isolation | None, terms: Terms, *, read_only: bool | None) -> None:
         """Change its characteristics, before it has read or written anything: it begins again.
 
@@ -141,12 +149,7 @@ class OpenTransaction:
             It has read, locked or written something.
         """
         self._require_own("SET TRANSACTION")
-        if self.transaction.has_worked:
-            raise TransactionStatementError(
-                f"Transaction {self.id} has read, locked or written something: its characteristics stay as they are.",
-                transaction_id=self.id,
-                hint="Say SET TRANSACTION right after BEGIN TRANSACTION, or say them there.",
-            )
+        self._require_unused()
         isolation = self._isolation if isolation is None else isolation
         merged = replace(
             self._terms,

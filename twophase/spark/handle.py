@@ -122,12 +122,9 @@ class Handle:
             jvm, settings, lambda transaction: self._coordinator.has_ended(transaction)
         )
         self._key = jvm.session_id()
+        shared = parent._state if parent else None
         self._state: SessionState = SessionState(
-            settings.policy,
-            Isolation(settings.isolation),
-            settings.timeout,
-            hooks,
-            parent._state if parent else None,
+            settings.policy, Isolation(settings.isolation), settings.timeout, hooks, shared
         )
         self._catalogs = SessionCatalogs(settings.session_catalog)
         self._coordinator: SessionCoordinator = SessionCoordinator(

@@ -16,8 +16,8 @@ from twophase.catalog import Catalog, SupportsStagedDrop, TableChange
 from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, Purpose, TableDefinition, quote
-from twophase.schema import Field, apply_changes, assign_ids, plan_read
-from twophase.schema.convert_arrow import arrow_type
+from twophase.schema import Field, Schema, apply_changes, assign_ids, plan_read
+from twophase.schema.convert_arrow import arrow_field, without_ids
 from twophase.spark import active
 from twophase.spark.attached import AttachedSession
 from twophase.spark.staged import table_definition
@@ -136,10 +136,7 @@ def altered(
     before = assign_ids(definition.schema, partition_keys=_keys(definition))
     converted = ColumnChanges(path, lambda change: change.arguments["field"].field(0), lambda _: False)
     after = apply_changes(before, converted.convert(before, changes))
-    added = {c.path[0]: c.arguments["field"].field(0) for c in changes if c.kind == "add_column" and len(c.path) == 1}
-    old = {node.id: (node, definition.schema.field(index)) for index, node in enumerate(before)}
-    fields = [_column(node, old[node.id]) if node.id in old else added[node.name] for node in after]
-    result = replace(definition, schema=pa.schema(fields))
+    result = replace(definition, schema=_changed(definition.schema, before, after, changes))
     for change in changes:
         result = _of_the_table(result, change) if change.kind in OF_THE_TABLE else result
     return result, plan_read(before, after).spark_expressions()
@@ -154,6 +151,12 @@ def _keys(definition: TableDefinition) -> list[str]:
     return list(dict.fromkeys(known[name.lower()] for name in named if name.lower() in known))
 
 
+def _changed(schema: pa.Schema, before: Schema, after: Schema, changes: Sequence[TableChange]) -> pa.Schema:
+    added = {c.path[0]: c.arguments["field"].field(0) for c in changes if c.kind == "add_column" and len(c.path) == 1}
+    old = {node.id: (node, schema.field(index)) for index, node in enumerate(before)}
+    return pa.schema([_column(node, old[node.id]) if node.id in old else added[node.name] for node in after])
+
+
 def _column(node: Field, old: tuple[Field, pa.Field]) -> pa.Field:
     """A column; where its type is the same, with what Spark has noted of it, as the length of a VARCHAR."""
     before, field = old
@@ -164,23 +167,9 @@ def _column(node: Field, old: tuple[Field, pa.Field]) -> pa.Field:
     metadata = {key: value for key, value in ((field.metadata if is_same else None) or {}).items() if key != _COMMENT}
     if node.comment is not None:
         metadata[_COMMENT] = node.comment.encode()
-    return pa.field(node.name, field.type if is_same else _plain(arrow_type(node)), node.nullable, metadata or None)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type without the ids of its parts."""
-    if pa.types.is_struct(kind):
-        return pa.struct([_without_id(child) for child in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _without_id(kind.item_field))
-    if pa.types.is_list(kind):
-        return pa.list_(_without_id(kind.value_field))
-    return kind
-
-
-def _without_id(field: pa.Field) -> pa.Field:
-    said = (field.metadata or {}).get(_COMMENT)
-    return pa.field(field.name, _plain(field.type), field.nullable, None if said is None else {_COMMENT: said})
+    return pa.field(
+        node.name, field.type if is_same else without_ids(arrow_field(node)).type, node.nullable, metadata or None
+    )
 
 
 def _of_the_table(definition: TableDefinition, change: TableChange) -> TableDefinition:

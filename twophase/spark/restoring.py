@@ -65,6 +65,21 @@ def _restore_one(context: StatementContext, catalog: SupportsSavepoints, table: 
         raise
 
 
+def _restore_former(
+    context: StatementContext, catalog: Catalog, path: ObjectPath, source: ReadSource, rows: Rows, *, is_gone: bool
+) -> None:
+    assert source.definition is not None
+    definition = source.definition if source.definition.external else replace(source.definition, location=None)
+    purpose = Purpose.CREATE_TABLE_AS if is_gone else Purpose.CREATE_OR_REPLACE_TABLE_AS
+    statement = open_statement(context, catalog, path, definition, purpose)
+    try:
+        statement.write(rows(catalog, path, source))
+        finish_statement(context.session, statement, lambda: definition)
+    except BaseException as error:
+        statement.fail(error)  # does nothing if it has ended
+        raise
+
+
 def undo(context: StatementContext, plan: Undo, rows: Rows) -> None:
     """Stage an undo in a transaction, which the caller commits.
 
@@ -82,19 +97,7 @@ def undo(context: StatementContext, plan: Undo, rows: Rows) -> None:
         A table that the transaction has created cannot be dropped in one.
     """
     for catalog, path, source in plan.former:
-        definition = source.definition
-        assert definition is not None
-        if not definition.external:
-            definition = replace(definition, location=None)
-        is_gone = (catalog.name, path) in plan.dropped
-        purpose = Purpose.CREATE_TABLE_AS if is_gone else Purpose.CREATE_OR_REPLACE_TABLE_AS
-        statement = open_statement(context, catalog, path, definition, purpose)
-        try:
-            statement.write(rows(catalog, path, source))
-            finish_statement(context.session, statement, lambda found=definition: found)  # type: ignore[misc]
-        except BaseException as error:
-            statement.fail(error)  # does nothing if it has ended
-            raise
+        _restore_former(context, catalog, path, source, rows, is_gone=(catalog.name, path) in plan.dropped)
     for catalog, path in plan.created:
         refused = AtomicityNotSupportedError(
             f"Transaction {plan.transaction_id} has created table {catalog.name}.{path}, which its catalog cannot drop "

@@ -49,10 +49,7 @@ class ChaosTable(Participant):
         becomes = definition
         if purpose.inserts and target is not None:
             becomes = target
-            if len(definition.schema) != len(target.schema):
-                raise CatalogError(
-                    f"The rows have {len(definition.schema)} columns, the table has {len(target.schema)}.", path=path
-                )
+            _require_width(path, definition, target)
         participant = cls(
             catalog,
             {
@@ -241,3 +238,8 @@ class ChaosTable(Participant):
 
     def left_behind(self) -> list[str]:
         return [self.key] if self.key in self._home.store.read()["staged"] else []
+
+
+def _require_width(path: ObjectPath, rows: TableDefinition, table: TableDefinition) -> None:
+    if len(rows.schema) != len(table.schema):
+        raise CatalogError(f"The rows have {len(rows.schema)} columns, the table has {len(table.schema)}.", path=path)

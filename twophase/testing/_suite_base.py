@@ -13,9 +13,11 @@ import pytest
 from twophase.catalog import Catalog, SupportsCleaning, SupportsExternalChanges
 from twophase.catalog import TwoPhaseCatalogTable as Participant
 from twophase.catalog.capabilities import required
+from twophase.errors import TransactionAborted
 from twophase.model import (
     Capabilities,
     ObjectPath,
+    Outcome,
     OverwriteScope,
     Purpose,
     TableDefinition,
@@ -167,6 +169,25 @@ class Driver:
         """Return the staged data of these transactions that the catalog itself still lists."""
         leftovers = self.as_one(SupportsCleaning).leftovers()
         return [r.location for r in leftovers if r.transaction_id in transactions and r.kind != "version"]
+
+    def ended_again(self, participant: Participant) -> Participant:
+        """Repeat what follows the publish of a participant, and of the one restored from its document; return that."""
+        restored = self.catalog.restore(participant.document)
+        for one in (participant, restored):
+            assert one.outcome() is Outcome.PUBLISHED
+            one.commit()
+            one.abort()
+            one.finish()
+        return restored
+
+    def rolled_back(self, participant: Participant) -> None:
+        """Abort a participant twice, the second time from its document; it can no longer be published."""
+        participant.abort()
+        self.catalog.restore(participant.document).abort()
+        assert participant.outcome() is not Outcome.PUBLISHED
+        assert self.left_in_store(participant.transaction_id) == []
+        with pytest.raises(TransactionAborted):
+            participant.commit()
 
 
 class SuiteBase:

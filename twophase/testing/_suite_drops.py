@@ -44,12 +44,7 @@ class DropsChapter(SuiteBase):
         participant.persist()
         participant.commit()
         assert driver.state(path) is None
-        restored = driver.catalog.restore(participant.document)
-        for one in (participant, restored):
-            assert one.outcome() is Outcome.PUBLISHED
-            one.commit()
-            one.abort()
-            one.finish()
+        restored = driver.ended_again(participant)
         assert driver.state(path) is None
         assert driver.left_in_store(participant.transaction_id) == []
         driver.published(path, Purpose.CREATE_TABLE_AS, NEW)
@@ -67,13 +62,7 @@ class DropsChapter(SuiteBase):
                 return
             if is_prepared:
                 participant.prepare()
-            participant.abort()
-            driver.catalog.restore(participant.document).abort()
-            assert participant.outcome() is not Outcome.PUBLISHED
-            assert driver.state(path) == old
-            assert driver.left_in_store(participant.transaction_id) == []
-            with pytest.raises(TransactionAborted):
-                participant.commit()
+            driver.rolled_back(participant)
             assert driver.state(path) == old
 
     @quick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twophase.errors import ConfigurationError, TwoPhaseError
@@ -124,11 +124,7 @@ def discard(life: Lifecycle, members: Iterable[Enlisted], released: Iterable[tup
         states[member.ordinal] = member.state
         if (earlier := member.supersedes) is not None:
             earlier.state = states[earlier.ordinal] = earlier.was
-        if reply.left_behind:
-            _log.warning(
-                "Transaction %s has discarded its write of %s; what is left is removed at its end, not published: %s",
-                life.id, member.name, ", ".join(reply.left_behind),
-            )  # fmt: skip
+        _warn_of_leftovers(life.id, member, reply.left_behind)
     try:
         life.coordinator.timeline.discard(lease, states, released=tables)
     except BaseException as error:
@@ -145,3 +141,11 @@ def discard_quietly(life: Lifecycle, member: Enlisted) -> None:
         discard(life, [member])
     except TwoPhaseError as error:
         _log.warning("While transaction %s discarded its write of %s: %s", life.id, member.name, error)
+
+
+def _warn_of_leftovers(transaction_id: str, member: Enlisted, left_behind: Sequence[str]) -> None:
+    if left_behind:
+        _log.warning(
+            "Transaction %s has discarded its write of %s; what is left is removed at its end, not published: %s",
+            transaction_id, member.name, ", ".join(left_behind),
+        )  # fmt: skip
