@@ -489,7 +489,7 @@ class HiveCatalog(
             self.metastore.list_databases()
         except Exception as error:  # any error: doctor reports it
             return [f"The metastore of catalog {self.name} does not answer: {error}"]
-        return [*self._housekeeping.strangers(), *self._housekeeping.lost_tables()]
+        return [*self._housekeeping.foreign_metastores(), *self._housekeeping.lost_tables()]
 
     def storage(self) -> list[str]:
         return described(self.store)

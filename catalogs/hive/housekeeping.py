@@ -61,7 +61,7 @@ class Housekeeping:
                         raise
             yield from found
 
-    def strangers(self) -> list[str]:
+    def foreign_metastores(self) -> list[str]:
         """Report each other metastore that has tables in the directories of our databases, in a sentence."""
         found = {}
         for directory in distinct(self._in_each_database(self._directories)):

@@ -83,7 +83,7 @@ def is_other(theirs: Any, ours: str) -> bool:
 def refusal(what: str, theirs: str, ours: str, **facts: Any) -> ConfigurationError:
     """Return the error for an object of another metastore."""
     return ConfigurationError(
-        f"{what} belongs to {in_words(theirs)}; this session stands on {in_words(ours)}. Nothing was touched.",
+        f"{what} belongs to {in_words(theirs)}; this session uses {in_words(ours)}. Nothing was touched.",
         hint="Run it with the metastore settings of the job: in its directory, with its hive-site.xml, or with --conf "
         "(spark.sql.catalogImplementation, spark.hadoop.hive.metastore.uris, "
         "spark.hadoop.javax.jdo.option.ConnectionURL).",

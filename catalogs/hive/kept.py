@@ -296,7 +296,7 @@ class KeptTables:
 
 
 def _is_named_for(document: Document) -> bool:
-    """Whether the path has the savepoint's random id, which the timeline records: nobody else has such a directory."""
+    """Whether the path has the savepoint's random id, which the timeline records: no one else has it."""
     return f"/{layout.SAVEPOINTS}/{document['savepoint']}/" in str(document["directory"])
 
 

@@ -67,7 +67,7 @@ def _check_columns(path: ObjectPath, columns: list[str]) -> None:
 def _refuse_duplicates(path: ObjectPath, names: list[str], what: str) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise CatalogError(f"The {what} {', '.join(twice)} of {path} stands there more than once.", path=path)
+        raise CatalogError(f"The {what} {', '.join(twice)} of {path} is named more than once.", path=path)
 
 
 def _check_partitioning(

@@ -33,8 +33,8 @@ def create(
     comments = {f.name: said for f in definition.schema if (said := column_comment(f))}
     if database.comments_in_ddl:
         literal = database.text
-        told = [(n, c + (f" COMMENT {literal(comments[n])}" if n in comments else "")) for n, c in clauses]
-        database.create(connection, table, told, f" COMMENT={literal(text)}" if text else "")
+        commented = [(n, c + (f" COMMENT {literal(comments[n])}" if n in comments else "")) for n, c in clauses]
+        database.create(connection, table, commented, f" COMMENT={literal(text)}" if text else "")
         return
     database.create(connection, table, clauses)
     if text is not None:

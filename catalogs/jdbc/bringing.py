@@ -105,7 +105,7 @@ def types(database: Database, path: ObjectPath, new: pa.Schema) -> list[tuple[st
 
 
 def add(database: Database, connection: sa.Connection, path: ObjectPath, new: pa.Schema, there: Sequence[str]) -> None:
-    """Add the columns that nobody else has added, inside the transaction of the publish."""
+    """Add the columns that no other writer has added, inside the transaction of the publish."""
     known = {fold(name) for name in there}
     for name, kind in types(database, path, new):
         if fold(name) not in known:

@@ -434,7 +434,7 @@ class Database(ABC):
         """Block other writers of the target until the end of the transaction, if the effect requires it."""
 
     def keep_for_reading(self, connection: sa.Connection, table: Table) -> None:
-        """Let nobody replace, alter or truncate a table until the end of the transaction, which has not queried yet.
+        """Keep others from replacing or altering a table until the end of the transaction, which has not queried yet.
 
         Where that is not possible, an error or a comparison after a query must tell.
         """

@@ -178,10 +178,10 @@ def _type_of(path: ObjectPath, column: pa.Field, database: Database) -> str:
 
 def _spark_type(column: pa.Field) -> Any:
     """Spark's own name for the type, if the field's metadata contains it."""
-    told = (column.metadata or {}).get(_SPARK_FIELD)
-    if told is None:
+    recorded = (column.metadata or {}).get(_SPARK_FIELD)
+    if recorded is None:
         return None
-    described = json.loads(told)
+    described = json.loads(recorded)
     return described.get("metadata", {}).get(_CHAR_VARCHAR) or described["type"]
 
 

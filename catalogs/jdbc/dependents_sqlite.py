@@ -13,7 +13,7 @@ _MADE = (
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 _WORD = re.compile(r"INTEGER\s+PRIMARY\s+KEY|\w+")
 _DEFINITION = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name COLLATE NOCASE"
-_DEFINED = "stands in the old table's definition"
+_DEFINED = "is part of the old table's definition"
 _CLAUSES = {
     "INTEGER PRIMARY KEY": "primary key",
     "CHECK": "checks",

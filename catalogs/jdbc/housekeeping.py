@@ -24,7 +24,7 @@ _ROW = "#"
 
 
 def leftovers(store: Store, environment: Environment, live: frozenset[str]) -> list[Leftover]:
-    """Return ledgers (each stands for its staging table, too), and rows about publishes older than the retention."""
+    """Return ledgers (each for its staging table, too), and rows about publishes older than the retention."""
     found = [leftover for home in store.list_databases() for leftover in _of_one(store, environment, home)]
     return [leftover for leftover in found if leftover.transaction_id not in live]
 

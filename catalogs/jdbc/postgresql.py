@@ -147,8 +147,8 @@ class PostgreSQL(Database):
             diagnosis: Any = getattr(error.orig, "diag", None)
             if diagnosis is None or diagnosis.sqlstate != _IN_USE:
                 raise
-            told = (diagnosis.message_detail or "").splitlines()
-            raise self.not_empty(database, [line.partition(" depends on ")[0] for line in told]) from None
+            details = (diagnosis.message_detail or "").splitlines()
+            raise self.not_empty(database, [line.partition(" depends on ")[0] for line in details]) from None
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class PostgreSQL(Database):
         )
 
     def lock_target(self, connection: sa.Connection, table: Table, effect: str) -> None:
-        # Of an append only that nobody alters the table between the look at its columns and the rows.
+        # Of an append only that no other session alters the table between the look at its columns and the rows.
         modes = {
             "replace": "ACCESS EXCLUSIVE",
             "drop": "ACCESS EXCLUSIVE",

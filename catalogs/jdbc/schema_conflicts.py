@@ -1,7 +1,7 @@
 """Rows that were staged for other columns than their table has when they are published (Hudi RFC-82).
 
-PostgreSQL numbers the columns of a table, so that a renamed column is told from another one. In other databases only
-names are known: there new columns are all that can be told from something else.
+PostgreSQL numbers the columns of a table, so that a renamed column is distinguished from another one. In other
+databases only names are known: there new columns are all that can be recognised.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _numbers(
     if seen is not None:
         return dict(zip(types, seen, strict=True)), {column.name: int(column.number or 0) for column in columns}
     if [column.name for column in columns if types.get(column.name) == column.type] != list(types):
-        raise conflict(", and a renamed one cannot be told from another one")
+        raise conflict(", and a renamed one cannot be distinguished from another one")
     before = dict(zip(types, count(1)))
     others = [column.name for column in columns if column.name not in before]
     return before, {**before, **dict(zip(others, count(len(before) + 1)))}

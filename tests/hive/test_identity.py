@@ -31,7 +31,7 @@ def test_clean_over_another_metastore_removes_nothing_and_says_whose_it_is(place
     assert found.reason == "it belongs to the Hive metastore in /job"
     assert place.rows("job") == [(1,), (2,)]
     assert (
-        "belongs to the Hive metastore in /job; this session stands on the Hive metastore in /other"
+        "belongs to the Hive metastore in /job; this session uses the Hive metastore in /other"
         in place.catalog("other").check()[0]
     )
     assert place.catalog("job").check() == []

@@ -27,6 +27,6 @@ def afterwards(put_back: Callable[[], object]) -> Iterator[None]:
         try:
             put_back()
         except Exception:
-            log.debug("Something could not be put back in Spark; it has probably ended", exc_info=True)
+            log.debug("Something could not be restored in Spark; it has probably ended", exc_info=True)
         raise
     put_back()

@@ -79,7 +79,7 @@ class CacheInvalidation:
     def require_current(self, catalog: Catalog, path: ObjectPath, version: Any) -> None:
         """Move the relation of a session table on before a read, unless the table has the version of the last one.
 
-        Spark keeps a relation with the table's location and the list of its files. It is not told of what another
+        Spark keeps a relation with the table's location and the list of its files. It does not learn of what another
         process publishes.
 
         Parameters

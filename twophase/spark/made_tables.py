@@ -1,7 +1,8 @@
 """ALTER TABLE and RENAME of a table that the surrounding transaction itself creates or replaces.
 
-Nobody else has seen such a table: it is staged anew, with its rows in the new columns or under the new name. So this
-works in every store, and a savepoint takes it back. It costs a copy of the rows that the transaction has staged.
+No other transaction has seen such a table: it is staged anew, with its rows in the new columns or under the new name.
+So this works in every store, and a savepoint takes it back. It costs a copy of the rows that the transaction has
+staged.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _resolve(active: ActiveTransaction, conflict: Conflict, merge: Merge) -> Non
         raise ConfigurationError(
             f"merge returned {type(merged).__name__} for {name}; the block was rolled back.",
             path=conflict.path,
-            hint="It returns a DataFrame, or None if the conflict stands.",
+            hint="It returns a DataFrame, or None to leave the conflict.",
         )
     _stage(active, conflict, merged)
 

@@ -28,8 +28,8 @@ def create_savepoint(
 ) -> SavepointRecord:
     """Keep the present state of tables in several stores, as of one moment, under a name.
 
-    It is ``CREATE SAVEPOINT name FOR DATABASE ...``. Nobody publishes to the tables while it is created, which takes
-    seconds: session tables are kept by hard links, Iceberg tables by a tag. ``clean`` keeps what it needs.
+    It is ``CREATE SAVEPOINT name FOR DATABASE ...``. No other transaction publishes to the tables while it is created,
+    which takes seconds: session tables are kept by hard links, Iceberg tables by a tag. ``clean`` keeps what it needs.
 
     Parameters
     ----------

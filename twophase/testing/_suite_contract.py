@@ -388,11 +388,11 @@ class DocumentChapter(SuiteBase):
             assert not [secret for secret in secrets if secret in str(caught.value)]
 
     def _tells_nothing(self, participant: Participant, secrets: list[str]) -> None:
-        told = {
+        reported = {
             "its document (OPTIONS never go there)": json.dumps(participant.document),
             "its repr": repr(participant),
             "its pickle": repr(pickle.dumps(participant)),
             "left_behind()": repr(participant.left_behind()),
         }
-        leaked = [where for where, text in told.items() for secret in [*secrets, SECRET] if secret in text]
-        assert not leaked, f"A secret stands in {' and '.join(dict.fromkeys(leaked))}, where everybody can read it."
+        leaked = [where for where, text in reported.items() for secret in [*secrets, SECRET] if secret in text]
+        assert not leaked, f"A secret is in {' and '.join(dict.fromkeys(leaked))}, where everybody can read it."

@@ -39,8 +39,8 @@ class InterruptionChapter(SuiteBase):
                 interrupt(folders_of(driver.catalog, participant), moment, participant.commit, _cut)
             except Exception:
                 # One that still has the connection, or its lock, may know more than the other; they never disagree.
-                told = {participant.outcome(), self._outcome(driver, participant)} - {Outcome.UNKNOWN}
-                assert len(told) < 2, _where(moment)
+                reported = {participant.outcome(), self._outcome(driver, participant)} - {Outcome.UNKNOWN}
+                assert len(reported) < 2, _where(moment)
             self._is_true(driver, participant, moment, before, after(purpose, old, NEW))
             participant.commit()
             participant.finish()
@@ -68,8 +68,8 @@ class InterruptionChapter(SuiteBase):
         for row in zip(participants, moments, before, expected, strict=True):
             self._is_true(driver, *row)
         outcomes = recovered(participants, fresh_process)
-        for path, moment, rows, told in zip(paths, moments, expected, outcomes, strict=True):
-            assert told[1:] == ["published", "published"], _where(moment)
+        for path, moment, rows, reported in zip(paths, moments, expected, outcomes, strict=True):
+            assert reported[1:] == ["published", "published"], _where(moment)
             assert driver.state(path) == rows, _where(moment)
         left = driver.left_in_store(*(participant.transaction_id for participant in participants))
         assert left == []
@@ -117,11 +117,11 @@ class InterruptionChapter(SuiteBase):
         self, driver: Driver, participant: Participant, moment: Moment, before: Rows | None, then: Rows
     ) -> None:
         """Assert that the reported outcome matches what all readers see, without an intermediate state."""
-        told = self._outcome(driver, participant)
-        if participant.level is not Level.ATOMIC or told is Outcome.UNKNOWN:
+        reported = self._outcome(driver, participant)
+        if participant.level is not Level.ATOMIC or reported is Outcome.UNKNOWN:
             return
-        expected = then if told is Outcome.PUBLISHED else before
-        assert driver.state(participant.path) == expected, f"It says {told.value}. {_where(moment)}"
+        expected = then if reported is Outcome.PUBLISHED else before
+        assert driver.state(participant.path) == expected, f"It says {reported.value}. {_where(moment)}"
 
 
 def _cut() -> None:

@@ -84,8 +84,8 @@ class CatalogChapter(SuiteBase):
         assert catalog.capabilities == self.capabilities
 
     def test_its_repr_and_its_check_tell_no_secret(self, catalog: Catalog, secrets: list[str]) -> None:
-        told = repr(catalog) + str(catalog.check())
-        assert not [secret for secret in secrets if secret in told]
+        reported = repr(catalog) + str(catalog.check())
+        assert not [secret for secret in secrets if secret in reported]
 
     def test_it_is_never_pickled(self, catalog: Catalog) -> None:
         with pytest.raises(TypeError):
@@ -268,7 +268,7 @@ class TablesChapter(SuiteBase):
             found = read_batches(source.reader, schema, [condition])
             assert set(rows[:1]) <= set(found) <= set(rows), "It leaves rows out that fulfil the condition."
 
-    @pytest.mark.parametrize("stale", [False, True], ids=["at once", "after another write"])
+    @pytest.mark.parametrize("stale", [False, True], ids=["immediately", "after another write"])
     def test_rows_are_deleted_only_where_that_is_declared(self, driver: Driver, path: ObjectPath, stale: bool) -> None:
         old = driver.existing(path)
         if not self.capabilities.delete:

@@ -151,10 +151,10 @@ class SparkConformance:
     def test_a_comment_and_properties_are_described(self, spark: Any, database: str) -> None:
         if not self._can(Purpose.CREATE_TABLE_AS):
             return
-        spark.sql(f"CREATE TABLE {database}.told COMMENT 'daily' TBLPROPERTIES ('team' = 'sales') AS SELECT 1 AS id")
-        told = {row.col_name: row.data_type for row in spark.sql(f"DESCRIBE EXTENDED {database}.told").collect()}
-        assert told["Comment"] == "daily"
-        assert "team=sales" in told["Table Properties"]
+        spark.sql(f"CREATE TABLE {database}.team COMMENT 'daily' TBLPROPERTIES ('team' = 'sales') AS SELECT 1 AS id")
+        facts = {row.col_name: row.data_type for row in spark.sql(f"DESCRIBE EXTENDED {database}.team").collect()}
+        assert facts["Comment"] == "daily"
+        assert "team=sales" in facts["Table Properties"]
 
     def test_columns_of_odd_names_are_written_and_read(self, spark: Any, database: str) -> None:
         if not self._can(Purpose.CREATE_TABLE_AS):

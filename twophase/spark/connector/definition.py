@@ -49,11 +49,11 @@ def definition_of(jvm: Jvm, catalog: Catalog, columns: Any, transforms: Any, pro
     transforms : Java ``Transform[]``
     properties : Java map
     """
-    told = values.entries(jvm, properties)
-    serde = _serde(jvm, told)
-    options = _options(told, of_serde=bool(serde))
+    entries = values.entries(jvm, properties)
+    serde = _serde(jvm, entries)
+    options = _options(entries, of_serde=bool(serde))
     # Spark passes each option twice, with and without its prefix.
-    facts = {key: value for key, value in told.items() if key == "provider" or options.get(key) != value}
+    facts = {key: value for key, value in entries.items() if key == "provider" or options.get(key) != value}
     bucketing, partitioning = _layout([transform_of(t) for t in transforms], catalog.capabilities.bucketing)
     location = facts.get("location")
     written = facts.get("provider", "hive" if serde else None)

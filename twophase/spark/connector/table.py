@@ -113,18 +113,18 @@ class TableProxy(Proxy):
         CatalogError
             An option that the catalog does not know, or that does not apply here.
         """
-        told = {} if options.isEmpty() else values.entries(self._jvm, options.asCaseSensitiveMap())
+        given = {} if options.isEmpty() else values.entries(self._jvm, options.asCaseSensitiveMap())
         idle = self._catalog.idle_read_options if isinstance(self._catalog, SupportsReadOptions) else ()
-        told = {k: v for k, v in told.items() if not _is_sparks_own(k) and k.lower() not in idle}
-        if not told:
+        given = {k: v for k, v in given.items() if not _is_sparks_own(k) and k.lower() not in idle}
+        if not given:
             return self
         if self.reopen is None:
             raise CatalogError(
-                f"{self.name()} cannot be read with the option {', '.join(told)}: the statement names a state of it "
+                f"{self.name()} cannot be read with the option {', '.join(given)}: the statement names a state of it "
                 "already, or its transaction has written it.",
                 path=self._path,
             )
-        found = self.reopen(told)
+        found = self.reopen(given)
         if found._schema_json != self._schema_json:
             raise CatalogError(f"{self.name()} was altered meanwhile.", path=self._path, hint="Run the query again.")
         return found

@@ -258,7 +258,7 @@ def _is_word(expression: Any) -> bool:
 
 def _unclear(table: str) -> CatalogError:
     return CatalogError(
-        f"For which values of {table} the word DEFAULT stands cannot be determined; nothing was started.",
+        f"For which values of {table} the word DEFAULT is written cannot be determined; nothing was started.",
         path=table,
         hint="Leave these columns out of the statement's list of columns, or give them by VALUES alone.",
     )

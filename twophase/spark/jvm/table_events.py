@@ -18,7 +18,7 @@ from twophase.spark.jvm.metastore import external_catalog
 log = logger("twophase.spark")
 
 #: Called with the database and the name; after a rename, with the new name too.
-Told = Callable[..., None]
+Listener = Callable[..., None]
 
 
 class _Listener(JavaCallable):
@@ -30,7 +30,7 @@ class _Listener(JavaCallable):
     class Java:
         implements = ["org.apache.spark.sql.catalyst.catalog.ExternalCatalogEventListener"]
 
-    def __init__(self, dropped: Told, renamed: Told) -> None:
+    def __init__(self, dropped: Listener, renamed: Listener) -> None:
         self._dropped = dropped
         self._renamed = renamed
 
@@ -58,7 +58,7 @@ class TableListener:
         Called with the database, the old name and the new one.
     """
 
-    def __init__(self, jvm: Jvm, dropped: Told, renamed: Told) -> None:
+    def __init__(self, jvm: Jvm, dropped: Listener, renamed: Listener) -> None:
         self._jvm = jvm
         self._catalog = external_catalog(jvm.spark)
         self._listener = java_object(jvm, "TableChanges")

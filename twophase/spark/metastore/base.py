@@ -90,7 +90,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return (Py4JJavaError, PySparkException)
 
 
-def tells(error: Exception, *marks: str) -> bool:
+def mentions(error: Exception, *marks: str) -> bool:
     text = words(error)
     return any(mark in text for mark in marks)
 

@@ -14,7 +14,7 @@ from twophase.spark import types
 from twophase.spark.jvm.formats import hive_format
 from twophase.spark.jvm.metastore import Draft
 from twophase.spark.jvm.partitions import uri_of
-from twophase.spark.metastore.base import SERDE_FIELDS, SessionStore, spark_errors, tells
+from twophase.spark.metastore.base import SERDE_FIELDS, SessionStore, mentions, spark_errors
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 #: Types that are the same in Hive and in Spark: a table of only these has its columns in the metastore, too.
@@ -90,9 +90,9 @@ class SessionCreation(SessionStore):
 
     def _refuse(self, error: Exception, table: HiveTable) -> None:
         path = f"{table.database}.{table.name}"
-        if tells(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
+        if mentions(error, "TABLE_OR_VIEW_ALREADY_EXISTS", "TableAlreadyExists", "AlreadyExistsException"):
             raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
-        if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
+        if mentions(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
             raise DatabaseNotExistError(f"Database {table.database} does not exist.", path=path) from error
 
     # -- to Spark ------------------------------------------------------------------------------------------------

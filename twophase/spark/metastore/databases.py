@@ -8,7 +8,7 @@ from typing import Any
 from twophase.errors import CatalogError, DatabaseAlreadyExistsError, DatabaseNotExistError
 from twophase.spark.jvm import session_state, values
 from twophase.spark.jvm.partitions import path_of
-from twophase.spark.metastore.base import SessionStore, spark_errors, strings, tells, words
+from twophase.spark.metastore.base import SessionStore, mentions, spark_errors, strings, words
 
 _CATALOG = "org.apache.spark.sql.catalyst.catalog."
 
@@ -46,7 +46,7 @@ class SessionDatabases(SessionStore):
             found: dict[str, Any] = values.to_json(self._jvm, self._catalog.getDatabase(database))
             return found
         except spark_errors() as error:
-            if tells(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
+            if mentions(error, "SCHEMA_NOT_FOUND", "NoSuchDatabase"):
                 return None
             raise
 

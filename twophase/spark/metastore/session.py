@@ -179,7 +179,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         self._hive.redefine(seen, _noted(now, table), described, needs=needs, has_others=has_others)
 
     def _as_seen(self, table: HiveTable) -> tuple[Any, HiveTable]:
-        """The table as the Hive metastore has it, and as Spark reads it, if nobody has changed it since it was read."""
+        """The table as the Hive metastore has it, and as Spark reads it, if it has not changed since it was read."""
         name = f"{table.database}.{table.name}"
         if not self._catalog.tableExists(table.database, table.name):
             raise StampChangedError(name)

@@ -83,8 +83,8 @@ def _among(path: ObjectPath, plan: Deletion, names: list[str]) -> tuple[str, ...
     known = {_without_scheme(file): file for file in plan.files}
     wanted = {_without_scheme(unquote(name)) for name in names}
     # Rows of a skipped file would not be deleted.
-    if strange := sorted(wanted - known.keys()):
-        raise CatalogError(f"Rows of {path} cannot be deleted: Spark read them from {strange[0]}.", path=path)
+    if foreign := sorted(wanted - known.keys()):
+        raise CatalogError(f"Rows of {path} cannot be deleted: Spark read them from {foreign[0]}.", path=path)
     return tuple(known[name] for name in sorted(wanted))
 
 
