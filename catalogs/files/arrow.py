@@ -59,7 +59,7 @@ class ArrowStore(FileStore):
             return None
 
     def open(self, path: str) -> BinaryIO:
-        return cast(BinaryIO, self._filesystem.open_input_stream(path))
+        return cast(BinaryIO, self._filesystem.open_input_file(path))
 
     # -- changing ------------------------------------------------------------------------------------------------
 

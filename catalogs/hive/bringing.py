@@ -64,7 +64,7 @@ def plan(metastore: Metastore, table: HiveTable, path: ObjectPath, rows: TableDe
         The table cannot have these columns, or not natively.
     """
     columns = metastore.columns_of(table)
-    schema = assign_ids([_plain(field) for field in table.schema]) if columns is None else columns.schema
+    schema = assign_ids([plain(field) for field in table.schema]) if columns is None else columns.schema
     try:
         found = reconcile(schema, _incoming(path, rows.schema, table.schema), _POLICY)
         evolved = table.schema
@@ -167,7 +167,7 @@ def _checked(path: ObjectPath, field: pa.Field, column: pa.Field | None) -> pa.F
                 path=path,
                 hint="Cast it to the type of the table.",
             )
-        return _plain(field)
+        return plain(field)
     return pa.field(field.name, field.type, field.nullable)
 
 
@@ -176,7 +176,7 @@ def _is_known(field: pa.Field) -> bool:
     return described is None or is_plain(described)
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def plain(field: pa.Field) -> pa.Field:
     """A column with a type that the rules know, as :class:`Columns` has it."""
     return pa.field(field.name, field.type if _is_known(field) else pa.binary())
 

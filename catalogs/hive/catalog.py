@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from twophase.catalog import (
@@ -15,6 +16,7 @@ from twophase.catalog import (
     SupportsCleaning,
     SupportsEvolution,
     SupportsExternalChanges,
+    SupportsFieldIds,
     SupportsRename,
     SupportsRewrite,
     SupportsSavepoints,
@@ -29,8 +31,9 @@ from twophase.catalog import (
     staged_databases,
 )
 from twophase.catalog.reading import ReadSource
+from twophase.catalog.schema_versions import TableSchema
 from twophase.catalogs.files import Files, join, same
-from twophase.catalogs.hive import alter, identity, layout, names, rewriting
+from twophase.catalogs.hive import alter, footers, identity, layout, names, rewriting, schema_changes
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
@@ -70,6 +73,7 @@ class HiveCatalog(
     SupportsEvolution,
     SupportsCleaning,
     SupportsExternalChanges,
+    SupportsFieldIds,
     SupportsSnapshots,
     SupportsSavepoints,
     SupportsSchemaOnWrite,
@@ -303,6 +307,14 @@ class HiveCatalog(
         if table is None or table.kind == VIEW or table.provider != "parquet" or not self.metastore.read_by_session:
             return False
         return not only_if_evolved or self.metastore.has_marks(table.schema) or self.metastore.has_former_columns(table)
+
+    def table_schema(self, path: ObjectPath) -> TableSchema | None:
+        table = self.existing(path)
+        found = schema_changes.table_schema(self.metastore, path, to_definition(table))
+        return None if found is None else replace(found, is_foreign=table.stamp is None)
+
+    def written_schemas(self, path: ObjectPath) -> list[tuple[float, TableSchema]]:
+        return footers.written_schemas(self.store, self.canonical(path))
 
     def read_source(self, path: ObjectPath) -> ReadSource:
         table = self.existing(path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from twophase.catalog.schema_versions import OPAQUE
 from twophase.schema import Schema
 
-#: Metadata of a field: Spark's own type, where PyArrow has none.
-OPAQUE = "twophase.type"
+__all__ = ["DEFAULTS", "HELD", "OPAQUE", "Columns", "is_plain"]
+
 #: Metadata of a field with a default, in Spark's SQL.
 DEFAULTS = ("CURRENT_DEFAULT", "EXISTS_DEFAULT")
 #: Prefix of a default while the rules handle its field: they do not know SQL.

@@ -442,6 +442,10 @@ class Metastore(ABC):
         """The columns of a table whose schema can evolve; None if other engines decide how its files are read."""
         return None
 
+    def schema_of_file(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of a Parquet file, with all that its writer has noted of them."""
+        return schema
+
     def has_marks(self, schema: pa.Schema) -> bool:
         """Whether a table's columns have field ids, or facts about its older files."""
         return False

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from twophase.config import settings
+from twophase.config.schema_conflicts import DESCRIPTION, SchemaConflicts, strategy_of
 from twophase.config.settings import Flag, Text, lower, option, secret, upper, whole
+from twophase.schema import SchemaConflictResolutionStrategy
 
 
 class Settings(settings.Settings):
@@ -36,6 +38,7 @@ class Settings(settings.Settings):
     on_cast_failure: Annotated[Literal["error", "null"], lower] = option(
         "error", "what such a rewrite does with a value that the new type cannot hold: error, or NULL instead of it"
     )
+    schema_conflicts: SchemaConflicts = option("rfc-82", DESCRIPTION)
     host: str = option("", "HiveServer2: host name")
     # A socket silently maps a port that is too large to another one, which would then receive the password.
     port: Annotated[int, whole(65_535)] = option(10_000, "HiveServer2: port")
@@ -49,3 +52,8 @@ class Settings(settings.Settings):
     tls_ca: Text = option(None, "HiveServer2: file with the certificates to trust")
     tls_verify: Flag = option(True, "HiveServer2: whether certificates are checked; false accepts any")
     timeout: Annotated[int, whole(86_400)] = option(30, "HiveServer2: seconds to wait for a connection and the login")
+
+    @property
+    def strategy(self) -> SchemaConflictResolutionStrategy:
+        """The rules for rows that were staged for other columns than their table has now."""
+        return strategy_of(self.schema_conflicts)

@@ -11,7 +11,8 @@ from typing import Any
 
 from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.hive import replaced
+from twophase.catalog.schema_versions import SchemaChange
+from twophase.catalogs.hive import replaced, schema_changes
 from twophase.catalogs.hive.definitions import fingerprint
 from twophase.catalogs.hive.linking import CannotLinkError
 from twophase.catalogs.hive.metastore import HiveTable
@@ -165,6 +166,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         if state.effect in (CREATE, REPLACE, ALTER) or state.brings:
             document[replaced.LEFT_DEFINITION] = fingerprint(state.definition)
         return document
+
+    def schema_change(self) -> SchemaChange | None:
+        return schema_changes.schema_change(self.table_write.metastore, self.table_write.state)
 
     # -- after the decision --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from twophase.catalogs.files import join, same
-from twophase.catalogs.hive import layout, linking
+from twophase.catalogs.hive import layout, linking, schema_conflicts
 from twophase.catalogs.hive.definitions import fingerprint, redacted, same_layout, to_definition
 from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
@@ -60,14 +60,23 @@ class Target:
             raise write.conflict("another writer published it meanwhile")
         is_brought = write.state.brings and now.properties.get(BROUGHT) == write.state.transaction_id
         expected = write.state.definition if is_brought else before.definition
-        if not same_layout(self._redacted(to_definition(now)), self._redacted(expected)):
-            raise write.conflict("its columns or options were changed meanwhile")
+        found, expected = self._redacted(to_definition(now)), self._redacted(expected)
+        if not same_layout(found, expected):
+            self._check_follows(now, expected, found)
         if write.state.brings and not is_brought:
             self._require_schema(now)
         if write.state.alters:
             self._require_definition(now)
         self._checked = now
         return now
+
+    def _check_follows(self, now: HiveTable, expected: TableDefinition, found: TableDefinition) -> None:
+        """Allow rows for a table that an ALTER TABLE has changed since, if their files can follow (RFC-82)."""
+        state = self._write.state
+        evolved = self.is_unmoved(now) and now.stamp == state.old.stamp
+        if not evolved or state.effect != INSERT or state.brings:
+            raise self._write.conflict("its columns or options were changed meanwhile")
+        schema_conflicts.check_follows(self._write, expected, found)
 
     def _require_schema(self, now: HiveTable) -> None:
         """Refuse other defaults, and other columns that the table has had: a new schema rests on them."""

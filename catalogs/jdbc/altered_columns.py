@@ -64,6 +64,8 @@ def altered(
     columns: Sequence[Column],
     comments: Mapping[str, str],
     changes: Sequence[TableChange],
+    *,
+    promotion: str,
 ) -> list[Altered]:
     """The columns after all changes, in their new order.
 
@@ -77,13 +79,15 @@ def altered(
     comments : mapping of str to str
         Their comments.
     changes : sequence of TableChange
+    promotion : str
+        The policy for changes of type.
 
     Raises
     ------
     CatalogError, SchemaError
         A change is not possible.
     """
-    return _Work(database, connection, path, columns, comments, changes).columns()
+    return _Work(database, connection, path, columns, comments, changes).columns(promotion)
 
 
 class _Work:
@@ -105,14 +109,14 @@ class _Work:
         self._before = dict(enumerate(columns, 1))
         self._start = self._schema(columns, comments)
 
-    def columns(self) -> list[Altered]:
+    def columns(self, promotion: str) -> list[Altered]:
         for change in self._changes:
             self._check(change)
         convert = ColumnChanges(self._path, self._field, self._holds_no_null, self._default)
         wanted = apply_changes(
             self._start,
             convert.convert(self._start, self._changes),
-            promotion=promotion_policy(self._database.settings.promotion, choices=("exact", "wide")),
+            promotion=promotion_policy(promotion, choices=("exact", "wide")),
         )
         given = {
             self._find(wanted, change.path).id: change

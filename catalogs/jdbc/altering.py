@@ -6,7 +6,7 @@ them as one statement with a clause for each change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -18,7 +18,11 @@ from twophase.catalogs.jdbc.database import Database, Table
 from twophase.catalogs.jdbc.definitions import Note, column_comment, note_of
 from twophase.catalogs.jdbc.member import REPLACE
 from twophase.catalogs.jdbc.store import Store
+from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath, TableDefinition
+
+#: Properties of a table with their values.
+_CHOICES = {"promotion": ("exact", "wide"), "on_cast_failure": ("error",)}
 
 
 def create(
@@ -69,7 +73,9 @@ def apply(
     table = Table(path.database, path.name)
     columns = database.columns(connection, table)
     before = Note.read(database.comment(connection, table))
-    wanted = altered(database, connection, path, columns, before.columns, changes)
+    retypes = any(change.kind == "update_column_type" for change in changes)
+    promotion = _promotion(database, path, before.properties) if retypes else database.settings.promotion
+    wanted = altered(database, connection, path, columns, before.columns, changes, promotion=promotion)
     note = before
     for change in changes:
         note = _noted(note, change)
@@ -78,6 +84,26 @@ def apply(
     text = None if note == before else note.write() or ""
     altering_statements.run(database, connection, path, columns, wanted, text)
     return wanted
+
+
+def _promotion(database: Database, path: ObjectPath, properties: Mapping[str, str]) -> str:
+    """The changes of type that a table may see: its own property, or the catalog's option.
+
+    Raises
+    ------
+    ConfigurationError
+        The property has a value that no database could follow.
+    """
+    for name, known in _CHOICES.items():
+        value = properties.get(f"twophase.{name}", known[0]).lower()
+        if value not in known:
+            raise ConfigurationError(
+                f"{path} was not altered: its property twophase.{name} is {' or '.join(known)} in a database, not "
+                f"{value!r}: the database itself changes the type, and refuses a value that does not fit.",
+                path=path,
+                hint=f"ALTER TABLE {path} UNSET TBLPROPERTIES ('twophase.{name}')",
+            )
+    return properties.get("twophase.promotion", database.settings.promotion).lower()
 
 
 def _noted(note: Note, change: TableChange) -> Note:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from twophase.catalog.reading import ReadSource
+from twophase.catalog.schema_versions import SchemaChange
 from twophase.catalogs.jdbc import (
     altering,
     bringing,
@@ -18,6 +19,7 @@ from twophase.catalogs.jdbc import (
     pinned_reads,
     preserving,
     publishing,
+    schema_changes,
     staged_altering,
     staged_changes,
     staged_renaming,
@@ -36,7 +38,7 @@ from twophase.errors import (
     TwoPhaseError,
 )
 from twophase.failpoints import Failpoint, step
-from twophase.model import WAITING, Outcome
+from twophase.model import WAITING, Outcome, TableDefinition
 
 STAGE = Failpoint("jdbc.stage")
 STAGE_LEDGER = Failpoint("jdbc.stage_ledger")
@@ -52,6 +54,9 @@ OUTCOME = Failpoint("jdbc.outcome")
 
 class JdbcParticipant(Member):
     """One statement on one table of a database."""
+
+    #: The table after an ALTER TABLE, once this object has prepared it.
+    _altered: TableDefinition | None = None
 
     # -- staging -------------------------------------------------------------------------------------------------
 
@@ -159,7 +164,8 @@ class JdbcParticipant(Member):
                 self._try_drop()
         if self.effect == ALTER:
             with step(TRY_ALTER):
-                staged_changes.attempt(self.store, self.path, staged_changes.statements_of(self.document))
+                statements = staged_changes.statements_of(self.document)
+                self._altered = staged_changes.attempt(self.store, self.path, statements).definition
         if self.preserves and "lost" not in self.document:
             with step(KEEP):
                 preserving.prepare(self)
@@ -186,6 +192,9 @@ class JdbcParticipant(Member):
 
     def replaced_state(self) -> dict[str, Any]:
         return pinned_reads.replaced_state(self)
+
+    def schema_change(self) -> SchemaChange | None:
+        return schema_changes.schema_change(self, self._altered)
 
     # -- after the decision --------------------------------------------------------------------------------------
 

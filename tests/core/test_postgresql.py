@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from tests.core.bench import SHAPES, Bench, child, run_shape, run_shape_in, write
 from tests.core.test_clean import check_pruning
 from tests.core.test_leases import wait_until
-from tests.core.test_timeline import begin, check_upgrade
+from tests.core.test_timeline import begin, check_schemas, check_upgrade
 from tests.servers import Server
 from twophase.failpoints import EXIT_CODE
 from twophase.protocol.states import TransactionState
@@ -86,6 +86,7 @@ def test_many_make_its_tables_at_once(schema: str) -> None:
 def test_a_timeline_of_the_first_version_becomes_as_a_new_one(schema: str, postgresql: Server) -> None:
     with closing(Timeline(schema)) as fresh:
         check_upgrade(empty_schema(postgresql, "core_old"), fresh)
+        check_schemas(fresh)
 
 
 def test_a_cut_connection_is_replaced(shared: Bench, postgresql: Server) -> None:

@@ -8,15 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from tests.core.bench import child, path
+from twophase.catalog import SchemaChange, TableSchema
 from twophase.errors import ConfigurationError, LeaseLostError, TimelineError
 from twophase.model import Level, Purpose
 from twophase.protocol.states import ParticipantState, TransactionState
+from twophase.schema import assign_ids
 from twophase.spark import options
 from twophase.timeline import sqlite_files, tables
+from twophase.timeline.commit_order import Decided
 from twophase.timeline.owners import this_process
 from twophase.timeline.records import ParticipantRecord, describe_error
 from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
@@ -408,7 +412,50 @@ def test_a_network_file_system_is_known_by_its_mount(
 
 # -- an earlier version -----------------------------------------------------------------------------------------------
 
+
 #: The tables as the first version made them.
+def commit_schema(timeline: Timeline, change: SchemaChange | None, state: TransactionState, number: int) -> None:
+    """A transaction that changes the columns of a table, and how it ends."""
+    lease = begin(timeline, f"app-20260101t000000-{number:08x}")
+    decided = Decided("hive", path("t"), WHOLE_TABLE, schema=change)
+    timeline.record(lease, TransactionState.COMMITTING, changes=[decided])
+    if state is not TransactionState.COMMITTING:
+        timeline.record(lease, state)
+        timeline.finish(lease)
+
+
+def check_schemas(timeline: Timeline) -> None:
+    """Also on PostgreSQL."""
+
+    def of(*names: str) -> TableSchema:
+        return TableSchema(assign_ids([pa.field(name, pa.int32()) for name in names]))
+
+    def names() -> list[tuple[list[str], int | None]]:
+        found = timeline.schema_versions("hive", path("t"))
+        return [([f"{f.name}{f.id}" for f in one.schema], one.number) for one in found]
+
+    done, undone = TransactionState.COMPLETED, TransactionState.ROLLED_BACK
+    commit_schema(timeline, SchemaChange(of("a"), creates=True), done, 1)
+    commit_schema(timeline, SchemaChange(of("never"), of("a")), undone, 2)
+    commit_schema(timeline, SchemaChange(of("a"), of("a")), done, 3)
+    commit_schema(timeline, SchemaChange(of("c", "b"), of("a", "b"), renames={"c": "a"}), done, 4)
+    timeline.record_schema("hive", path("t"), SchemaChange(of("c"), of("c", "b")))
+    commit_schema(timeline, SchemaChange(of("c", "b"), of("c")), TransactionState.COMMITTING, 5)
+    expected = [(["a1"], 1), (["a1", "b2"], None), (["c1", "b2"], 3), (["c1"], None)]
+    assert names() == expected
+    assert timeline.prune(-1, limit=100) == 4
+    assert names() == expected
+    commit_schema(timeline, SchemaChange(None), done, 6)
+    commit_schema(timeline, SchemaChange(of("z"), creates=True), done, 7)
+    assert names() == [(["z1"], 5)]
+    timeline.prune(-1, limit=100)
+    assert names() == [(["z1"], 5)]
+
+
+def test_the_versions_of_a_schema_are_those_of_completed_transactions_and_survive_pruning(timeline: Timeline) -> None:
+    check_schemas(timeline)
+
+
 _FIRST_VERSION = """
 CREATE TABLE twophase_schema_version (version INTEGER NOT NULL, PRIMARY KEY (version));
 CREATE TABLE twophase_transactions (id VARCHAR(64) NOT NULL, coordinator VARCHAR(24) NOT NULL,

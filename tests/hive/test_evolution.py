@@ -311,14 +311,52 @@ def test_cached_and_analysed_tables_show_the_change(spark: SparkSession, t: str)
     spark.conf.unset("spark.sql.cbo.enabled")
 
 
-@pytest.mark.promise("evolution", "a write that was staged before an `ALTER TABLE` of a session table is a conflict")
-def test_a_write_staged_before_an_alter_is_refused(spark: SparkSession, t: str) -> None:
-    made(spark, "SELECT 1 AS a, 2 AS b")
-    for change in ("RENAME COLUMN a TO c", "DROP COLUMN b", "ADD COLUMN d INT FIRST"):
-        with ThreadPoolExecutor(1) as other, pytest.raises(WriteConflictError), twophase.transaction(spark):
-            spark.sql("INSERT INTO t SELECT * FROM t")
+def meanwhile(spark: SparkSession, staged: str, *changes: str) -> None:
+    """Stage a statement in a block, change the table in another thread, and commit the block."""
+    with ThreadPoolExecutor(1) as other, twophase.transaction(spark):
+        spark.sql(staged)
+        for change in changes:
             other.submit(spark.sql, f"ALTER TABLE t {change}").result()
-    assert rows(spark, "SELECT c, d FROM t") == [(1, None)]
+
+
+@pytest.mark.promise(
+    "evolution", "rows that were staged before an `ALTER TABLE` of a session table go where they belong"
+)
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
+def test_rows_staged_before_an_alter_go_where_they_belong(spark: SparkSession, t: str, by: str) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b, 0 AS p", more=by)
+    meanwhile(spark, "INSERT INTO t VALUES (3, 4, 0)", "RENAME COLUMN a TO c", "ADD COLUMN d INT FIRST")
+    meanwhile(spark, "INSERT INTO t VALUES (0, 5, 6, 0)", "ADD COLUMN e INT DEFAULT 7", "ALTER COLUMN c TYPE BIGINT")
+    assert rows(spark, "SELECT c, d, b, e, p FROM t") == [(1, None, 2, 7, 0), (3, None, 4, 7, 0), (5, 0, 6, 7, 0)]
+    several = "SELECT 1, id, id, 8, 1 FROM range(8, 10, 1, 2)"
+    meanwhile(spark, f"INSERT INTO t {several}", "DROP COLUMN b")
+    assert rows(spark, "SELECT d, c, e, p FROM t WHERE c > 5") == [(1, 8, 8, 1), (1, 9, 8, 1)]
+    meanwhile(spark, "INSERT OVERWRITE t VALUES (2, 11, 9, 0)", "RENAME COLUMN d TO f")
+    assert rows(spark, "SELECT f, c, e, p FROM t") == [(2, 11, 9, 0)]
+
+
+def test_rows_staged_before_an_alter_of_a_table_without_ids_go_by_their_names(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b", ids=False)
+    meanwhile(spark, "INSERT INTO t VALUES (3, 4)", "DROP COLUMN a", "ADD COLUMN c INT")
+    assert rows(spark, "SELECT b, c FROM t") == [(2, None), (4, None)]
+
+
+@pytest.mark.promise(
+    "evolution", "a write that cannot follow what others have changed of a session table is a conflict"
+)
+def test_a_write_that_cannot_follow_an_alter_is_refused(spark: SparkSession, t: str) -> None:
+    spark.sql("CREATE TABLE t (a INT, b INT) USING parquet")
+    with pytest.raises(WriteConflictError):  # The table has ids then, which the rows do not have.
+        meanwhile(spark, "INSERT INTO t VALUES (1, 2)", "RENAME COLUMN a TO c")
+    assert rows(spark, "SELECT c, b FROM t") == []
+    made(spark, "SELECT 1 AS a, 2 AS b")
+    with pytest.raises(WriteConflictError), ThreadPoolExecutor(1) as other, twophase.transaction(spark):
+        spark.sql("INSERT INTO t VALUES (3, 4)")
+        replaced = (
+            "CREATE OR REPLACE TABLE t USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true') AS SELECT 5 AS z"
+        )
+        other.submit(spark.sql, replaced).result()
+    assert rows(spark, "SELECT z FROM t") == [(5,)]
 
 
 def test_partition_fields_are_refused_with_the_statement_that_partitions_a_table_anew(

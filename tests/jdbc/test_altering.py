@@ -11,7 +11,7 @@ from tests.jdbc.places import Place
 from tests.jdbc.statements import run
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import JdbcCatalog
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, ConfigurationError
 from twophase.model import ObjectPath, Purpose, Transform
 from twophase.schema.errors import SchemaError
 
@@ -174,6 +174,26 @@ def test_wider_types_keep_their_values_where_the_catalog_allows_them(place: Plac
     )
     assert [[str(value) for value in row] for row in place.rows(path)] == [["7.0", "1.5000", "2.250", "3"]]
     catalog.close()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_the_policy_of_a_table_goes_before_that_of_the_catalog(catalog: JdbcCatalog, path: ObjectPath) -> None:
+    def choose(name: str, value: str) -> None:
+        catalog.alter_table(path, [TableChange("set_property", (), {"key": f"twophase.{name}", "value": value})])
+
+    run(catalog, path, Purpose.CREATE_TABLE_AS, [(1, 2)], pa.schema([("id", pa.int16()), ("n", pa.int16())]))
+    with pytest.raises(SchemaError):
+        catalog.alter_table(path, [retype("id", pa.int32())])
+    choose("promotion", "wide")
+    catalog.alter_table(path, [retype("id", pa.int32())])
+    for name, value in (("promotion", "hudi"), ("on_cast_failure", "null")):
+        choose(name, value)
+        with pytest.raises(ConfigurationError, match=f"twophase.{name}"):
+            catalog.alter_table(path, [retype("n", pa.int32())])
+        catalog.alter_table(path, [TableChange("remove_property", (), {"key": f"twophase.{name}"})])
+    with pytest.raises(SchemaError):
+        catalog.alter_table(path, [retype("n", pa.int32())])
+    assert [str(one.type) for one in catalog.load_table(path).schema] == ["int32", "int16"]
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

@@ -134,6 +134,8 @@ def test_a_struct_of_which_a_file_has_no_field_is_still_there(shop: Shop) -> Non
         "ALTER COLUMN nullable SET NOT NULL",
         "DROP COLUMNS (name, nowhere)",
         "SET TBLPROPERTIES ('format-version' = '3')",
+        "SET TBLPROPERTIES ('twophase.promotion' = 'wide')",
+        "SET TBLPROPERTIES ('twophase.on_cast_failure' = 'null')",
     ],
 )
 def test_a_change_that_is_refused_changes_nothing(shop: Shop, change: str) -> None:

@@ -1,9 +1,13 @@
-"""A driver of its own: at each line on its input it runs one statement and says how it ended."""
+"""A driver of its own: at each line on its input it runs one statement and says how it ended.
+
+A statement is SQL, or a query: with the table that its rows and columns are appended to, or whose rows are the answer.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -11,8 +15,8 @@ import twophase
 from twophase.errors import TransactionAborted
 
 
-def main(metastore: str, warehouse: str, database: str, timeline: str) -> None:
-    spark = (
+def main(metastore: str, warehouse: str, database: str, timeline: str, conf: str = "{}") -> None:
+    builder = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
@@ -21,8 +25,10 @@ def main(metastore: str, warehouse: str, database: str, timeline: str) -> None:
         .config("spark.sql.warehouse.dir", warehouse)
         .config("spark.twophase.timeline", timeline)
         .enableHiveSupport()
-        .getOrCreate()
     )
+    for key, value in json.loads(conf).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
     twophase.attach(spark)
     spark.sql(f"USE {database}")
     print(json.dumps("READY"), flush=True)
@@ -31,10 +37,17 @@ def main(metastore: str, warehouse: str, database: str, timeline: str) -> None:
     spark.stop()
 
 
-def run(spark: SparkSession, statement: str) -> str:
+def run(spark: SparkSession, statement: str | dict[str, str]) -> Any:
     """``done``, ``exists`` (it lost to an earlier create), ``conflict`` (it was refused) or the error."""
     try:
-        spark.sql(statement)
+        if isinstance(statement, str):
+            spark.sql(statement)
+        elif "rows" in statement:
+            frame = spark.sql(statement["rows"])
+            return [frame.columns, sorted([list(row) for row in frame.collect()], key=str)]
+        else:
+            rows = spark.sql(statement["query"]).write.option("mergeSchema", "true")
+            rows.insertInto(statement["into"])
     except TransactionAborted:
         return "conflict"
     except Exception as error:

@@ -9,6 +9,7 @@ from twophase.catalog.capabilities import (
     SupportsDelete,
     SupportsEvolution,
     SupportsExternalChanges,
+    SupportsFieldIds,
     SupportsGroupPublish,
     SupportsOpenSnapshots,
     SupportsReadOptions,
@@ -27,7 +28,7 @@ from twophase.catalog.capabilities import (
     SupportsTimeTravel,
 )
 from twophase.catalog.reading import BatchReader, Deletion, FileReader, Filter, ParquetScan, ReadSource
-from twophase.catalog.schema_versions import SchemaVersion
+from twophase.catalog.schema_versions import SchemaChange, SchemaVersion, TableSchema
 from twophase.catalog.services import Environment, Leftover, Rewrite, TableChange
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.catalog.transactional import StagedRows, StoredTable, TransactionalCatalog
@@ -45,6 +46,7 @@ __all__ = [
     "ParquetScan",
     "ReadSource",
     "Rewrite",
+    "SchemaChange",
     "SchemaVersion",
     "StagedRows",
     "StoredTable",
@@ -55,6 +57,7 @@ __all__ = [
     "SupportsDelete",
     "SupportsEvolution",
     "SupportsExternalChanges",
+    "SupportsFieldIds",
     "SupportsGroupPublish",
     "SupportsOpenSnapshots",
     "SupportsReadOptions",
@@ -72,6 +75,7 @@ __all__ = [
     "SupportsStorageReport",
     "SupportsTimeTravel",
     "TableChange",
+    "TableSchema",
     "TransactionalCatalog",
     "TwoPhaseCatalogTable",
 ]

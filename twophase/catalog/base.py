@@ -14,6 +14,7 @@ from typing import Any
 
 from twophase.catalog.metadata import CatalogMetadata
 from twophase.catalog.reading import ReadSource
+from twophase.catalog.schema_versions import SchemaChange
 from twophase.errors import CatalogError
 from twophase.model import (
     Level,
@@ -361,6 +362,19 @@ class TwoPhaseCatalogTable(ABC):
         -------
         Any
             A small JSON document without secrets; None, the default, if nothing is needed.
+        """
+        return None
+
+    def schema_change(self) -> SchemaChange | None:
+        """Return what the publish changes of the table's columns, for the history of its schema.
+
+        Called once everything is reserved and prepared. No change is made of a schema that is as it was, so nothing
+        need be compared here; but a write that only changes rows must not spend time on it.
+
+        Returns
+        -------
+        SchemaChange or None
+            None, the default, if the publish changes rows only, or if the history is kept by the store itself.
         """
         return None
 

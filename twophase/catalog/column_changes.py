@@ -27,12 +27,29 @@ from twophase.schema import (
     first,
 )
 from twophase.schema.errors import NullabilityError, UnknownFieldError
+from twophase.schema.names import fold
 
 #: The kinds of changes that concern the table itself, not its columns.
 OF_THE_TABLE = frozenset(("set_property", "remove_property", "set_comment"))
 #: The kinds of changes of how a table is partitioned.
 OF_PARTITIONING = frozenset(("add_partition_field", "drop_partition_field", "replace_partition_field"))
 _SPARK_FIELD = b"SPARK:field"
+
+
+def renames_of(changes: Iterable[TableChange]) -> dict[str, str]:
+    """Return the former names of top-level columns by the new ones, both without their case.
+
+    Parameters
+    ----------
+    changes : iterable of TableChange
+        In the order in which they are applied.
+    """
+    found: dict[str, str] = {}
+    for change in changes:
+        if change.kind == "rename_column" and len(change.path) == 1:
+            old = fold(change.path[0])
+            found[fold(str(change.arguments["name"]))] = found.pop(old, old)
+    return found
 
 
 class ColumnChanges:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
-from twophase.catalog.schema_versions import SchemaVersion
+from twophase.catalog.schema_versions import SchemaVersion, TableSchema
 from twophase.catalog.services import Rewrite, TableChange
 from twophase.model import ObjectPath, TableDefinition
 
@@ -122,6 +122,43 @@ class SupportsRewrite(SupportsAlter):
         CatalogError
             A change is not possible, even so.
         """
+
+
+class SupportsFieldIds(Catalog):
+    """A catalog with tables whose columns can have field ids."""
+
+    @abstractmethod
+    def table_schema(self, path: ObjectPath) -> TableSchema | None:
+        """Return the columns of a table, with their ids if they have any.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        TableSchema or None
+            None if the rules of schema evolution do not know them.
+
+        Raises
+        ------
+        TableNotExistError
+            It does not exist.
+        """
+
+    def written_schemas(self, path: ObjectPath) -> list[tuple[float, TableSchema]]:
+        """Return what the files of a table tell of its earlier columns.
+
+        Parameters
+        ----------
+        path : ObjectPath
+
+        Returns
+        -------
+        list of tuple
+            Each schema with which files were written, the oldest first, and since when, in seconds since the epoch.
+        """
+        return []
 
 
 class SupportsSchemaHistory(Catalog):

@@ -295,9 +295,9 @@ def savepoints(context: Context) -> None:
 @click.argument("table")
 @command
 def show_schema(context: Context, table: str) -> None:
-    """List the versions of the schema of a TABLE, the oldest first, with the first commit that wrote with each.
+    """List the versions of the schema of a TABLE, the oldest first, with the first commit of each.
 
-    An Iceberg table has all of them. Another store keeps none: then it is the one that is there, since when is unknown.
+    An Iceberg table has all of them. Of others the timeline has those since twophase first changed the schema.
     """
     from twophase.spark.schema_history import schema_history
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twophase.catalog import SupportsSchemaHistory
 from twophase.catalog.schema_versions import SchemaVersion
 from twophase.errors import ConfigurationError
-from twophase.model import quote
-from twophase.schema import assign_ids
 from twophase.spark.attach import attached_session
 from twophase.spark.routing.patches import router_of
+from twophase.spark.schema_versions import versions_of
 
 __all__ = ["schema_history"]
 
@@ -18,8 +16,9 @@ __all__ = ["schema_history"]
 def schema_history(spark: Any, table: str) -> list[SchemaVersion]:
     """List the versions of a table's schema, the oldest first.
 
-    An Iceberg table has all of them, each with the first commit that wrote with it. Of a table whose store keeps no
-    history there is one version, made from what is there; since when it is so is not known (None).
+    An Iceberg table has all of them, each with the first commit that wrote with it. Of other tables the timeline has
+    those since twophase first changed the schema, each with the commit that did; one that was changed by others is in
+    the list without a commit. The first is made from what is there: files of a Parquet table may show earlier ones.
 
     Parameters
     ----------
@@ -48,8 +47,4 @@ def schema_history(spark: Any, table: str) -> list[SchemaVersion]:
     if router is None:
         raise ConfigurationError("This Spark session is not attached.", hint="Call twophase.attach(spark) first.")
     catalog, path = router.find_table(table)
-    if isinstance(catalog, SupportsSchemaHistory):
-        return catalog.schema_versions(path)
-    definition = catalog.load_table(path)
-    schema = assign_ids(definition.schema, partition_keys=map(quote, definition.partition_columns))
-    return [SchemaVersion(schema, is_current=True)]
+    return versions_of(router.session, catalog, path)

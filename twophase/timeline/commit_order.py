@@ -14,10 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from twophase.catalog.schema_versions import SchemaChange
 from twophase.catalog.snapshots import Change
 from twophase.errors import WriteConflictError
 from twophase.model import ObjectPath
 from twophase.protocol.states import TransactionState
+from twophase.timeline import schema_versions
 from twophase.timeline import statements as sql
 from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.rows import load, reservation_columns, reservation_of
@@ -37,12 +39,15 @@ class Decided:
         What it changes.
     before : Any
         What the catalog needs to read the state before it.
+    schema : SchemaChange or None
+        What it changes of the columns; None for a change of rows only.
     """
 
     catalog: str
     path: ObjectPath
     reservation: Reservation
     before: Any = None
+    schema: SchemaChange | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,13 @@ def needed_since(connection: sa.Connection, now: float) -> float | None:
     return None if found is None else float(found)
 
 
-def decide(connection: sa.Connection, transaction_id: str, changes: Iterable[Decided], checks: Iterable[Check]) -> None:
+def decide(
+    connection: sa.Connection,
+    transaction_id: str,
+    changes: Iterable[Decided],
+    checks: Iterable[Check],
+    now: float,
+) -> None:
     """Validate a transaction, and insert its changes, in the database transaction that records its decision.
 
     Raises
@@ -142,6 +153,8 @@ def decide(connection: sa.Connection, transaction_id: str, changes: Iterable[Dec
             **reservation_columns(change.reservation),
         }
         connection.execute(sql.INSERT_CHANGE, row)
+        if change.schema is not None:
+            schema_versions.record(connection, row["target"], change.schema, now, transaction_id)
 
 
 def _require_unchanged(connection: sa.Connection, transaction_id: str, check: Check) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from twophase.protocol.states import TransactionState
+from twophase.timeline import schema_versions
 from twophase.timeline.commit_order import oldest_snapshot
 from twophase.timeline.ids import Parts, parts_of
 from twophase.timeline.tables import (
@@ -49,11 +50,13 @@ def prune(connection: sa.Connection, now: float, seconds: float, limit: int) -> 
     ids = [parts.id for parts in found]
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
+        schema_versions.keep(connection, some)
         connection.execute(reservations.delete().where(reservations.c.transaction_id.in_(some)))
         connection.execute(waits.delete().where(waits.c.transaction_id.in_(some)))
         connection.execute(changes.delete().where(changes.c.transaction_id.in_(some)))
         connection.execute(participants.delete().where(participants.c.transaction_id.in_(some)))
         connection.execute(transactions.delete().where(c.id.in_(some)))
+    schema_versions.forget_dropped(connection)
     return len(ids)
 
 

@@ -7,12 +7,13 @@ import sqlalchemy as sa
 from twophase.catalog.snapshots import Change
 from twophase.model import ObjectPath
 from twophase.protocol.states import TransactionState
-from twophase.timeline import commit_order, engines, pruning, savepoints, waits
+from twophase.timeline import commit_order, engines, pruning, savepoints, schema_versions, waits
 from twophase.timeline.database import TimelineDatabase
 from twophase.timeline.records import TransactionRecord
 from twophase.timeline.reservations import Reservation
 from twophase.timeline.rows import holders_of, load
 from twophase.timeline.savepoints import SavepointRecord
+from twophase.timeline.schema_versions import RecordedSchema
 from twophase.timeline.tables import LEFT_BEHIND, target_key, transactions
 from twophase.timeline.waits import Lock
 
@@ -128,3 +129,14 @@ class TimelineReader(TimelineDatabase):
         """Load a savepoint by its name; None if there is none."""
         found = self._read(lambda connection: savepoints.load(connection, name))
         return found[0] if found else None
+
+    def schema_versions(self, catalog: str, path: ObjectPath) -> list[RecordedSchema]:
+        """Load the recorded versions of a table's schema since it was created, the oldest first.
+
+        Parameters
+        ----------
+        catalog : str
+        path : ObjectPath
+            The canonical name of the table.
+        """
+        return self._read(lambda connection: schema_versions.load(connection, target_key(catalog, path)))

@@ -38,12 +38,13 @@ class StateChange:
         WriteConflictError
             One of the checks has failed.
         """
-        owned_rows.own(connection, lease, **self._columns(engines.now(connection)))
+        now = engines.now(connection)
+        owned_rows.own(connection, lease, **self._columns(now))
         for record in self.prepared:
             level = None if record.level is None else int(record.level)
             known = {"document": owned_rows.json_of(record.document), "state": record.state.value, "level": level}
             owned_rows.set_participant(connection, lease, record.ordinal, **known)
-        self._order(connection, lease.transaction_id)
+        self._order(connection, lease.transaction_id, now)
         if self.state in owned_rows.PARTICIPANT_END:
             owned_rows.end_participants(connection, lease, owned_rows.PARTICIPANT_END[self.state])
 
@@ -57,10 +58,10 @@ class StateChange:
             values["error"] = describe_error(self.error)
         return values
 
-    def _order(self, connection: sa.Connection, transaction_id: str) -> None:
+    def _order(self, connection: sa.Connection, transaction_id: str, now: float) -> None:
         """Write the changes of tables, which get their number with the end."""
         if self.state is TransactionState.COMMITTING:
-            commit_order.decide(connection, transaction_id, self.changes, self.checks)
+            commit_order.decide(connection, transaction_id, self.changes, self.checks, now)
         elif self.state is TransactionState.ROLLED_BACK and not self.prepared:
             commit_order.withdraw_changes(connection, transaction_id)
         elif self.state.is_final:  # Also if an operator has ended it as rolled back although a part is published.

@@ -15,7 +15,7 @@ from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 
 #: Version of the tables below. Each change of the tables needs a new number and an entry in :data:`UPGRADES`.
-VERSION = 5
+VERSION = 6
 
 _ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
 
@@ -179,6 +179,22 @@ savepoint_tables = sa.Table(
     sa.Column("document", sa.Text, nullable=False),
 )
 
+#: The versions of the tables' schemas, each with the transaction that has published it.
+schemas = sa.Table(
+    "twophase_schemas",
+    metadata,
+    sa.Column("target", sa.String(64), primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    # NULL: not by a transaction.
+    sa.Column("transaction_id", sa.String(64), index=True),
+    # The commit number of a transaction that was pruned.
+    sa.Column("number", sa.BigInteger),
+    # NULL: not known.
+    sa.Column("since", sa.Double),
+    # NULL: there was no table.
+    sa.Column("schema", sa.Text),
+)
+
 
 def _add_leases_and_indexes(connection: sa.Connection) -> None:
     """Upgrade to version 2: duration and clock of leases, tokens of processes, indexes, and ids of pruned ones."""
@@ -236,12 +252,18 @@ def _add_savepoints(connection: sa.Connection) -> None:
     savepoint_tables.create(connection)
 
 
+def _add_schemas(connection: sa.Connection) -> None:
+    """Upgrade to version 6: the versions of the tables' schemas."""
+    schemas.create(connection)
+
+
 #: Upgrades from a version to the next one; each runs in the transaction that increments the version.
 UPGRADES: dict[int, Callable[[sa.Connection], None]] = {
     1: _add_leases_and_indexes,
     2: _share_reservations,
     3: _number_commits,
     4: _add_savepoints,
+    5: _add_schemas,
 }
 
 

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from twophase.catalog.schema_versions import SchemaChange
 from twophase.errors import LeaseLostError
 from twophase.failpoints import Failpoint, step
 from twophase.model import Isolation, Level, ObjectPath
 from twophase.protocol.states import ParticipantState, TransactionState
-from twophase.timeline import engines, owned_rows, pruning, savepoints, waits
+from twophase.timeline import engines, owned_rows, pruning, savepoints, schema_versions, waits
 from twophase.timeline import statements as sql
 from twophase.timeline.commit_order import Check, Decided
 from twophase.timeline.owners import Lease, Owner, clock, inherited
@@ -373,6 +374,27 @@ class Timeline(TimelineReader):
     def forget_savepoint(self, savepoint_id: str) -> None:
         """Delete a savepoint whose tables are no longer kept. Idempotent."""
         self._write(RECORD_SAVEPOINT, lambda connection: savepoints.forget(connection, savepoint_id))
+
+    # -- versions of schemas ------------------------------------------------------------------------------------------
+
+    def record_schema(self, catalog: str, path: ObjectPath, change: SchemaChange) -> None:
+        """Record a change of a table's columns that no transaction has made.
+
+        If that is lost, the next change finds the schema, without knowing since when it has been so.
+
+        Parameters
+        ----------
+        catalog : str
+        path : ObjectPath
+            The canonical name of the table.
+        change : SchemaChange
+        """
+
+        def insert(connection: sa.Connection) -> None:
+            schema_versions.record(connection, target_key(catalog, path), change, engines.now(connection))
+
+        with self._translated("write"):
+            self._retrying(lambda: self._transact(insert, twophase_durable=False))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 

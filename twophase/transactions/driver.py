@@ -148,8 +148,8 @@ class Enlisted:
 
     def decided(self) -> Decided:
         """Describe the change that its publish makes."""
-        before = self.participant.replaced_state()
-        return Decided(self.catalog.name, self.target, self.reservation(), before)
+        before, schema = self.participant.replaced_state(), self.participant.schema_change()
+        return Decided(self.catalog.name, self.target, self.reservation(), before, schema)
 
     def to_member(self) -> actions.Member:
         """Convert it to a member for the protocol."""

@@ -36,6 +36,7 @@ from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, Purpose, TableDefinition
 from twophase.spark import active, made_tables, renamed_tables, rewriting
 from twophase.spark.attached import AttachedSession
+from twophase.spark.connector import schema_history
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.checked import CheckedTable, lists_when_executed
 from twophase.spark.connector.definition import changes_of, definition_of, object_path
@@ -50,6 +51,7 @@ from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, with_hive_format
 from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.metastore import session_read_table
+from twophase.spark.schema_versions import record_drop, recorded
 from twophase.spark.staged import (
     is_dropped,
     require_there,
@@ -146,6 +148,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
                 return True
             if is_dropped(active.current_transaction(self._session), self._catalog, path):
                 return False
+            if schema_history.is_of_table(self._catalog, path):
+                return True
             return bool(path.namespace) and self._catalog.table_exists(path)
 
     def invalidateTable(self, identifier: Any) -> None:
@@ -165,7 +169,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if _privileges(arguments):
                 kind = DeletableTable if self._catalog.capabilities.delete else WriteTable
                 return kind(self._session, self._catalog, path, self._definition(path))
-            return self._readable(path)
+            history = schema_history.source(self._session, self._catalog, path)
+            return self._readable(path) if history is None else self._read_table(path, history)
 
     def _source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
@@ -358,7 +363,9 @@ class NativeCatalog(NamespacesMixin, Proxy):
             self._session, self._catalog, path, changes
         ):
             return
-        required(self._catalog, SupportsAlter, "cannot alter tables", path).alter_table(path, changes)
+        catalog = required(self._catalog, SupportsAlter, "cannot alter tables", path)
+        with recorded(self._session, catalog, path, changes):
+            catalog.alter_table(path, changes)
 
     def _alter_staged(self, path: ObjectPath, changes: Sequence[TableChange]) -> bool:
         """Alter a table as a statement of the surrounding transaction; return False if that is not possible."""
@@ -394,6 +401,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
                 return True
             try:
                 self._ddl("DROP TABLE", path, lambda: self._catalog.drop_table(path, purge=purge))
+                record_drop(self._session, self._catalog, path)
             except (TableNotExistError, DatabaseNotExistError):
                 return False
             return True

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Metadata of a table's first column: names that its files have for other fields.
 USED = "twophase.used"
+_NOTED = b"org.apache.spark.sql.parquet.row.metadata"
 _ID = SPARK_FIELD_ID.encode()
 _OURS = (SPARK_FIELD_ID, TWOPHASE, USED)
 
@@ -58,6 +59,19 @@ def read(name: str, described: str, partition_columns: Sequence[str]) -> Columns
     keys = {column.lower() for column in partition_columns}
     schema = replace(schema, partition_keys=tuple(field.id for field in schema if field.name.lower() in keys))
     return Columns(schema, has_ids, tuple((tuple(path), number) for path, number in used))
+
+
+def of_file(schema: pa.Schema) -> pa.Schema:
+    """The columns of a Parquet file as Spark has noted them in its footer; those of the file itself without a note.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    """
+    described = (schema.metadata or {}).get(_NOTED)
+    if described is not None:
+        return types.to_arrow(described.decode())
+    return pa.schema([field.remove_metadata() for field in schema])
 
 
 def _schema(fields: list[Any], *, has_ids: bool) -> Schema:

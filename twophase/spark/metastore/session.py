@@ -203,6 +203,9 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         name = f"{table.database}.{table.name}"
         return spark_columns.read(name, types.from_arrow(table.schema), table.partition_columns)
 
+    def schema_of_file(self, schema: pa.Schema) -> pa.Schema:
+        return spark_columns.of_file(schema)
+
     def has_marks(self, schema: pa.Schema) -> bool:
         return spark_columns.has_ids(schema)
 

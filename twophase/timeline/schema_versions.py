@@ -1,0 +1,172 @@
+"""The versions of the tables' schemas: a row for each change, inserted with the decision that publishes it.
+
+A change outside a transaction has a row without one: an ``ALTER TABLE`` of its own, with its time, and a schema that
+was found to differ from the last row, without. A row without a schema ends the history of a table that was dropped.
+Whether a row counts is read from its transaction, so that nothing is written when that ends; pruning copies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from twophase.catalog.schema_versions import OPAQUE, SchemaChange, TableSchema
+from twophase.schema import Field, Schema, from_json, to_json
+from twophase.schema.names import fold
+from twophase.timeline.tables import lock_target, schemas, transactions
+
+_S, _T = schemas.c, transactions.c
+_NUMBER = sa.func.coalesce(_S.number, _T.number)
+_ROWS = (
+    sa.select(_S.ordinal, _S.schema, _S.since, _S.transaction_id, _NUMBER.label("number"))
+    .select_from(schemas.outerjoin(transactions, _T.id == _S.transaction_id))
+    .where(_S.target == sa.bindparam("of_target"))
+    .order_by(_S.ordinal)
+)
+
+
+@dataclass(frozen=True)
+class RecordedSchema:
+    """A recorded version of a table's schema.
+
+    Attributes
+    ----------
+    schema : Schema
+    since : float or None
+        When it was decided; None for one that was found.
+    transaction_id : str or None
+    number : int or None
+        The commit number of its transaction.
+    """
+
+    schema: Schema
+    since: float | None = None
+    transaction_id: str | None = None
+    number: int | None = None
+
+
+def load(connection: sa.Connection, target: str) -> list[RecordedSchema]:
+    """Load the versions of a table since it was created, the oldest first, without those that are not published."""
+    found: list[RecordedSchema] = []
+    for row in connection.execute(_ROWS, {"of_target": target}):
+        if row.transaction_id is not None and row.number is None:
+            continue
+        if row.schema is None:
+            found.clear()
+        else:
+            found.append(RecordedSchema(from_json(row.schema), row.since, row.transaction_id, row.number))
+    return found
+
+
+def record(
+    connection: sa.Connection, target: str, change: SchemaChange, now: float, transaction_id: str | None = None
+) -> None:
+    """Record a change, and before it the schema that it was found to start from; nothing if there is no change."""
+    lock_target(connection, target)
+    if transaction_id is not None:  # Of an attempt whose reply was lost.
+        connection.execute(schemas.delete().where((_S.target == target) & (_S.transaction_id == transaction_id)))
+    known = load(connection, target)
+    last = known[-1].schema if known else None
+    made = {"since": now, "transaction_id": transaction_id}
+    found = {"since": None, "transaction_id": None}
+    rows: list[Mapping[str, Any]] = []
+    is_other = change.before is not None and is_another_table(change.before, known)
+    if last is not None and (is_other or change.creates or change.after is None):
+        rows.append({"schema": None, **(found if is_other else made)})
+        last = None
+    if change.before is not None:
+        before = bound(change.before, last)
+        if last is None or not is_same(change.before, before, last):
+            rows.append({"schema": to_json(before), **found})
+            last = before
+    if change.after is not None:
+        after = bound(change.after, last, change.renames)
+        if last is None or not is_same(change.after, after, last):
+            rows.append({"schema": to_json(after), **made})
+    if rows:
+        highest = sa.select(sa.func.max(_S.ordinal)).where(_S.target == target)
+        first = (connection.scalar(highest) or 0) + 1
+        numbered = [{"target": target, "ordinal": first + index, **row} for index, row in enumerate(rows)]
+        connection.execute(schemas.insert(), numbered)
+
+
+def keep(connection: sa.Connection, transaction_ids: Sequence[str]) -> None:
+    """Keep the published versions of transactions that are about to be pruned, and delete all others of theirs."""
+    number = sa.select(_T.number).where(_T.id == _S.transaction_id).scalar_subquery()
+    ours = _S.transaction_id.in_(transaction_ids) & _S.number.is_(None)
+    connection.execute(schemas.update().where(ours).values(number=number))
+    connection.execute(schemas.delete().where(ours))
+
+
+def forget_dropped(connection: sa.Connection) -> None:
+    """Delete the versions of tables that were dropped, once that is all that is known of it."""
+    is_known = _S.number.is_not(None) | _S.transaction_id.is_(None)
+    ended = sa.select(_S.target, _S.ordinal).where(_S.schema.is_(None) & is_known)
+    for target, ordinal in connection.execute(ended).all():
+        connection.execute(schemas.delete().where((_S.target == target) & (_S.ordinal <= ordinal)))
+
+
+def is_another_table(table: TableSchema, known: Sequence[RecordedSchema]) -> bool:
+    """Return whether a table is not the one of its name whose versions are known, as twophase had made that."""
+    return bool(known) and table.is_foreign and known[0].transaction_id is not None
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def bound(table: TableSchema, last: Schema | None, renames: Mapping[str, str] | None = None) -> Schema:
+    """Return a schema whose fields have the ids that they had in the last version: their own, or by their names."""
+    if table.has_ids or last is None:
+        return table.schema
+    highest = last.highest_field_id
+    former = {fold(new): old for new, old in (renames or {}).items()}
+    numbers: dict[int, int] = {}
+
+    def bind(fields: Sequence[Field], old: Sequence[Field], names: Mapping[str, str]) -> tuple[Field, ...]:
+        nonlocal highest
+        by_name = {fold(one.name): one for one in old}
+        result = []
+        for one in fields:
+            match = by_name.get(fold(names.get(fold(one.name), one.name)))
+            if match is None:
+                highest += 1
+            numbers[one.id] = highest if match is None else match.id
+            children = bind(one.children, () if match is None else match.children, {})
+            result.append(replace(one, id=numbers[one.id], children=children))
+        return tuple(result)
+
+    fields = bind(table.schema.fields, last.fields, former)
+    primary, partition = (
+        tuple(numbers[key] for key in keys) for keys in (table.schema.primary_keys, table.schema.partition_keys)
+    )
+    return Schema(fields, table.schema.schema_id, highest, primary, partition)
+
+
+def is_same(table: TableSchema, schema: Schema, last: Schema, *, nulls: bool = True) -> bool:
+    """Return whether a schema has the fields of the last version, and its ids if they are the table's own.
+
+    Without ``nulls`` NOT NULL makes no difference.
+    """
+    if [last.name_of(key) for key in last.partition_keys] != [schema.name_of(key) for key in schema.partition_keys]:
+        return False
+    facts = {"ids": table.has_ids, "nulls": nulls}
+    return _shape(schema.fields, **facts) == _shape(last.fields, **facts)
+
+
+def _shape(fields: Sequence[Field], *, ids: bool, nulls: bool) -> list[Any]:
+    return [
+        (
+            one.id if ids else None,
+            one.name,
+            one.kind,
+            one.leaf,
+            one.nullable if nulls else None,
+            one.comment or None,
+            dict(one.metadata).get(OPAQUE),
+            _shape(one.children, ids=ids, nulls=nulls),
+        )
+        for one in fields
+    ]
