@@ -456,6 +456,24 @@ def test_the_versions_of_a_schema_are_those_of_completed_transactions_and_surviv
     check_schemas(timeline)
 
 
+def test_a_column_by_the_name_that_another_one_had_is_a_new_one(timeline: Timeline) -> None:
+    """As of RENAME COLUMN a TO b, and ADD COLUMN a, in one transaction."""
+
+    def of(*names: str) -> TableSchema:
+        return TableSchema(assign_ids([pa.field(name, pa.int32()) for name in names]))
+
+    done = TransactionState.COMPLETED
+    commit_schema(timeline, SchemaChange(of("a"), creates=True), done, 1)
+    commit_schema(timeline, SchemaChange(of("b", "A"), of("a"), renames={"b": "a"}), done, 2)
+    commit_schema(timeline, SchemaChange(of("a", "b"), of("b", "A"), renames={"a": "b", "b": "a"}), done, 3)
+    found = timeline.schema_versions("hive", path("t"))
+    assert [[(f.name, f.id) for f in one.schema] for one in found] == [
+        [("a", 1)],
+        [("b", 1), ("A", 2)],
+        [("a", 1), ("b", 2)],
+    ]
+
+
 _FIRST_VERSION = """
 CREATE TABLE twophase_schema_version (version INTEGER NOT NULL, PRIMARY KEY (version));
 CREATE TABLE twophase_transactions (id VARCHAR(64) NOT NULL, coordinator VARCHAR(24) NOT NULL,

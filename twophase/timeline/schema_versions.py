@@ -122,15 +122,18 @@ def bound(table: TableSchema, last: Schema | None, renames: Mapping[str, str] | 
     if table.has_ids or last is None:
         return table.schema
     highest = last.highest_field_id
-    former = {fold(new): old for new, old in (renames or {}).items()}
+    former = {fold(new): fold(old) for new, old in (renames or {}).items()}
     numbers: dict[int, int] = {}
 
     def bind(fields: Sequence[Field], old: Sequence[Field], names: Mapping[str, str]) -> tuple[Field, ...]:
         nonlocal highest
         by_name = {fold(one.name): one for one in old}
+        # A name that was renamed away is free for a new field.
+        by_new_name = {name: one for name, one in by_name.items() if name not in names.values()}
+        by_new_name |= {new: by_name[name] for new, name in names.items() if name in by_name}
         result = []
         for one in fields:
-            match = by_name.get(fold(names.get(fold(one.name), one.name)))
+            match = by_new_name.get(fold(one.name))
             if match is None:
                 highest += 1
             numbers[one.id] = highest if match is None else match.id
