@@ -73,7 +73,8 @@ class Target:
     def _check_follows(self, now: HiveTable, expected: TableDefinition, found: TableDefinition) -> None:
         """Allow rows for a table that an ALTER TABLE has changed since, if their files can follow (RFC-82)."""
         state = self._write.state
-        evolved = self.is_unmoved(now) and now.stamp == state.old.stamp
+        # Without a stamp nothing tells a table that was altered from another one of its name.
+        evolved = self.is_unmoved(now) and now.stamp is not None and now.stamp == state.old.stamp
         if not evolved or state.effect != INSERT or state.brings:
             raise self._write.conflict("its columns or options were changed meanwhile")
         schema_conflicts.check_follows(self._write, expected, found)

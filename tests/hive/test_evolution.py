@@ -359,6 +359,15 @@ def test_a_write_that_cannot_follow_an_alter_is_refused(spark: SparkSession, t: 
     assert rows(spark, "SELECT z FROM t") == [(5,)]
 
 
+def test_rows_go_into_no_other_table_of_the_name(spark: SparkSession, t: str) -> None:
+    spark.sql("CREATE TABLE t (a INT, b INT) USING parquet")
+    with pytest.raises(WriteConflictError), ThreadPoolExecutor(1) as other, twophase.transaction(spark):
+        spark.sql("INSERT INTO t VALUES (1, 2)")
+        for statement in ("DROP TABLE t", "CREATE TABLE t (a INT, c INT) USING parquet"):
+            other.submit(spark.sql, statement).result()
+    assert rows(spark, "SELECT a, c FROM t") == []
+
+
 def test_partition_fields_are_refused_with_the_statement_that_partitions_a_table_anew(
     spark: SparkSession, t: str
 ) -> None:
