@@ -134,6 +134,17 @@ def test_an_overwrite_of_a_condition_adds_columns_where_the_table_takes_them(sho
     assert shop.rows("t") == [("x", 9), (None, 2)]
 
 
+def test_rows_that_stay_keep_their_columns_where_one_overwrite_of_a_condition_brings_its_own(shop: Shop) -> None:
+    made = "SELECT /*+ COALESCE(1) */ * FROM VALUES ('1', 'one'), ('2', 'two') AS rows (id, name)"
+    shop.sql(f"CREATE TABLE @t AS {made}")
+    new = shop.sql("SELECT 'nine' AS name, '9' AS id")
+    new.writeTo(shop.name("t")).option("mergeSchema", "true").overwrite(col("id") == "1")
+    assert shop.rows("t") == [("2", "two"), ("9", "nine")]
+    more = shop.sql("SELECT 'x' AS more, 'ten' AS name, '10' AS id")
+    more.writeTo(shop.name("t")).option("mergeSchema", "true").overwrite(col("id") == "9")
+    assert shop.read("SELECT id, name, more FROM @t ORDER BY id") == [("10", "ten", "x"), ("2", "two", None)]
+
+
 def test_an_overwrite_of_a_condition_is_refused_where_a_block_has_written(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT id FROM range(3)")
     with twophase.transaction(shop.spark):

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from twophase.catalog import Catalog, SupportsDelete
-from twophase.catalog.capabilities import accepts_any_schema, required
+from twophase.catalog.capabilities import MERGE_SCHEMA, required
 from twophase.catalog.reading import Deletion
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
@@ -152,7 +152,7 @@ def replace_where(
     plan = _plan(catalog, path, predicates)
     definition = catalog.load_table(path)
     kept = _kept(session, catalog, path, plan, predicates)
-    if kept is not None and accepts_any_schema(catalog, definition):
+    if kept is not None and MERGE_SCHEMA in rows.options:  # Spark has then left the columns as the rows have them.
         df = df.unionByName(kept, allowMissingColumns=True)
         rows = replace(rows, schema=types.to_arrow_schema(df.schema))
     elif kept is not None:
