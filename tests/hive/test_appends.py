@@ -273,6 +273,31 @@ def test_an_append_whose_driver_dies_behind_its_last_step_is_published(world: Wo
     assert world.rows("t") == [(1, 7)]
 
 
+@pytest.mark.parametrize("way", ["flat", "partitioned", "gathered"])
+def test_an_append_whose_rows_another_writer_has_linked_before_its_recovery_is_published(
+    world: World, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer with another timeline: a retry of what looks rolled back would add the rows twice."""
+    if way == "gathered":
+        monkeypatch.setattr(flattening, "DIRECTORIES", 1)
+        world = world.with_options(append="directory")
+    world.run("t", world.sql("SELECT 0L AS a, 7 AS p"), by=["p"] if way == "partitioned" else [])
+    rows = "SELECT id AS a, 7 AS p FROM range({0}, {0} + 3, 1, 3)"
+    query = rows.format(1) if way == "gathered" else "SELECT 1L AS a, 7 AS p"
+    append = world.stage("t", world.sql(query), INTO, autocommit=True)
+    failpoints.arm("hive.append.mark", _die)
+    with pytest.raises(_Died):
+        append.commit()
+    failpoints.disarm()
+    world.run("t", world.sql(rows.format(10)), INTO)
+    found, there = world.reborn(append), world.rows("t")
+    assert (1, 7) in there
+    assert found.outcome() is Outcome.PUBLISHED
+    found.commit()
+    found.finish()
+    assert world.rows("t") == there
+
+
 def test_an_overwrite_of_a_table_that_changed_before_its_publish_is_refused_and_leaves_nothing(world: World) -> None:
     world.run("t", world.sql("SELECT 0L AS a"))
     staged = [

@@ -6,13 +6,15 @@ of the table, any number of writers may append concurrently, and no new version 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import base_name, is_hidden, join, same
+from twophase.catalogs.files import base_name, data_files, is_hidden, join, normal, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import RECURSIVE, is_recursive
+from twophase.catalogs.hive.flattening import flat_name
 from twophase.catalogs.hive.linking import CannotLinkError
 from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key
@@ -104,17 +106,54 @@ class AppendFiles(MoveFiles):
         return now
 
     def _all_there(self, table: HiveTable | None) -> bool:
-        """Whether the renames were made, in the table that they were planned for.
+        """Whether the renames were made, and the table has the rows.
 
         A driver looks once more after them, as a writer with another timeline, or with none, may have changed the
-        table just before: recovery finds what that would have found.
+        table just before: recovery finds what that would have found. Or such a writer has found the rows, and has
+        linked their files into a version of its own.
         """
-        if table is None or not super()._all_there(table):
+        if table is None or not super()._all_there(table) or not self._has_the_partitioning(table):
             return False
+        adds = dict(self.existing_moves.adds)
+        then = {tuple(key): str(place or adds[tuple(key)]) for key, place in self._own.goes_to}
+        now: Mapping[Key, str] = {(): str(table.location)}
+        if table.partitioned:
+            now = self.target.locations(table, list(then))
+        moved = {normal(place): now.get(key) for key, place in then.items()}
+        is_as_planned = self._is_as_planned(table)
+        return all(self._is_read(target, moved, is_as_planned) for target in self.existing_moves.data_files)
+
+    def _has_the_partitioning(self, table: HiveTable) -> bool:
+        then, now = self.state.partition_columns, table.partition_columns
+        return [column.lower() for column in then] == [column.lower() for column in now]
+
+    def _is_as_planned(self, table: HiveTable) -> bool:
         try:
-            return self.reads(self.target.require_unchanged(table))
+            self.target.require_unchanged(table)
         except WriteConflictError:
             return False
+        return True
+
+    def _is_read(self, target: str, moved: Mapping[str, str | None], is_as_planned: bool) -> bool:
+        """Whether the table has a file, or the directory of all.
+
+        Parameters
+        ----------
+        target : str
+            Where it was renamed to.
+        moved : mapping of str to str or None
+            Directories of the table then, each with its present one.
+        is_as_planned : bool
+            Whether the table is the one that the rename was planned for.
+        """
+        then = next(iter(moved)) if len(moved) == 1 else normal(posixpath.dirname(target))
+        now, name = moved[then], normal(target).removeprefix(then + "/")
+        if now is None or same(now, then):
+            return now is not None and is_as_planned
+        if self.files.exists(join(now, name)):
+            return True
+        rows = data_files(self.files.list(target)) if self._own.gathered else []
+        return bool(rows) and all(self.files.exists(join(now, flat_name(f"{name}/{row.name}"))) for row in rows)
 
     # -- reading inside the transaction --------------------------------------------------------------------------
 

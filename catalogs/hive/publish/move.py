@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import Files, data_entries, data_files, is_below, join, normal
+from twophase.catalogs.files import Files, data_entries, data_files, join
 from twophase.catalogs.hive import layout, linking, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
@@ -291,10 +291,6 @@ class MoveFiles(Publisher):
 
     def roots(self, table: HiveTable) -> Iterator[str]:
         """Directories that files are renamed into or from: the table's own first, which usually holds all of them."""
-        return self._directories(table)
-
-    def _directories(self, table: HiveTable) -> Iterator[str]:
-        """Directories of the table's files, as far as the manifest needs them."""
         yield str(table.location)
         moves = self.moves
         if not table.partitioned or moves is None:
@@ -344,15 +340,6 @@ class MoveFiles(Publisher):
     def _all_there(self, table: HiveTable | None) -> bool:
         """Whether the renames of the manifest have published the rows."""
         return self._are_made(table)
-
-    def reads(self, table: HiveTable) -> bool:
-        """Whether a table reads the directories that files are renamed into."""
-        moves = self.existing_moves
-        if not table.partitioned:
-            return all(is_below(target, str(table.location)) for _, target in moves.into)
-        added = self._locations(table, moves.adds)
-        read = {normal(place) for place in (*self._directories(table), *added.values())}
-        return all(normal(posixpath.dirname(target)) in read for _, target in moves.into)
 
     def _are_made(self, table: HiveTable | None) -> bool:
         """Whether every rename of the manifest was made."""
