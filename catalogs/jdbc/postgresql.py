@@ -20,9 +20,10 @@ _SYSTEM = ("information_schema",)
 
 _SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 
-#: No connection hangs for longer than a minute or two on a server that has disappeared; in seconds, the last in
-#: milliseconds.
-_PATIENCE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+#: No connection hangs for ever on a server that has disappeared; in seconds, the last in milliseconds. That one is
+#: longer, as Linux also counts the time in which a server is there and reads nothing: in a stall of its disk, a COPY
+#: waits.
+_PATIENCE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 600_000}
 
 #: SQLSTATE dependent_objects_still_exist.
 _IN_USE = "2BP01"

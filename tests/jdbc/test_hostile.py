@@ -319,7 +319,7 @@ def test_a_server_that_is_gone_without_a_word_is_given_up_unless_the_url_says_ho
     assert {name: given[name] for name in ("keepalives_interval", "keepalives_count", "tcp_user_timeout")} == {
         "keepalives_interval": "10",
         "keepalives_count": "7",
-        "tcp_user_timeout": "60000",
+        "tcp_user_timeout": "600000",
     }
     catalog.close()
 
