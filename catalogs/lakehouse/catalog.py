@@ -217,6 +217,10 @@ class LakehouseCatalog(
         tables = self.store.all_tables(database) if cascade else {}
         self.store.drop_namespace(database, {path: self._readable(path, pointer) for path, pointer in tables.items()})
 
+    def contents_of(self, database: str) -> list[str]:
+        self._require_database(database)
+        return sorted(self.store.contents(database))
+
     def database_facts(self) -> dict[str, Any]:
         return {"store": self.store.identity()}
 

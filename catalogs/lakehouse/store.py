@@ -300,6 +300,10 @@ class Store(ABC):
         """Names of all tables, or of those of one database, including tables whose metadata cannot be read."""
         return list(self.all_tables(database))
 
+    def contents(self, database: str) -> list[str]:
+        """Names of what keeps a database from being dropped, also of what is no Iceberg table."""
+        return [path.name for path in self.paths(database)]
+
     @abstractmethod
     def swap(self, path: ObjectPath, before: Loaded | None, after: Loaded, updates: Sequence[TableUpdate]) -> bool:
         """Move a table's pointer if it is still as expected (compare and swap).

@@ -124,6 +124,11 @@ class HiveStore(RecordingStore):
                 if self.catalog.namespace_exists((database,)):
                     raise
 
+    def contents(self, database: str) -> list[str]:
+        with self.speaking(path=database), self.catalog._client as client:
+            functions = client.get_functions(database, "*")
+            return [*client.get_all_tables(database), *(f"function {name}" for name in functions)]
+
     # -- pointers ------------------------------------------------------------------------------------------------
 
     def pointer(self, path: ObjectPath) -> str | None:

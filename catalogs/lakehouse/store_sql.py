@@ -285,6 +285,10 @@ class SqlStore(Store):
                     self._record_dropped(connection, path, table)
                 connection.execute(sa.delete(IcebergTables).where(self._is(path)))
 
+    def contents(self, database: str) -> list[str]:
+        with self._begin(path=database, read_only=True) as connection:
+            return list(connection.scalars(sa.select(IcebergTables.table_name).where(self._is_in(database))))
+
     def _is_in(self, database: str) -> sa.ColumnElement[bool]:
         return sa.and_(
             IcebergTables.catalog_name == self.settings.catalog_name, IcebergTables.table_namespace == database

@@ -21,11 +21,11 @@ from tests.lakehouse.statements import ROWS, SCHEMA, drop_renamed, drop_twice, o
 from tests.levels import Levels
 from tests.servers import Server
 from twophase import failpoints
-from twophase.catalog import TableChange
+from twophase.catalog import TableChange, staged_databases
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant
 from twophase.errors import CatalogError, InvalidNameError, WriteConflictError
-from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
+from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition, WriteContext
 
 CREATE, INSERT, OVERWRITE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE
 REPLACE = Purpose.REPLACE_TABLE_AS
@@ -267,7 +267,25 @@ def test_a_table_of_hives_own_is_told_apart(catalog: LakehouseCatalog, lake: Met
             attempt()
     with pytest.raises(CatalogError, match="plain is no Iceberg table"):
         catalog.drop_database(path.database, cascade=True)
+    with pytest.raises(CatalogError, match="not empty: it holds plain"):
+        staged_databases.plan_drop(catalog, path.database, ["daily"], WriteContext.alone(catalog.name))
     assert ordered(lake.rows(path)) == ROWS
+
+
+def test_a_database_that_is_rolled_back_stays_with_a_table_of_hives_own(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
+    made = staged_databases.plan_create(catalog, f"{path.database}_made", {}, WriteContext.alone(catalog.name))
+    made.begin()
+    run(catalog, path)
+    with lake.iceberg() as other, other._client as client:
+        table = client.get_table(path.database, path.name)
+        table.dbName, table.tableName, table.parameters = made.name, "plain", {"EXTERNAL": "TRUE"}
+        client.create_table(table)
+    made.abort()
+    assert made.left_behind() == []
+    with lake.iceberg() as other, other._client as client:
+        assert client.get_all_tables(made.name) == ["plain"]
 
 
 @pytest.mark.parametrize("name", ["a b", "a-b", "ä", "x" * 200])
