@@ -344,17 +344,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def alterTable(self, identifier: Any, changes: Any) -> Any:
         with thrown_to_spark(self._jvm, identifier):
             path = object_path(self._jvm, identifier)
-            self.alter(path, changes_of(list(changes)))
+            self._alter_or_stage(path, changes_of(list(changes)))
             return TableProxy(self._session, self._catalog, path, self._definition(path))
 
-    def alter(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
-        """Alter a table: immediately, or as a statement of the surrounding transaction.
-
-        Parameters
-        ----------
-        path : ObjectPath
-        changes : sequence of TableChange
-        """
+    def _alter_or_stage(self, path: ObjectPath, changes: Sequence[TableChange]) -> None:
         if not self._alter_staged(path, changes):
             self._ddl("ALTER TABLE", path, lambda: self._alter(path, changes))
 
@@ -501,3 +494,8 @@ def _time_travel(arguments: tuple[Any, ...]) -> dict[str, Any]:
 def table_of_source(session: AttachedSession, catalog: Catalog, path: ObjectPath, source: ReadSource) -> Any:
     """Return a table that Spark reads from a source."""
     return NativeCatalog(session, catalog)._read_table(path, source)
+
+
+def change_table(session: AttachedSession, catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> None:
+    """Alter a table: immediately, or as a statement of the surrounding transaction."""
+    NativeCatalog(session, catalog)._alter_or_stage(path, changes)

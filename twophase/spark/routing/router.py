@@ -19,7 +19,7 @@ from twophase.errors import AtomicityNotSupportedError, CatalogError, Configurat
 from twophase.model import ObjectPath, Purpose
 from twophase.spark import active
 from twophase.spark.attached import AttachedSession
-from twophase.spark.connector.catalog import NativeCatalog
+from twophase.spark.connector.catalog import change_table
 from twophase.spark.execution.cancellation import interruptible
 from twophase.spark.jvm import session_state
 from twophase.spark.jvm.rules import PlanRules
@@ -85,7 +85,7 @@ class Router:
         if words == ("ALTER", "TABLE") and (altered := alter_table(text)) is not None:
             target = self.targets.resolve(self.reader.parse_name(altered.table) or (), views=True)
             if target is not None:
-                NativeCatalog(self.session, target.catalog).alter(target.path, [altered.change])
+                change_table(self.session, target.catalog, target.path, [altered.change])
                 return self.spark.range(0).select()
         return self._sql(original, text, args, words)
 
