@@ -391,7 +391,7 @@ def test_a_read_in_a_snapshot_costs_what_it_costs_under_read_committed(spark: Sp
     # Where Spark looks partitions up, so is the table.
     looks = 1 if "parts" in query else 0
     assert asked[1].metastore == plain[1].metastore + looks
-    assert asked[1].calls["send_command"] == plain[1].calls["send_command"] + 2 * looks
+    assert asked[1].calls["send_command"] == plain[1].calls["send_command"] + looks
 
 
 def spent(spark: SparkSession, query: str, isolation: str) -> list[Counts]:
