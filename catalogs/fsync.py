@@ -35,7 +35,7 @@ def sync(paths: Iterable[str]) -> None:
     Parameters
     ----------
     paths : iterable of str
-        A directory means its own entries, not for their content; paths that do not exist are skipped.
+        Of a directory, only its own entries, not their content; paths that do not exist are skipped.
 
     Raises
     ------

@@ -87,10 +87,9 @@ class FileStore(ABC):
     def remove_if_empty(self, path: str) -> bool:
         """Remove a directory without entries; return whether it is gone."""
 
+    @abstractmethod
     def copy(self, path: str, new_path: str) -> None:
         """Copy a file."""
-        with self.open(path) as content:
-            self.put(new_path, content)
 
     def link(self, path: str, new_path: str) -> None:
         """Make a hard link to a file. Idempotent: no effect if the new path already is that file."""

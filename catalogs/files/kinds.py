@@ -19,10 +19,6 @@ class StorageKind:
         The same for a directory with everything in it.
     hard_links : bool
         A file can have two names.
-    directories_are_real : bool
-        A directory exists without files in it, and until it is removed.
-    conditional_put : bool
-        A file can be written on the condition that none exists.
     cheap_listing : bool
         All files below a directory are listed without looking into each directory in it.
     """
@@ -31,16 +27,14 @@ class StorageKind:
     atomic_rename_file: bool = False
     atomic_rename_directory: bool = False
     hard_links: bool = False
-    directories_are_real: bool = False
-    conditional_put: bool = False
     cheap_listing: bool = False
 
     def __str__(self) -> str:
         return self.name
 
 
-LOCAL_DISK = StorageKind("local", True, True, True, True, conditional_put=True)
-HDFS = StorageKind("hdfs", True, True, directories_are_real=True, conditional_put=True)
+LOCAL_DISK = StorageKind("local", atomic_rename_file=True, atomic_rename_directory=True, hard_links=True)
+HDFS = StorageKind("hdfs", atomic_rename_file=True, atomic_rename_directory=True)
 OBJECT_STORE = StorageKind("object_store", cheap_listing=True)
 
 #: The kinds that a user may name for a scheme.

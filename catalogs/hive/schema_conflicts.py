@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twophase.catalog.schema_versions import OPAQUE, TableSchema
+from twophase.catalog.schema_versions import OPAQUE, TableSchema, bound
 from twophase.catalogs.hive.columns import DEFAULTS, HELD
 from twophase.catalogs.hive.definitions import same_layout, same_partition_columns, to_table
 from twophase.catalogs.hive.evolution import reads
@@ -17,7 +17,6 @@ from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.model import TableDefinition
 from twophase.schema import Field, Schema
-from twophase.timeline.schema_versions import bound
 
 
 def check_follows(write: TableWrite, before: TableDefinition, now: TableDefinition) -> None:

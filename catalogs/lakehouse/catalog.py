@@ -59,7 +59,7 @@ from twophase.catalogs.lakehouse import (
     schema_on_write,
     snapshots,
 )
-from twophase.catalogs.lakehouse.dropping import LakehouseDrop, plan_drop
+from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop, plan_drop
 from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.kept import KeptTables
@@ -69,13 +69,7 @@ from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, Sta
 from twophase.catalogs.lakehouse.reading_arrow import Rows
 from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
-from twophase.catalogs.lakehouse.staged_renaming import (
-    RENAMED,
-    LakehouseRename,
-    plan_leave,
-    plan_rename,
-    refuse_renamed,
-)
+from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, plan_leave, plan_rename, refuse_renamed
 from twophase.catalogs.lakehouse.store import Also, Loaded, Store
 from twophase.errors import (
     CatalogError,

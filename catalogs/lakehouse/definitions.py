@@ -50,7 +50,7 @@ _SPARK_FIELD = b"SPARK:field"
 _COMMENT = b"comment"
 #: Prefixes of the names of Spark types without a counterpart in Iceberg.
 _FOREIGN = ("interval", "variant", "void", "null", "geography", "geometry", "string collate")
-_FIRST_SPEC_FIELD = 1000
+FIRST_SPEC_FIELD = 1000
 _LONGEST_NAME = 255
 
 _TIMES: Mapping[str, type[IcebergTransform[Any, Any]]] = {
@@ -257,7 +257,7 @@ def to_spec(
     """
     iceberg = to_iceberg(schema)
     fields: list[PartitionField] = []
-    numbers = count((base.last_partition_id or _FIRST_SPEC_FIELD - 1) + 1 if base else _FIRST_SPEC_FIELD)
+    numbers = count((base.last_partition_id or FIRST_SPEC_FIELD - 1) + 1 if base else FIRST_SPEC_FIELD)
     known = _partition_field_ids(base)
     for transform in transforms:
         source = partition_source(path, schema, transform)

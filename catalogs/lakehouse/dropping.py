@@ -19,6 +19,9 @@ from twophase.model import Level, ObjectPath, Outcome, Purpose, WriteContext
 CHECK_DROP = Failpoint("lakehouse.check_drop")
 PURGE_DROPPED = Failpoint("lakehouse.purge_dropped")
 
+#: Key of the documents of a rename's two participants; in that of the new name it is the state of the table.
+RENAMED = "renamed"
+
 
 def _of_the_table(
     lakehouse: Lakehouse, path: ObjectPath, loaded: Loaded | None, context: WriteContext
@@ -99,7 +102,7 @@ class LakehouseDrop(LakehouseParticipant):
             It is not the one that the statement saw.
         """
         self.check_target(current)
-        return Move(self.path, self.names, current, None, renames="renamed" in self.document)
+        return Move(self.path, self.names, current, None, renames=RENAMED in self.document)
 
     def published_move(self) -> Move | None:
         record = self.store.staged(self.name)

@@ -60,15 +60,16 @@ class _Rule:
         self._specs = specs
         self._positions = positions
         self._replaced = replaced
+        self._by_spec: dict[int, tuple[list[int], Set[tuple[Any, ...]]]] = {}
 
     def __call__(self, file: DataFile) -> bool:
-        known = self._positions_in(file.spec_id)
-        values = comparable(file.partition[position] for position in known.values())
-        if len(known) == len(self._positions):
-            return values not in self._replaced
-        numbers = [number for number, _ in enumerate(self._positions) if number in known]
-        if values not in {tuple(partition[number] for number in numbers) for partition in self._replaced}:
+        if file.spec_id not in self._by_spec:
+            self._by_spec[file.spec_id] = self._compared(file.spec_id)
+        positions, replaced = self._by_spec[file.spec_id]
+        if comparable(file.partition[position] for position in positions) not in replaced:
             return True
+        if len(positions) == len(self._positions):
+            return False
         member = self._member
         raise CatalogError(
             f"{member.path} holds files of an earlier partitioning, of which it does not show if their rows are in the "
@@ -77,6 +78,11 @@ class _Rule:
             transaction_id=member.transaction_id,
             hint="Use DELETE FROM and INSERT INTO, or overwrite the whole table.",
         )
+
+    def _compared(self, spec_id: int) -> tuple[list[int], Set[tuple[Any, ...]]]:
+        """Where files of a partitioning have the compared fields, and what the replaced partitions have there."""
+        known = self._positions_in(spec_id)
+        return list(known.values()), {tuple(partition[number] for number in known) for partition in self._replaced}
 
     def _positions_in(self, spec_id: int) -> dict[int, int]:
         """Where a file has the fields that are compared, by their place among these."""

@@ -20,8 +20,6 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Transform
 from twophase.schema import Schema, to_iceberg
 
-_FIRST_NUMBER = 1000
-
 
 def updates(path: ObjectPath, metadata: TableMetadata, changes: Iterable[TableChange]) -> list[TableUpdate]:
     """The changes of a table's metadata; none if its partitioning stays.
@@ -46,24 +44,20 @@ class _Evolution:
         self._metadata = metadata
         self._schema: Schema = definitions.schema_of(metadata)
         self._fields = list(metadata.spec().fields)
-        self._highest = max(metadata.last_partition_id or 0, _FIRST_NUMBER - 1)
+        self._highest = max(metadata.last_partition_id or 0, definitions.FIRST_SPEC_FIELD - 1)
 
     def add(self, transform: Transform, name: str | None) -> None:
         made, default = self._field(transform)
-        present = next(
-            (f for f in self._fields if (f.source_id, f.transform) == (made.source_id, made.transform)), None
-        )
+        present = next((field for field in self._fields if _is(field, made)), None)
         if present is not None:
             raise self._refused(f"it is partitioned by {present.name} already")
         earlier = (field for spec in self._metadata.partition_specs for field in spec.fields)
-        # A field that a table has had before has its number again: readers find its values in old files.
-        number = next(
-            (f.field_id for f in earlier if (f.source_id, f.transform) == (made.source_id, made.transform)), None
-        )
-        if number is None:
+        # A field that a table has had before comes back as it was: readers find its values in old files.
+        field = next((one for one in earlier if _is(one, made) and name in (None, one.name)), None)
+        if field is None:
             self._highest += 1
-            number = self._highest
-        self._fields.append(PartitionField(made.source_id, number, made.transform, name or default))
+            field = PartitionField(made.source_id, self._highest, made.transform, name or default)
+        self._fields.append(field)
 
     def drop(self, transform: Transform) -> None:
         found = self._find(transform)
@@ -83,7 +77,7 @@ class _Evolution:
             by_name = (field for field in self._fields if field.name.lower() == named)
             return next(by_column, None) or next(by_name, None)
         made, _ = self._field(transform)
-        return next((f for f in self._fields if (f.source_id, f.transform) == (made.source_id, made.transform)), None)
+        return next((field for field in self._fields if _is(field, made)), None)
 
     def _field(self, transform: Transform) -> tuple[PartitionField, str]:
         """A field without its number, and the name that it has if none is given."""
@@ -113,6 +107,10 @@ class _Evolution:
 
     def _refused(self, why: str, *, hint: str | None = None) -> CatalogError:
         return CatalogError(f"The partitioning of {self._path} was not changed: {why}.", path=self._path, hint=hint)
+
+
+def _is(one: PartitionField, other: PartitionField) -> bool:
+    return (one.source_id, one.transform) == (other.source_id, other.transform)
 
 
 def _text(transform: Transform) -> str:

@@ -10,16 +10,13 @@ from typing import Any
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.lakehouse import dropping, layout
-from twophase.catalogs.lakehouse.dropping import LakehouseDrop
+from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop
 from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.snapshots import CREATE, Seen, current_id
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
 from twophase.errors import AtomicityNotSupportedError, TableAlreadyExistsError
 from twophase.model import Level, ObjectPath, Purpose, WriteContext
-
-#: Key of the documents of both participants; in that of the new name it is the state of the table.
-RENAMED = "renamed"
 
 
 def plan_rename(

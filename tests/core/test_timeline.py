@@ -24,7 +24,7 @@ from twophase.timeline.commit_order import Decided
 from twophase.timeline.owners import this_process
 from twophase.timeline.records import ParticipantRecord, describe_error
 from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
-from twophase.timeline.tables import path_text, target_key
+from twophase.timeline.tables import path_text, schemas, target_key
 from twophase.timeline.timeline import Timeline
 
 
@@ -410,10 +410,9 @@ def test_a_network_file_system_is_known_by_its_mount(
             options.default_timeline(str(place))
 
 
-# -- an earlier version -----------------------------------------------------------------------------------------------
+# -- versions of schemas -----------------------------------------------------------------------------------------------
 
 
-#: The tables as the first version made them.
 def commit_schema(timeline: Timeline, change: SchemaChange | None, state: TransactionState, number: int) -> None:
     """A transaction that changes the columns of a table, and how it ends."""
     lease = begin(timeline, f"app-20260101t000000-{number:08x}")
@@ -450,6 +449,8 @@ def check_schemas(timeline: Timeline) -> None:
     assert names() == [(["z1"], 5)]
     timeline.prune(-1, limit=100)
     assert names() == [(["z1"], 5)]
+    with timeline._engine.connect() as connection:
+        assert connection.execute(sa.select(schemas.c.target).where(schemas.c.schema.is_(None))).all() == []
 
 
 def test_the_versions_of_a_schema_are_those_of_completed_transactions_and_survive_pruning(timeline: Timeline) -> None:
@@ -474,6 +475,9 @@ def test_a_column_by_the_name_that_another_one_had_is_a_new_one(timeline: Timeli
     ]
 
 
+# -- an earlier version ------------------------------------------------------------------------------------------------
+
+#: The tables as the first version made them.
 _FIRST_VERSION = """
 CREATE TABLE twophase_schema_version (version INTEGER NOT NULL, PRIMARY KEY (version));
 CREATE TABLE twophase_transactions (id VARCHAR(64) NOT NULL, coordinator VARCHAR(24) NOT NULL,

@@ -41,12 +41,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture
-def t(spark: SparkSession) -> Iterator[str]:
-    yield "t"
-    spark.sql("DROP TABLE IF EXISTS t")
-
-
 def shown(spark: SparkSession, table: str = "t") -> list[str]:
     """The columns of each version of a table, with their ids."""
     versions = twophase.schema_history(spark, table)
@@ -103,6 +97,17 @@ def test_every_change_of_a_schema_is_a_version_with_its_commit(spark: SparkSessi
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
     timeline.prune(-1, limit=1000)
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
+
+
+def test_a_table_of_a_database_that_gets_another_name_begins_a_new_history(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE db.main.t AS SELECT 1 AS a, 2 AS z")
+    spark.sql("CREATE TABLE db.main.other AS SELECT 2 AS z")
+    spark.sql("ALTER TABLE db.main.t RENAME TO main.former")
+    spark.sql("ALTER TABLE db.main.other RENAME TO main.t")
+    assert shown(spark, "db.main.t") == ["z:1"]
+    assert shown(spark, "db.main.former") == ["a:1 z:2"]
+    for name in ("t", "former"):
+        spark.sql(f"DROP TABLE db.main.{name}")
 
 
 def test_what_others_change_is_found_without_a_commit(spark: SparkSession, t: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests import servers
+from tests.forked import check_fork
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, open_jdbc, ordered
 from tests.jdbc.proxy import MOMENTS, CuttingProxy
@@ -135,15 +136,4 @@ def test_a_forked_child_neither_uses_nor_closes_its_parents_connections(place: P
         with catalog.store.begin("public" if place.kind == "postgresql" else "twophase", read_only=True) as connection:
             return int(connection.exec_driver_sql(ask).scalar_one())
 
-    before = server_process()
-    child = os.fork()
-    if not child:
-        try:
-            own = server_process()
-            catalog.close()
-        except BaseException:
-            os._exit(2)
-        os._exit(own == before)
-    assert os.waitpid(child, 0)[1] == 0
-    assert server_process() == before
-    catalog.close()
+    check_fork(catalog, server_process)

@@ -53,6 +53,12 @@ def test_a_field_that_comes_back_has_its_number_again(shop: Shop) -> None:
     assert _fields(shop) == before
     shop.sql("ALTER TABLE @t REPLACE PARTITION FIELD days(at) WITH hours(at)")
     assert _fields(shop) == [(1001, "at_hour", "hour")]
+    shop.sql("ALTER TABLE @t REPLACE PARTITION FIELD at_hour WITH bucket(4, id) AS shard")
+    shop.sql("ALTER TABLE @t DROP PARTITION FIELD shard")
+    shop.sql("ALTER TABLE @t ADD PARTITION FIELD bucket(4, id)")
+    assert _fields(shop) == [(1002, "shard", "bucket[4]")]
+    shop.sql("ALTER TABLE @t REPLACE PARTITION FIELD shard WITH bucket(4, id) AS other")
+    assert _fields(shop) == [(1003, "other", "bucket[4]")]
 
 
 def test_an_overwrite_of_partitions_obeys_the_new_partitioning(shop: Shop) -> None:

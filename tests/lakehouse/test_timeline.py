@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.forked import check_fork
 from tests.lakehouse.conftest import make_lake
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.readers import Readers
@@ -125,18 +125,7 @@ def test_a_forked_child_neither_uses_nor_closes_its_parents_connections(
         with store._begin(read_only=True) as connection:
             return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
-    before = server_process()
-    child = os.fork()
-    if not child:
-        try:
-            own = server_process()
-            catalog.close()
-        except BaseException:
-            os._exit(2)
-        os._exit(own == before)
-    assert os.waitpid(child, 0)[1] == 0
-    assert server_process() == before
-    catalog.close()
+    check_fork(catalog, server_process)
 
 
 def test_an_open_insert_records_no_secret_of_the_table(

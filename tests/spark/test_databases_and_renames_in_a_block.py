@@ -101,7 +101,6 @@ def test_a_database_is_undone_with_the_block(spark: SparkSession, named: Callabl
         spark.sql(f"CREATE TABLE {database}.t AS SELECT 2 AS id")
         spark.sql(f"DROP TABLE {database}.t")
         spark.sql(f"DROP DATABASE {database}")
-        assert not tx.has_worked or tx.state is TransactionState.INFLIGHT
     assert not is_there(spark, database)
 
 
@@ -268,7 +267,7 @@ def test_a_rename_conflicts_with_the_changes_of_others(spark: SparkSession, tabl
         spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
         elsewhere(lambda: other.sql(f"INSERT INTO {old} VALUES (2)"))
     assert rows(spark, f"SELECT * FROM {old}") == [(1,), (2,)]
-    with pytest.raises((WriteConflictError, TwoPhaseError)), twophase.transaction(spark):
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
         spark.sql(f"ALTER TABLE {old} RENAME TO {new}")
         elsewhere(lambda: other.sql(f"CREATE TABLE {new} AS SELECT 'theirs' AS name"))
     assert rows(spark, f"SELECT * FROM {old}") == [(1,), (2,)]

@@ -141,6 +141,13 @@ def test_a_table_is_read_as_of_a_transaction(spark: SparkSession) -> None:
         spark.sql(f"SELECT * FROM t VERSION AS OF '{failed.id}'")
     with pytest.raises(Exception, match="no transaction of this id"):
         spark.sql("SELECT * FROM t VERSION AS OF 'never'")
+    spark.sql("INSERT OVERWRITE t SELECT 'w'")
+    writer = last(spark).id
+    spark.sql("INSERT INTO ice.db.u SELECT 'v'")
+    written_outside(spark, "t")
+    for transaction in (writer, last(spark).id):
+        with pytest.raises(Exception, match="changed since by a program outside twophase"):
+            spark.sql(f"SELECT * FROM t VERSION AS OF '{transaction}'")
 
 
 @pytest.mark.usefixtures("tables")

@@ -6,7 +6,7 @@ they are not these systems.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -266,6 +266,9 @@ class DyingFiles(SessionHadoopFiles):
     def remove_one(self, location: str) -> bool:
         return bool(self._change(lambda: super(DyingFiles, self).remove_one(location)))
 
+    def remove_files(self, location: str, names: Sequence[str]) -> None:
+        self._change(lambda: super(DyingFiles, self).remove_files(location, names))
+
     def remove_tree(self, location: str) -> None:
         self._change(lambda: super(DyingFiles, self).remove_tree(location))
 
@@ -337,4 +340,5 @@ def test_a_publish_that_dies_at_any_change_of_a_file_is_undone_or_completed(
             assert world.staged() == [], case
             if not has_died:
                 break
-        assert number > 1 or moment == "copied"
+        renames_by_copying = scheme == "objs" and purpose is Purpose.INSERT_INTO
+        assert number > 1 or (moment == "copied" and not renames_by_copying)

@@ -141,7 +141,7 @@ class Options(Settings):
         "",
         f"what file systems guarantee, by scheme, where twophase does not know it: {' or '.join(KINDS)}, as in "
         "abfss=hdfs",
-        shown="hdfs for hdfs, viewfs and webhdfs, else object_store",
+        shown="hdfs for hdfs, viewfs, webhdfs and swebhdfs, else object_store",
     )
     untested: Annotated[Literal["refuse", "allow"], lower] = option(
         "refuse", "refuse or allow: writes to tables on file systems that are not local", alias="storage.untested"

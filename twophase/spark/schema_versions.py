@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from twophase.catalog import Catalog, SchemaChange, SupportsFieldIds, SupportsSchemaHistory, TableChange, TableSchema
 from twophase.catalog.column_changes import OF_THE_TABLE, renames_of
-from twophase.catalog.schema_versions import SchemaVersion
+from twophase.catalog.schema_versions import SchemaVersion, bound, is_same
 from twophase.errors import TwoPhaseError
 from twophase.model import ObjectPath, quote
 from twophase.redaction import logger
 from twophase.schema import assign_ids
 from twophase.schema.errors import SchemaError
 from twophase.spark.attached import AttachedSession
-from twophase.timeline.schema_versions import RecordedSchema, bound, is_another_table, is_same
+from twophase.timeline.schema_versions import RecordedSchema, is_another_table
 
 _log = logger("twophase")
 

@@ -56,7 +56,8 @@ def prune(connection: sa.Connection, now: float, seconds: float, limit: int) -> 
         connection.execute(changes.delete().where(changes.c.transaction_id.in_(some)))
         connection.execute(participants.delete().where(participants.c.transaction_id.in_(some)))
         connection.execute(transactions.delete().where(c.id.in_(some)))
-    schema_versions.forget_dropped(connection)
+    if ids:
+        schema_versions.forget_dropped(connection)
     return len(ids)
 
 

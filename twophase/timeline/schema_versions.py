@@ -8,14 +8,13 @@ Whether a row counts is read from its transaction, so that nothing is written wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from twophase.catalog.schema_versions import OPAQUE, SchemaChange, TableSchema
-from twophase.schema import Field, Schema, from_json, to_json
-from twophase.schema.names import fold
+from twophase.catalog.schema_versions import SchemaChange, TableSchema, bound, is_same
+from twophase.schema import Schema, from_json, to_json
 from twophase.timeline.tables import lock_target, schemas, transactions
 
 _S, _T = schemas.c, transactions.c
@@ -50,15 +49,15 @@ class RecordedSchema:
 
 def load(connection: sa.Connection, target: str) -> list[RecordedSchema]:
     """Load the versions of a table since it was created, the oldest first, without those that are not published."""
-    found: list[RecordedSchema] = []
+    rows: list[Any] = []
     for row in connection.execute(_ROWS, {"of_target": target}):
         if row.transaction_id is not None and row.number is None:
             continue
         if row.schema is None:
-            found.clear()
+            rows.clear()
         else:
-            found.append(RecordedSchema(from_json(row.schema), row.since, row.transaction_id, row.number))
-    return found
+            rows.append(row)
+    return [RecordedSchema(from_json(row.schema), row.since, row.transaction_id, row.number) for row in rows]
 
 
 def record(
@@ -104,7 +103,7 @@ def keep(connection: sa.Connection, transaction_ids: Sequence[str]) -> None:
 def forget_dropped(connection: sa.Connection) -> None:
     """Delete the versions of tables that were dropped, once that is all that is known of it."""
     is_known = _S.number.is_not(None) | _S.transaction_id.is_(None)
-    ended = sa.select(_S.target, _S.ordinal).where(_S.schema.is_(None) & is_known)
+    ended = sa.select(_S.target, sa.func.max(_S.ordinal)).where(_S.schema.is_(None) & is_known).group_by(_S.target)
     for target, ordinal in connection.execute(ended).all():
         connection.execute(schemas.delete().where((_S.target == target) & (_S.ordinal <= ordinal)))
 
@@ -112,64 +111,3 @@ def forget_dropped(connection: sa.Connection) -> None:
 def is_another_table(table: TableSchema, known: Sequence[RecordedSchema]) -> bool:
     """Return whether a table is not the one of its name whose versions are known, as twophase had made that."""
     return bool(known) and table.is_foreign and known[0].transaction_id is not None
-
-
-# -- comparing ---------------------------------------------------------------------------------------------------------
-
-
-def bound(table: TableSchema, last: Schema | None, renames: Mapping[str, str] | None = None) -> Schema:
-    """Return a schema whose fields have the ids that they had in the last version: their own, or by their names."""
-    if table.has_ids or last is None:
-        return table.schema
-    highest = last.highest_field_id
-    former = {fold(new): fold(old) for new, old in (renames or {}).items()}
-    numbers: dict[int, int] = {}
-
-    def bind(fields: Sequence[Field], old: Sequence[Field], names: Mapping[str, str]) -> tuple[Field, ...]:
-        nonlocal highest
-        by_name = {fold(one.name): one for one in old}
-        # A name that was renamed away is free for a new field.
-        by_new_name = {name: one for name, one in by_name.items() if name not in names.values()}
-        by_new_name |= {new: by_name[name] for new, name in names.items() if name in by_name}
-        result = []
-        for one in fields:
-            match = by_new_name.get(fold(one.name))
-            if match is None:
-                highest += 1
-            numbers[one.id] = highest if match is None else match.id
-            children = bind(one.children, () if match is None else match.children, {})
-            result.append(replace(one, id=numbers[one.id], children=children))
-        return tuple(result)
-
-    fields = bind(table.schema.fields, last.fields, former)
-    primary, partition = (
-        tuple(numbers[key] for key in keys) for keys in (table.schema.primary_keys, table.schema.partition_keys)
-    )
-    return Schema(fields, table.schema.schema_id, highest, primary, partition)
-
-
-def is_same(table: TableSchema, schema: Schema, last: Schema, *, nulls: bool = True) -> bool:
-    """Return whether a schema has the fields of the last version, and its ids if they are the table's own.
-
-    Without ``nulls`` NOT NULL makes no difference.
-    """
-    if [last.name_of(key) for key in last.partition_keys] != [schema.name_of(key) for key in schema.partition_keys]:
-        return False
-    facts = {"ids": table.has_ids, "nulls": nulls}
-    return _shape(schema.fields, **facts) == _shape(last.fields, **facts)
-
-
-def _shape(fields: Sequence[Field], *, ids: bool, nulls: bool) -> list[Any]:
-    return [
-        (
-            one.id if ids else None,
-            one.name,
-            one.kind,
-            one.leaf,
-            one.nullable if nulls else None,
-            one.comment or None,
-            dict(one.metadata).get(OPAQUE),
-            _shape(one.children, ids=ids, nulls=nulls),
-        )
-        for one in fields
-    ]

@@ -41,7 +41,7 @@ def source_after(
         later = _later(timeline, catalog, path, record)
         while True:
             if not later:
-                _require_as_left(timeline, catalog, path, record)
+                _require_as_left(timeline, catalog, path)
             source = catalog.read_source_before(path, later)
             # Again after the source, which may contain what has been published meanwhile.
             if (now := _later(timeline, catalog, path, record)) == later:
@@ -65,12 +65,8 @@ def _later(timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath, rec
     return found
 
 
-def _require_as_left(
-    timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath, record: TransactionRecord
-) -> None:
-    """Refuse a table that was changed outside twophase since a transaction, the last one to change it."""
-    assert record.number is not None
-    changes = timeline.changes_since(catalog.name, catalog.canonical(path), record.number - 1, "")
-    own = [change for change in changes if change.transaction_id == record.id]
-    if own and not catalog.is_as_left(path, own[-1]):
+def _require_as_left(timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath) -> None:
+    """Refuse a table that was changed outside twophase after its last change on the timeline."""
+    changes = timeline.changes_since(catalog.name, catalog.canonical(path), 0, "")
+    if changes and not catalog.is_as_left(path, changes[-1]):
         raise SnapshotTooOldError("it was changed since by a program outside twophase, or that cannot be known.")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from twophase.catalogs.files import data_files
+from twophase.catalogs.files import data_files, join
 from twophase.catalogs.hive.definitions import columns
 from twophase.catalogs.hive.layout import MANIFEST_FILE
 from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
@@ -89,8 +89,9 @@ class NewColumns:
 
     def _may_be_used(self, table: HiveTable) -> bool:
         """Whether files have come since the last prepare: programs outside twophase may have written the columns."""
-        files, version = self._write.files, self._write.state.version
-        plan = next((entry for entry in files.list(version, recursive=False) if entry.name == MANIFEST_FILE), None)
+        files = self._write.files
+        store, manifest = files.find(join(self._write.state.version, MANIFEST_FILE))
+        plan = store.status(manifest)
         places = [str(table.location)]
         if table.partitioned:
             places = [part.location for part in self._write.metastore.list_partitions(table)]

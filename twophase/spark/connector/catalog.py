@@ -430,6 +430,8 @@ class NativeCatalog(NamespacesMixin, Proxy):
 
     def _rename(self, path: ObjectPath, new_path: ObjectPath) -> None:
         required(self._catalog, SupportsRename, "cannot rename tables", path).rename_table(path, new_path)
+        for name in (path, new_path):  # By neither name is it the table whose columns were recorded before.
+            record_drop(self._session, self._catalog, name)
 
     def _without_catalog(self, path: ObjectPath) -> ObjectPath:
         """Remove the catalog's name: Spark passes the new name of a RENAME as written, including a catalog's name."""

@@ -83,8 +83,12 @@ class Router:
             with active.transaction(self.session, terms=self.statements.terms(Characteristics())):
                 return self._sql(original, ours.script, args, ("BEGIN",))
         if words == ("ALTER", "TABLE") and (altered := alter_table(text)) is not None:
-            target = self.targets.resolve(self.reader.parse_name(altered.table) or (), views=True)
-            if target is not None:
+            parts = self.reader.parse_name(altered.table)
+            target = self.targets.resolve(parts, views=True) if parts else None
+            # Of other session tables Spark itself says what it says without twophase.
+            if target is not None and (
+                not target.via_session_catalog or self.targets.can_write(target, self.targets.existing(target))
+            ):
                 change_table(self.session, target.catalog, target.path, [altered.change])
                 return self.spark.range(0).select()
         return self._sql(original, text, args, words)

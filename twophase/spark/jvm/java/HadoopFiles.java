@@ -171,12 +171,18 @@ public final class HadoopFiles {
         FileSystem files = of(path);
         Path written = part == null ? path : new Path(part);
         FSDataOutputStream out = files.create(written, true);
+        boolean isWhole = false;
         try {
             out.write(data);
             if (part != null && out.hasCapability("hsync")) {
                 out.hsync();
             }
+            isWhole = true;
         } finally {
+            // To close an object whose write has failed would publish a part of it.
+            if (!isWhole && part == null && out.hasCapability("fs.capability.outputstream.abortable")) {
+                out.abort();
+            }
             out.close();
         }
         if (part != null) {
@@ -272,7 +278,7 @@ public final class HadoopFiles {
                 List page = new ArrayList();
                 Iterator each = wanted.subList(start, Math.min(start + size, wanted.size())).iterator();
                 while (each.hasNext()) {
-                    page.add(new Path(top, (String) each.next()));
+                    page.add(new Path(location + "/" + each.next())); // By itself "a:b" would be of a scheme "a".
                 }
                 List failed = bulk.bulkDelete(page);
                 if (!failed.isEmpty()) {
