@@ -16,12 +16,14 @@ from unittest.mock import patch
 from py4j.clientserver import ClientServerConnection
 from sqlalchemy.engine.default import DefaultDialect
 
+from twophase.catalogs import fsync
+
 #: Part -> the methods in which it spends its time, less that of other parts which they call.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "JVM": ((ClientServerConnection, "send_command"),),
     "callbacks": ((ClientServerConnection, "_call_proxy"),),
     "timeline": tuple((DefaultDialect, f"do_{name}") for name in ("begin", "execute", "commit", "rollback")),
-    "fsync": ((os, "fsync"),),
+    "fsync": ((fsync, "sync"),),
 }
 
 
@@ -94,7 +96,10 @@ def _watching(counts: Counts) -> Iterator[None]:
         for part, methods in PARTS.items():
             for owner, name in methods:
                 patches.enter_context(patch.object(owner, name, watch.over(getattr(owner, name), part)))
+        # Several files are synced at the same time, on other threads.
+        synced = patches.enter_context(patch.object(os, "fsync", side_effect=os.fsync))
         yield
+        counts.calls["fsync"] = synced.call_count
 
 
 class _Watch:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -197,3 +200,25 @@ def test_nothing_is_synced_where_the_option_says_so(spark: SparkSession, synced:
         spark.conf.unset("spark.twophase.fsync")
         twophase.attach(spark)
     assert synced == set()
+
+
+def test_a_forked_child_and_a_process_that_is_ending_sync_several_files(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import atexit, os, sys, threading
+        from twophase.catalogs import fsync
+
+        paths = sys.argv[1:]
+        fsync.sync(paths)
+        if (child := os.fork()) == 0:
+            fsync.sync(paths)
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        atexit.register(lambda: (fsync.sync(paths), print("synced at the end", flush=True)))
+    """)
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        Path(path).write_text(path)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *paths], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout.split("\n")[:2] == ["7", "synced at the end"], run.stderr
