@@ -10,10 +10,11 @@ from twophase.catalogs.files.files import UNMARKED, Files
 from twophase.catalogs.files.interface import FileStore
 from twophase.catalogs.files.kinds import KINDS, StorageKind
 from twophase.catalogs.files.paths import Root, base_name, file_system_of, is_below, join, normal, parent, same
-from twophase.catalogs.files.untested import UNTRIED, refuse_untried
+from twophase.catalogs.files.untested import LOCAL_TIMELINE, UNTRIED, refuse_untried
 
 __all__ = [
     "KINDS",
+    "LOCAL_TIMELINE",
     "UNMARKED",
     "UNTRIED",
     "Entry",

@@ -44,9 +44,7 @@ def plan_drop(store: HiveStore, path: ObjectPath, context: WriteContext) -> Writ
     else:
         raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
     version = layout.version_of(default_location, context.transaction_id, context.ordinal)
-    refuse_untried(
-        path, version, None if before is None else before.location, allowed=store.environment.allows_untested_storage
-    )
+    refuse_untried(path, version, None if before is None else before.location, environment=store.environment)
     return WriteState(
         catalog=store.name,
         store=store.metastore.identity,

@@ -264,7 +264,7 @@ class _Planner:
         return state
 
     def _refuse_untried(self, *locations: str | None) -> None:
-        refuse_untried(self.path, *locations, allowed=self.store.environment.allows_untested_storage)
+        refuse_untried(self.path, *locations, environment=self.store.environment)
 
     # -- the rules -----------------------------------------------------------------------------------------------
 

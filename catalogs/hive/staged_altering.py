@@ -98,7 +98,7 @@ def _state(
     path = ObjectPath.of(table.database, table.name)
     default_location = store.default_location(path)
     version = layout.version_of(default_location, context.transaction_id, context.ordinal)
-    refuse_untried(path, version, table.location, allowed=store.environment.allows_untested_storage)
+    refuse_untried(path, version, table.location, environment=store.environment)
     return WriteState(
         catalog=store.name,
         store=store.metastore.identity,

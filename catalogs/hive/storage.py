@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophase.catalogs.files import UNTRIED, StorageKind, file_system_of
+from twophase.catalogs.files import LOCAL_TIMELINE, UNTRIED, StorageKind, file_system_of
 from twophase.catalogs.hive.store import HiveStore
 
 
@@ -15,7 +15,11 @@ def described(store: HiveStore) -> list[str]:
     """
     locations = map(store.metastore.database_location, store.metastore.list_databases())
     found = {file_system_of(location): store.files.kind(location) for location in locations if location}
-    return [f"{name} is {kind}: {levels_on(kind)}{_untested(name)}" for name, kind in sorted(found.items())]
+    needed = _needed_elsewhere(store)
+    return [
+        f"{name} is {kind}: {levels_on(kind)}{'' if name == 'file:' else needed}"
+        for name, kind in sorted(found.items())
+    ]
 
 
 def levels_on(kind: StorageKind) -> str:
@@ -37,5 +41,7 @@ def levels_on(kind: StorageKind) -> str:
     )
 
 
-def _untested(name: str) -> str:
-    return "" if name == "file:" else f". Not tested: writes there need {UNTRIED}=allow"
+def _needed_elsewhere(store: HiveStore) -> str:
+    """What writes need on file systems that are not local."""
+    shared = f", and a timeline that is no file, or {LOCAL_TIMELINE}=allow"
+    return f". Not tested: writes there need {UNTRIED}=allow{shared if store.environment.has_local_timeline else ''}"

@@ -65,7 +65,7 @@ class Lakehouse:
         ------
         AtomicityNotSupportedError
         """
-        refuse_untried(path, place, self.store.records_at, allowed=self.environment.allows_untested_storage)
+        refuse_untried(path, place, self.store.records_at, environment=self.environment)
 
     def no_table(self, path: ObjectPath) -> TableNotExistError:
         """The error for a table that does not exist."""

@@ -83,7 +83,7 @@ def plan_write(
         if effect == REPLACE and base is not None and not anew:
             facts |= _altered_before(facts["properties"], base)
     writing.target_size(path, facts["properties"])
-    refuse_untried(path, facts["location"], allowed=lakehouse.environment.allows_untested_storage)
+    refuse_untried(path, facts["location"], environment=lakehouse.environment)
     scope = _scope(context, facts) if purpose is Purpose.INSERT_OVERWRITE else None
     return {
         "path": path.to_document(),

@@ -197,6 +197,18 @@ def test_the_timeline_has_a_default_place_only_on_a_local_warehouse() -> None:
         options.default_timeline("s3a://bucket/warehouse")
 
 
+@pytest.mark.parametrize(
+    ("url", "is_file"),
+    [(None, True), ("sqlite:////d/t.db", True), ("sqlite+pysqlite:////d/t.db", True), ("postgresql+psycopg://h/d", False)],
+)
+def test_a_timeline_in_a_file_is_of_one_machine_unless_the_user_says_that_there_is_no_other(
+    url: str | None, is_file: bool
+) -> None:
+    place = {"spark.twophase.timeline": url} if url else {}
+    assert options.read(place).has_local_timeline is is_file
+    assert not options.read({**place, "spark.twophase.timeline.local": "allow"}).has_local_timeline
+
+
 # -- the timeline's password -------------------------------------------------------------------------------------------
 
 

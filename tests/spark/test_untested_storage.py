@@ -22,6 +22,7 @@ from twophase.errors import AtomicityNotSupportedError
 pytestmark = pytest.mark.spark40
 
 OPTION = "spark.twophase.storage.untested"
+TIMELINE = "spark.twophase.timeline"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def tables(spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch) ->
     spark.sql("DROP DATABASE away CASCADE")
     spark.sql("DROP TABLE t")
     shutil.rmtree(place / "t")
-    for key in (OPTION, "spark.twophase.atomicity"):
+    for key in (OPTION, f"{TIMELINE}.local", "spark.twophase.atomicity"):
         spark.conf.unset(key)
 
 
@@ -104,18 +105,7 @@ def stored(place: Path) -> list[Path]:
 def test_a_write_of_a_table_there_is_refused_before_any_work(spark: SparkSession, place: Path) -> None:
     twophase.attach(spark)
     before = stored(place)
-    for text in WRITES:
-        if text == REPLACE and spark.version < "4.1":
-            # Spark reads the table before it asks for its replacement: its metadata is missed first.
-            with pytest.raises(UnreadableMetadataError, match="viewfs://far/"):
-                spark.sql(text)
-            continue
-        with pytest.raises(AtomicityNotSupportedError) as caught:
-            spark.sql(text)
-        message = str(caught.value)
-        assert "viewfs://far/" in message
-        assert f"{OPTION}=allow" in message
-        assert str(caught.value.path).rpartition(".")[2] in text
+    refuse_all(spark, f"{OPTION}=allow")
     for name in ("t", "distant.d.there"):
         with pytest.raises(AtomicityNotSupportedError):
             spark.range(1).write.mode("append").saveAsTable(name)
@@ -126,6 +116,36 @@ def test_a_write_of_a_table_there_is_refused_before_any_work(spark: SparkSession
 
     assert stored(place) == before
     assert rows(spark, "SELECT * FROM t") == [(1,)]
+
+
+@pytest.mark.promise(
+    "untested-storage",
+    "with a timeline of one machine, a table that other machines can write is refused before any work",
+)
+def test_with_a_timeline_of_one_machine_a_write_there_is_refused_before_any_work(
+    spark: SparkSession, place: Path
+) -> None:
+    spark.conf.set(OPTION, "allow")
+    twophase.attach(spark)
+    before = stored(place)
+    refuse_all(spark, f"{TIMELINE} = postgresql+psycopg://", f"{TIMELINE}.local=allow")
+    assert stored(place) == before
+
+
+def refuse_all(spark: SparkSession, *hints: str) -> None:
+    """Each write there is refused, with the table, its place and these hints."""
+    for text in WRITES:
+        if text == REPLACE and spark.version < "4.1":
+            # Spark reads the table before it asks for its replacement: its metadata is missed first.
+            with pytest.raises(UnreadableMetadataError, match="viewfs://far/"):
+                spark.sql(text)
+            continue
+        with pytest.raises(AtomicityNotSupportedError) as caught:
+            spark.sql(text)
+        message = str(caught.value)
+        assert "viewfs://far/" in message
+        assert all(hint in message for hint in hints)
+        assert str(caught.value.path).rpartition(".")[2] in text
 
 
 def test_reads_and_tables_without_rows_are_sparks_own(spark: SparkSession) -> None:
@@ -152,11 +172,12 @@ def test_under_preferred_it_runs_as_in_stock_spark_with_one_warning(spark: Spark
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
 
 
-def test_the_option_lets_it_be_written_by_the_sessions_own_client(
+def test_the_options_let_it_be_written_by_the_sessions_own_client(
     spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     spark.conf.set(OPTION, "allow")
+    spark.conf.set(f"{TIMELINE}.local", "allow")
     twophase.attach(spark)
     spark.sql("INSERT INTO t VALUES (2)")
     assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]

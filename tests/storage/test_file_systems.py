@@ -46,6 +46,7 @@ def spark(root: Path) -> Iterator[SparkSession]:
         **filesystems.conf_of(root / "objects"),
         "spark.twophase.storage": ",".join(f"{scheme}={kind}" for scheme, kind in KINDS.items()),
         "spark.twophase.storage.untested": "allow",
+        "spark.twophase.timeline.local": "allow",
     }
     session = start_session(root, hive=True, conf=conf)
     for scheme in SCHEMES:

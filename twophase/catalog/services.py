@@ -124,6 +124,8 @@ class Environment:
         The session's Spark SQL configuration, read only.
     allows_untested_storage : bool
         Whether tables may be written to untested file systems, that is, to any that are not local.
+    has_local_timeline : bool
+        Whether the timeline is a file of this machine, so that only tables of local file systems may be written.
     hadoop_files : object or None
         The file systems of the session's Hadoop configuration: :class:`twophase.catalogs.files.hadoop.HadoopFiles`.
     storage_kinds : mapping of str to str
@@ -139,6 +141,7 @@ class Environment:
     fsync: bool = True
     conf: Mapping[str, str] = {}
     allows_untested_storage: bool = False
+    has_local_timeline: bool = False
     hadoop_files: Any = None
     storage_kinds: Mapping[str, str] = {}
 

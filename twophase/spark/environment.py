@@ -58,6 +58,7 @@ class SessionEnvironment(Environment):
         self.retention = settings.retention
         self.fsync = settings.fsync
         self.allows_untested_storage = settings.untested_storage
+        self.has_local_timeline = settings.has_local_timeline
         self.storage_kinds = settings.storage
         self.hadoop_files = SessionHadoopFiles(jvm)
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))

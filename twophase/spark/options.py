@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,6 +110,11 @@ class Options(Settings):
     timeline_retention: Seconds = option(
         "30d", "how long the timeline keeps what has ended and left nothing behind", alias="timeline.retention"
     )
+    timeline_local: Annotated[Literal["refuse", "allow"], lower] = option(
+        "refuse",
+        "refuse or allow: writes to tables on file systems that are not local while the timeline is an SQLite file",
+        alias="timeline.local",
+    )
     timeline_password: str | None = secret(
         "password of the timeline's database", plain=False, alias="timeline.password"
     )
@@ -158,6 +164,12 @@ class Options(Settings):
     def untested_storage(self) -> bool:
         """Return whether tables may be written on untested file systems."""
         return self.untested == "allow"
+
+    @property
+    def has_local_timeline(self) -> bool:
+        """Return whether the timeline is a file of this machine, with which only local tables may be written."""
+        backend = re.split(r"[:+]", self.timeline or "sqlite", maxsplit=1)[0]
+        return backend == "sqlite" and self.timeline_local == "refuse"
 
 
 #: All options below ``spark.twophase.``, with one line of help each.
@@ -405,7 +417,8 @@ def default_timeline(warehouse: str) -> Path:
     if parts.scheme not in ("", "file"):
         raise ConfigurationError(
             f"The warehouse {warehouse} is not on this machine, so that the timeline has no default place.",
-            hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database.",
+            hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database; or, where all "
+            f"drivers run on one machine, to a file, sqlite:////directory/timeline.db, with {PREFIX}timeline.local=allow.",
         )
     file = Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"
     if kind := network_file_system(file):

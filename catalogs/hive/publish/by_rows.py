@@ -128,8 +128,7 @@ class Choice:
         write, columns, root = self._write, table.partition_columns, str(table.location)
         new = self._staging.partitions(columns)
         there = self._target.within_reach(table, new)
-        allowed = write.store.environment.allows_untested_storage
-        refuse_untried(write.path, *(part.location for part in there.values()), allowed=allowed)
+        refuse_untried(write.path, *(part.location for part in there.values()), environment=write.store.environment)
         paths = write.paths
         if not all(paths.is_partitions(part.location, key, columns, root) for key, part in there.items()):
             self._refuse_to_build()
