@@ -199,7 +199,12 @@ def test_the_timeline_has_a_default_place_only_on_a_local_warehouse() -> None:
 
 @pytest.mark.parametrize(
     ("url", "is_file"),
-    [(None, True), ("sqlite:////d/t.db", True), ("sqlite+pysqlite:////d/t.db", True), ("postgresql+psycopg://h/d", False)],
+    [
+        (None, True),
+        ("sqlite:////d/t.db", True),
+        ("sqlite+pysqlite:////d/t.db", True),
+        ("postgresql+psycopg://h/d", False),
+    ],
 )
 def test_a_timeline_in_a_file_is_of_one_machine_unless_the_user_says_that_there_is_no_other(
     url: str | None, is_file: bool

@@ -418,7 +418,8 @@ def default_timeline(warehouse: str) -> Path:
         raise ConfigurationError(
             f"The warehouse {warehouse} is not on this machine, so that the timeline has no default place.",
             hint="Set spark.twophase.timeline, for instance to postgresql+psycopg://user@host/database; or, where all "
-            f"drivers run on one machine, to a file, sqlite:////directory/timeline.db, with {PREFIX}timeline.local=allow.",
+            "drivers run on one machine, to a file, sqlite:////directory/timeline.db, and "
+            f"{PREFIX}timeline.local=allow.",
         )
     file = Path(unquote(parts.path) if parts.scheme else warehouse) / ".twophase" / "timeline.db"
     if kind := network_file_system(file):
