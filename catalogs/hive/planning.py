@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import normal, refuse_untried
 from twophase.catalogs.hive import bringing, layout, linking, names
 from twophase.catalogs.hive.definitions import (

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 
-from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, OVERWRITE, REPLACE

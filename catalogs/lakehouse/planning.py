@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.lakehouse import definitions, layout, schema_on_write, sorting, writing
 from twophase.catalogs.lakehouse.changes import Changes

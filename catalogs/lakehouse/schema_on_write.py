@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 
-from twophase.catalog.capabilities import merges_always
+from twophase.catalog.schema_changes import merges_always
 from twophase.catalogs.lakehouse import definitions
 from twophase.catalogs.lakehouse.alterations import ONLY_EXACT
 from twophase.catalogs.lakehouse.member import Member

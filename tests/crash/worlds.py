@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.crash.scenarios import OLD, Row, Rows, Scenario, Statement
 from tests.crash.server_sides import ServerSide
 from twophase.catalog import Catalog
-from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.model import ObjectPath, Purpose, TableDefinition, Transform
 from twophase.timeline.savepoints import KeptTable
 from twophase.timeline.timeline import Timeline

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from twophase.catalog.base import Catalog, TwoPhaseCatalogTable
-from twophase.catalog.capabilities import SupportsStagedDatabases
+from twophase.catalog.staged_changes import SupportsStagedDatabases
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalog.capabilities import SupportsCleaning, SupportsGroupPublish
+from twophase.catalog.housekeeping import SupportsCleaning
+from twophase.catalog.staged_changes import SupportsGroupPublish
 from twophase.catalog.staged_rows import StagedRows
 from twophase.errors import DatabaseNotExistError
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition

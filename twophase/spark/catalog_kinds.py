@@ -10,7 +10,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import Parameter, signature
 
-from twophase.catalog import Catalog, capabilities
+from twophase import catalog as interfaces
+from twophase.catalog import Catalog
 from twophase.config.settings import nearest
 from twophase.errors import ConfigurationError
 from twophase.redaction import redact
@@ -82,7 +83,7 @@ def _require_interfaces(found: type[Catalog], kind: str, where: str) -> None:
                 f"{where} is {kind!r}, which has {former}, which is called {name} now.",
                 hint=f"Rename it, and let the class inherit twophase.catalog.SupportsCleaning: {name} is its method.",
             )
-    for interface in capabilities.interfaces():
+    for interface in (vars(interfaces)[name] for name in interfaces.__all__ if name.startswith("Supports")):
         methods = [name for name in vars(interface) if not name.startswith("_") and not hasattr(Catalog, name)]
         given = [name for name in methods if hasattr(found, name)]
         if given and not issubclass(found, interface):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twophase.catalog import Catalog
-from twophase.catalog.capabilities import MERGE_SCHEMA, accepts_any_schema
+from twophase.catalog.schema_changes import MERGE_SCHEMA, accepts_any_schema
 from twophase.errors import ConfigurationError
 from twophase.hooks.hook import JobStatusHook, checked
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform

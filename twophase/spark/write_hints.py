@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 
-from twophase.catalog.capabilities import MERGE_SCHEMA
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.model import ObjectPath, OverwriteScope
 from twophase.spark.afterwards import afterwards
 from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from twophase.catalog import Catalog, SupportsDelete
-from twophase.catalog.capabilities import MERGE_SCHEMA, required
+from twophase.catalog.capabilities import required
 from twophase.catalog.reading import Deletion
+from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition
 from twophase.spark import active, types

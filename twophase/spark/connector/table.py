@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from twophase.catalog import Catalog, SupportsColumnDefaults, SupportsReadOptions
-from twophase.catalog.capabilities import MERGE_SCHEMA, SupportsSchemaOnWrite, accepts_any_schema
 from twophase.catalog.reading import FileList
+from twophase.catalog.schema_changes import MERGE_SCHEMA, SupportsSchemaOnWrite, accepts_any_schema
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TransactionAborted
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, OverwriteScope, Purpose, TableDefinition

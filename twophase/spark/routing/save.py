@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from twophase.catalog.capabilities import merges_always
+from twophase.catalog.schema_changes import merges_always
 from twophase.errors import CatalogError
 from twophase.model import Purpose
 from twophase.spark.jvm.formats import has_source
