@@ -274,7 +274,7 @@ def test_an_append_whose_driver_dies_behind_its_last_step_is_published(world: Wo
 
 
 @pytest.mark.parametrize("way", ["flat", "partitioned", "gathered"])
-def test_an_append_whose_rows_another_writer_has_linked_before_its_recovery_is_published(
+def test_an_append_whose_rows_another_writer_has_linked_before_its_recovery_is_published_and_not_undone(
     world: World, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer with another timeline: a retry of what looks rolled back would add the rows twice."""
@@ -294,6 +294,8 @@ def test_an_append_whose_rows_another_writer_has_linked_before_its_recovery_is_p
     assert (1, 7) in there
     assert found.outcome() is Outcome.PUBLISHED
     found.commit()
+    assert not found.compensate()
+    assert found.outcome() is Outcome.PUBLISHED
     found.finish()
     assert world.rows("t") == there
 

@@ -393,7 +393,7 @@ class MoveFiles(Publisher):
 
     def compensate(self) -> bool:
         moves, table = self.moves, self.write.current()
-        if moves is None or table is None or not self._are_made(table):
+        if moves is None or table is None or not self._can_be_undone(table):
             return False
         with self.write.step("restore"):
             places = self._locations(table, moves.removes)
@@ -403,6 +403,9 @@ class MoveFiles(Publisher):
         self.undo()
         self.write.announce()
         return True
+
+    def _can_be_undone(self, table: HiveTable) -> bool:
+        return self._are_made(table)
 
     def read_source(self) -> ReadSource | None:
         return None
