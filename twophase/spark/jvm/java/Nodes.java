@@ -73,9 +73,9 @@ public final class Nodes {
         return null;
     }
 
-    public static boolean writes(LogicalPlan union) {
-        List children = children(union);
-        return !children.isEmpty() && !isQuery((LogicalPlan) children.get(0));
+    /** Whether a plan is a FROM ... INSERT ... INSERT ... */
+    public static boolean isSeveralWrites(LogicalPlan plan) {
+        return kind(plan).equals("Union") && !children(plan).isEmpty() && !isQuery((LogicalPlan) children(plan).get(0));
     }
 
     public static boolean replacesRows(LogicalPlan insert) {

@@ -106,27 +106,21 @@ public final class Routing {
     // -- before names are resolved ------------------------------------------------------------------------------------
 
     /** Renames the targets of statements, and inside a transaction their sources, to names in a twophase catalog. */
-    public static final class Names extends Rule {
-        private final Routing routing;
-
-        Names(Routing routing) {
-            this.routing = routing;
-        }
-
+    public final class Names extends Rule {
         public TreeNode apply(TreeNode tree) {
             LogicalPlan plan = (LogicalPlan) tree;
-            if (plan.analyzed() || routing.isOff()) {
+            if (plan.analyzed() || isOff()) {
                 return plan;
             }
-            boolean inside = routing.transaction() != null;
+            boolean inside = transaction() != null;
             String kind = kind(plan);
             if (begins(plan, kind)) {
                 REFUSABLE.remove();
             }
             if (inside ? !isQuery(plan) : COMMANDS.contains(kind)) {
-                routing.askOfCommand(plan, kind, inside);
+                askOfCommand(plan, kind, inside);
             }
-            return routing.named(plan, inside, use(kind));
+            return named(plan, inside, use(kind));
         }
     }
 
@@ -456,59 +450,69 @@ public final class Routing {
 
     // -- after names are resolved -------------------------------------------------------------------------------------
 
-    /** Writes a table by its name in our catalog if it says that its rows may bring columns, before Spark counts them. */
-    public static final class Bring extends Rule {
-        private final Routing routing;
-
-        Bring(Routing routing) {
-            this.routing = routing;
-        }
+    /** A rule about each write of a plan, which may be below a WITH, or one of several. */
+    public abstract class OfWrites extends Rule {
+        abstract LogicalPlan replaced(LogicalPlan plan);
 
         public TreeNode apply(TreeNode tree) {
             LogicalPlan plan = (LogicalPlan) tree;
-            return plan.analyzed() || routing.isOff() ? plan : routing.bringing(plan);
+            return plan.analyzed() || isOff() ? plan : each(plan);
         }
-    }
 
-    private LogicalPlan bringing(LogicalPlan plan) {
-        String kind = kind(plan);
-        if (kind.equals("WithCTE") || (kind.equals("Union") && writes(plan))) {
+        LogicalPlan each(LogicalPlan plan) {
+            if (!kind(plan).equals("WithCTE") && !isSeveralWrites(plan)) {
+                return replaced(plan);
+            }
             return (LogicalPlan) plan.mapChildren(new scala.runtime.AbstractFunction1() {
                 public Object apply(Object child) {
-                    return bringing((LogicalPlan) child);
+                    return each((LogicalPlan) child);
                 }
             });
         }
-        CatalogTable table = kind.equals("InsertIntoStatement") ? catalogTable((TreeNode) get(plan, "table")) : null;
-        if (!isOurs(table) || replacesRows(plan) || !table.properties().contains(MERGES_SCHEMA)
-            || !"true".equalsIgnoreCase((String) table.properties().apply(MERGES_SCHEMA))) {
-            return plan;
+    }
+
+    /** Writes a table by its name in our catalog if it says that its rows may bring columns, before Spark counts them. */
+    public final class Bring extends OfWrites {
+        LogicalPlan replaced(LogicalPlan plan) {
+            boolean isInsert = kind(plan).equals("InsertIntoStatement");
+            CatalogTable table = isInsert ? catalogTable((TreeNode) get(plan, "table")) : null;
+            if (!isOurs(table) || replacesRows(plan) || !table.properties().contains(MERGES_SCHEMA)
+                || !"true".equalsIgnoreCase((String) table.properties().apply(MERGES_SCHEMA))) {
+                return plan;
+            }
+            String name = quoted(catalog) + "." + quoted((String) table.identifier().database().get()) + "."
+                + quoted(table.identifier().table());
+            // Its parser says of the table that it is written.
+            TreeNode ours = (TreeNode) get(parsed("INSERT INTO " + name + " SELECT 1"), "table");
+            LogicalPlan named = (LogicalPlan) with(plan, "table", ours);
+            return analyzer.execute(write(named, ours, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
         }
-        String name = quoted(catalog) + "." + quoted((String) table.identifier().database().get()) + "."
-            + quoted(table.identifier().table());
-        // Its parser says of the table that it is written.
-        TreeNode ours = (TreeNode) get(parsed("INSERT INTO " + name + " SELECT 1"), "table");
-        LogicalPlan named = (LogicalPlan) with(plan, "table", ours);
-        return analyzer.execute(write(named, ours, true, Boolean.TRUE.equals(get(plan, "overwrite"))));
     }
 
     /** Asks Python who writes an INSERT, before Spark turns it into a command; in a transaction, checks its reads. */
-    public static final class Take extends Rule {
-        private final Routing routing;
-
-        Take(Routing routing) {
-            this.routing = routing;
-        }
-
+    public final class Take extends OfWrites {
         public TreeNode apply(TreeNode tree) {
             LogicalPlan plan = (LogicalPlan) tree;
-            if (plan.analyzed() || routing.isOff()) {
+            if (plan.analyzed() || isOff()) {
                 return plan;
             }
-            if (routing.hasStaged()) {
-                routing.guard(plan, new HashSet());
+            if (hasStaged()) {
+                guard(plan, new HashSet());
             }
-            return routing.taken(routing.readsSnapshot() ? routing.checked(plan) : plan);
+            return each(readsSnapshot() ? checked(plan) : plan);
+        }
+
+        LogicalPlan each(LogicalPlan plan) {
+            LogicalPlan result = super.each(plan);
+            return isSeveralWrites(plan) && group(plan, result) ? plan : result;
+        }
+
+        LogicalPlan replaced(LogicalPlan plan) {
+            String kind = kind(plan);
+            if (kind.equals("OverwritePartitionsDynamic")) {
+                return dynamic(plan);
+            }
+            return kind.equals("InsertIntoStatement") ? insert(plan) : plan;
         }
     }
 
@@ -528,22 +532,6 @@ public final class Routing {
                 return checked((LogicalPlan) child);
             }
         });
-    }
-
-    private LogicalPlan taken(LogicalPlan plan) {
-        String kind = kind(plan);
-        if (kind.equals("WithCTE") || (kind.equals("Union") && writes(plan))) {
-            LogicalPlan result = (LogicalPlan) plan.mapChildren(new scala.runtime.AbstractFunction1() {
-                public Object apply(Object child) {
-                    return taken((LogicalPlan) child);
-                }
-            });
-            return kind.equals("Union") && group(plan, result) ? plan : result;
-        }
-        if (kind.equals("OverwritePartitionsDynamic")) {
-            return dynamic(plan);
-        }
-        return kind.equals("InsertIntoStatement") ? insert(plan) : plan;
     }
 
     /** Handles several writes with one outcome; returns whether they are left to Spark. */
@@ -632,46 +620,29 @@ public final class Routing {
     }
 
     /** Replaces the command that Spark has created from an INSERT with twophase's write. */
-    public static final class Exchange extends Rule {
-        private final Routing routing;
-
-        Exchange(Routing routing) {
-            this.routing = routing;
+    public final class Exchange extends OfWrites {
+        LogicalPlan replaced(LogicalPlan plan) {
+            boolean isHive = kind(plan).equals("InsertIntoHiveTable");
+            if (!isHive && !kind(plan).equals("InsertIntoHadoopFsRelationCommand")) {
+                return plan;
+            }
+            LogicalPlan query = (LogicalPlan) get(plan, "query");
+            Object[] taken = taken(query, true);
+            if (taken == null) {
+                taken = appended(plan, isHive);
+            }
+            if (taken == null) {
+                return plan;
+            }
+            String scope = Boolean.TRUE.equals(taken[1]) ? isHive ? scopeOfHive(plan) : scopeOfFiles(plan) : null;
+            CatalogTable table = (CatalogTable) (isHive ? get(plan, "table") : ((Option) get(plan, "catalogTable")).get());
+            String database = (String) table.identifier().database().get();
+            Identifier name = Identifier.of(new String[] {database}, table.identifier().table());
+            CatalogPlugin plugin = state().catalogManager().catalog(catalog);
+            DataSourceV2Relation relation =
+                DataSourceV2Relation.create((Table) taken[0], Option.apply(plugin), Option.apply(name));
+            return append("byPosition", relation, isHive ? withStaticPartitions(plan, query, table) : query, scope);
         }
-
-        public TreeNode apply(TreeNode tree) {
-            LogicalPlan plan = (LogicalPlan) tree;
-            return plan.analyzed() || routing.isOff() ? plan : routing.exchanged(plan);
-        }
-    }
-
-    private LogicalPlan exchanged(LogicalPlan plan) {
-        String kind = kind(plan);
-        if (kind.equals("WithCTE") || (kind.equals("Union") && writes(plan))) {
-            return (LogicalPlan) plan.mapChildren(new scala.runtime.AbstractFunction1() {
-                public Object apply(Object child) {
-                    return exchanged((LogicalPlan) child);
-                }
-            });
-        }
-        boolean isHive = kind.equals("InsertIntoHiveTable");
-        if (!isHive && !kind.equals("InsertIntoHadoopFsRelationCommand")) {
-            return plan;
-        }
-        LogicalPlan query = (LogicalPlan) get(plan, "query");
-        Object[] taken = taken(query, true);
-        if (taken == null) {
-            taken = appended(plan, isHive);
-        }
-        if (taken == null) {
-            return plan;
-        }
-        String scope = Boolean.TRUE.equals(taken[1]) ? isHive ? scopeOfHive(plan) : scopeOfFiles(plan) : null;
-        CatalogTable table = (CatalogTable) (isHive ? get(plan, "table") : ((Option) get(plan, "catalogTable")).get());
-        Identifier name = Identifier.of(new String[] {(String) table.identifier().database().get()}, table.identifier().table());
-        CatalogPlugin plugin = state().catalogManager().catalog(catalog);
-        DataSourceV2Relation relation = DataSourceV2Relation.create((Table) taken[0], Option.apply(plugin), Option.apply(name));
-        return append("byPosition", relation, isHive ? withStaticPartitions(plan, query, table) : query, scope);
     }
 
     /** The rows with the static partition's values, which Spark hands to its command for SerDe tables beside them. */
@@ -906,7 +877,7 @@ public final class Routing {
     /** Adds the rules after those of other extensions; Take before Spark's own that turn statements into commands. */
     private void install(boolean readsPathsByName) throws Exception {
         List before = rules("hintResolutionRules");
-        before.add(added(new Names(this)));
+        before.add(added(new Names()));
         put("hintResolutionRules", before);
         if (readsPathsByName) {
             List relations = rules("extendedResolutionRules");
@@ -914,9 +885,9 @@ public final class Routing {
             put("extendedResolutionRules", relations);
         }
         List after = rules("postHocResolutionRules");
-        after.add(place(after, "PreprocessTableInsertion"), added(new Bring(this)));
-        after.add(place(after, "DataSourceAnalysis"), added(new Take(this)));
-        after.add(added(new Exchange(this)));
+        after.add(place(after, "PreprocessTableInsertion"), added(new Bring()));
+        after.add(place(after, "DataSourceAnalysis"), added(new Take()));
+        after.add(added(new Exchange()));
         put("postHocResolutionRules", after);
     }
 
