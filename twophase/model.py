@@ -459,6 +459,17 @@ class WriteContext:
         """
         return cls(f"{catalog}-{secrets.token_hex(6)}")
 
+    def document(self, path: ObjectPath, purpose: Purpose) -> dict[str, Any]:
+        """Return what the document of each participant says of its statement.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        purpose : Purpose
+        """
+        facts = {"transaction_id": self.transaction_id, "ordinal": self.ordinal}
+        return {"path": path.to_document(), "purpose": purpose.value, **facts}
+
 
 @dataclass(frozen=True)
 class Capabilities:

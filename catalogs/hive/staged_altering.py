@@ -16,8 +16,9 @@ from twophase.catalogs.hive.publish.alter import property_changes, with_properti
 from twophase.catalogs.hive.snapshots import read_format
 from twophase.catalogs.hive.state import ALTER, INSERT, OwnState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TableNotExistError
+from twophase.errors import CatalogError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.transactions import failures
 
 
 class AlterPlan(NamedTuple):
@@ -55,7 +56,8 @@ def plan_alter(
     names.check_path(path, store.metastore.longest_name)
     base = None if context.base is None else WriteState.from_document(context.base)
     if base is not None and base.effect != ALTER:
-        _refuse_written(path, base)
+        if base.effect == INSERT:
+            raise failures.rows_before(path, context.transaction_id)
         return None
     table = store.find(path)
     if table is None:
@@ -71,17 +73,6 @@ def plan_alter(
     state = _state(store, table, definition, context, base)
     _refuse_properties(state)
     return AlterPlan(state, definition)
-
-
-def _refuse_written(path: ObjectPath, base: WriteState) -> None:
-    if base.effect == INSERT:
-        raise AtomicityNotSupportedError(
-            f"{path} was not altered: transaction {base.transaction_id} has written rows to it before, by its former "
-            "definition. They stay staged.",
-            path=path,
-            transaction_id=base.transaction_id,
-            hint="Alter the table before the rows are written, or commit them before.",
-        )
 
 
 def _as_altered(table: HiveTable, base: WriteState | None) -> HiveTable:
@@ -128,10 +119,4 @@ def _refuse_properties(state: WriteState) -> None:
         raise CatalogError(f"{state.path} was not altered: the property {own[0]} is Spark's own.", path=state.path)
     secret = [key for key, value in property_changes(state).items() if REDACTED in (value, before.get(key))]
     if secret:
-        raise AtomicityNotSupportedError(
-            f"{state.path} was not altered: its property {secret[0]} looks like a secret, which no transaction writes "
-            "down.",
-            path=state.path,
-            transaction_id=state.transaction_id,
-            hint="Change it before the transaction.",
-        )
+        raise failures.secret_property(state.path, secret[0], state.transaction_id)

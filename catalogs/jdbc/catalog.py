@@ -38,7 +38,6 @@ from twophase.catalogs.jdbc import (
     publishing,
 )
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import LEAVE, RENAME
 from twophase.catalogs.jdbc.participant import PUBLISH, JdbcParticipant
 from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
@@ -286,14 +285,14 @@ class JdbcCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        _refuse_renamed(path, context)
+        refuse_renamed(path, context)
         return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
 
     def two_phase_drop_table(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
-        _refuse_renamed(path, context)
+        refuse_renamed(path, context)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 
@@ -301,7 +300,7 @@ class JdbcCatalog(
         self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
-        _refuse_renamed(path, context)
+        refuse_renamed(path, context)
         document = plan_alter(self.store, path, changes, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 
@@ -347,9 +346,3 @@ class JdbcCatalog(
 
     def close(self) -> None:
         self.store.close()
-
-
-def _refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
-    """Refuse to write a table that the transaction has renamed, or one of its former name."""
-    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
-        refuse_renamed(path, context.base, context)

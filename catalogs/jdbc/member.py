@@ -14,7 +14,7 @@ from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
 from twophase.errors import ConcurrentSchemaEvolutionError, WriteConflictError
-from twophase.model import WAITING, ObjectPath, TableDefinition
+from twophase.model import WAITING, Level, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.transactions import failures
 from twophase.transactions.failures import of_another_store
 
@@ -24,6 +24,19 @@ DROP, ALTER = "drop", "alter"
 RENAME, LEAVE = "rename", "leave"
 #: Effects without rows: nothing but the ledger is staged.
 WITHOUT_ROWS = (DROP, ALTER, RENAME, LEAVE)
+
+
+def document_of(path: ObjectPath, purpose: Purpose, effect: str, context: WriteContext, since: float) -> dict[str, Any]:
+    """The document of a participant without rows."""
+    return {
+        **context.document(path, purpose),
+        "since": since,
+        "effect": effect,
+        "autocommit": context.autocommit,
+        "takes_over": None,
+        "columns": [],
+        "level": Level.ATOMIC.value,
+    }
 
 
 class Member(TwoPhaseCatalogTable):

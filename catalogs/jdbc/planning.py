@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, OVERWRITE, REPLACE
+from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, OVERWRITE, REPLACE, document_of
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.preserving import preserver
 from twophase.catalogs.jdbc.store import Store
@@ -65,10 +65,7 @@ def plan_write(
         raise AtomicityNotSupportedError(f"{path} cannot be written atomically: {reason}.", path=path)
     below = database.level_reason(swaps)
     return {
-        "path": path.to_document(),
-        "purpose": purpose.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
+        **context.document(path, purpose),
         "since": since,
         "effect": effect,
         "seen": before,
@@ -105,19 +102,7 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
             raise _no_table(store, path)
         _refuse_view(store, connection, path)
         before = _watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
-    return {
-        "path": path.to_document(),
-        "purpose": Purpose.DROP_TABLE.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
-        "since": since,
-        "effect": DROP,
-        "seen": before,
-        "autocommit": context.autocommit,
-        "takes_over": None,
-        "columns": [],
-        "level": Level.ATOMIC.value,
-    }
+    return {**document_of(path, Purpose.DROP_TABLE, DROP, context, since), "seen": before}
 
 
 def _no_table(store: Store, path: ObjectPath) -> TableNotExistError:

@@ -18,16 +18,17 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.jdbc import altering_statements, definitions
 from twophase.catalogs.jdbc.altered_columns import Altered
 from twophase.catalogs.jdbc.database import Column, Database, Table
-from twophase.catalogs.jdbc.member import ALTER, APPEND, OVERWRITE, Member
+from twophase.catalogs.jdbc.member import ALTER, APPEND, OVERWRITE, Member, document_of
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.sqlite import SQLite
 from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_document
 from twophase.catalogs.jdbc.store import Store
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TableNotExistError
-from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.errors import CatalogError, TableNotExistError
+from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.redaction import is_secret
+from twophase.transactions import failures
 
 Document = dict[str, Any]
 
@@ -53,25 +54,17 @@ def plan_alter(
     if not isinstance(store.database, PostgreSQL | SQLite):
         return None
     if base is not None and base["effect"] != ALTER:
-        _refuse_written(path, base)
+        if base["effect"] in (APPEND, OVERWRITE):
+            raise failures.rows_before(path, context.transaction_id)
         return None
     _refuse_secrets(path, changes, context)
     seen = base["seen"] if base is not None else _seen(store, path)
     statements = [*(statements_of(base) if base is not None else []), list(changes)]
     found = attempt(store, path, statements)
     return {
-        "path": path.to_document(),
-        "purpose": Purpose.ALTER_TABLE.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
-        "since": since,
-        "effect": ALTER,
+        **document_of(path, Purpose.ALTER_TABLE, ALTER, context, since),
         "seen": seen,
-        "autocommit": context.autocommit,
         "pins_reads": context.pins_reads,
-        "takes_over": None,
-        "columns": [],
-        "level": Level.ATOMIC.value,
         "definition": _without_secrets(found.definition).to_document(),
         "statements": [[to_document(change) for change in statement] for statement in statements],
         "read": [[c.name, c.type] for c in found.columns],
@@ -80,27 +73,10 @@ def plan_alter(
     }
 
 
-def _refuse_written(path: ObjectPath, base: Mapping[str, Any]) -> None:
-    if base["effect"] in (APPEND, OVERWRITE):
-        raise AtomicityNotSupportedError(
-            f"{path} was not altered: transaction {base['transaction_id']} has written rows to it before, by its "
-            "former definition. They stay staged.",
-            path=path,
-            transaction_id=base["transaction_id"],
-            hint="Alter the table before the rows are written, or commit them before.",
-        )
-
-
 def _refuse_secrets(path: ObjectPath, changes: Sequence[TableChange], context: WriteContext) -> None:
     for change in changes:
         if change.kind == "set_property" and is_secret(change.arguments["key"], change.arguments["value"]):
-            raise AtomicityNotSupportedError(
-                f"{path} was not altered: its property {change.arguments['key']} looks like a secret, which no "
-                "transaction writes down.",
-                path=path,
-                transaction_id=context.transaction_id,
-                hint="Change it before the transaction.",
-            )
+            raise failures.secret_property(path, change.arguments["key"], context.transaction_id)
 
 
 def _without_secrets(definition: TableDefinition) -> TableDefinition:

@@ -6,7 +6,6 @@ former name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +13,13 @@ import pyarrow as pa
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.jdbc import definitions
 from twophase.catalogs.jdbc.database import Column, Table
-from twophase.catalogs.jdbc.member import LEAVE, RENAME, Member
+from twophase.catalogs.jdbc.member import LEAVE, RENAME, Member, document_of
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import Store
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
-from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.errors import CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.transactions import failures
 
 Document = dict[str, Any]
 
@@ -49,7 +49,8 @@ def plan_rename(
     store.learn(path.database, path)
     if not store.database.ddl_in_transaction or store.database.group(store.home(path.database)) is None:
         return None
-    refuse_renamed(new_path, context.base, context)
+    if context.base is not None:
+        raise failures.not_renamed(new_path, context.transaction_id)
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     with store.begin(path.database, path=path, read_only=True) as connection:
@@ -66,7 +67,7 @@ def plan_rename(
         columns = store.database.columns(connection, old)
         definition = store.definition(connection, path)
     return {
-        **_document(new_path, Purpose.CREATE_TABLE_AS, RENAME, context, since),
+        **document_of(new_path, Purpose.CREATE_TABLE_AS, RENAME, context, since),
         "seen": None,
         "from": path.to_document(),
         "pinned": seen if context.pins_reads else None,
@@ -93,55 +94,26 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
         The transaction has written the table before.
     """
     if context.base is not None:
-        raise AtomicityNotSupportedError(
-            f"{path} was not renamed: transaction {context.transaction_id} has written it before. That stays staged.",
-            path=path,
-            transaction_id=context.transaction_id,
-            hint="Rename the table before the transaction, or after it.",
-        )
+        raise failures.not_renamed(path, context.transaction_id)
     with store.begin(path.database, path=path, read_only=True) as connection:
         seen = store.seen(connection, path)
-    return {**_document(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
+    return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
 
 
-def _document(path: ObjectPath, purpose: Purpose, effect: str, context: WriteContext, since: float) -> Document:
-    return {
-        "path": path.to_document(),
-        "purpose": purpose.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
-        "since": since,
-        "effect": effect,
-        "autocommit": context.autocommit,
-        "takes_over": None,
-        "columns": [],
-        "level": Level.ATOMIC.value,
-    }
-
-
-def refuse_renamed(path: ObjectPath, base: Mapping[str, Any] | None, context: WriteContext) -> None:
-    """Refuse a statement on one of the two names of a table that its transaction has renamed, or a rename of such.
+def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
+    """Refuse to write a table that the transaction has renamed, or one of its former name.
 
     Parameters
     ----------
     path : ObjectPath
-    base : mapping or None
-        The document of the earlier statement on this name.
-    context : WriteContext
+    context : WriteContext or None
 
     Raises
     ------
     AtomicityNotSupportedError
     """
-    if base is None:
-        return
-    raise AtomicityNotSupportedError(
-        f"Transaction {context.transaction_id} has renamed a table from or to {path}, or has written it before: this "
-        "statement cannot be part of it, and changed nothing.",
-        path=path,
-        transaction_id=context.transaction_id,
-        hint="Commit before, and run it then.",
-    )
+    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
+        raise failures.renamed_before(path, context.transaction_id)
 
 
 def read_source(member: Member) -> ReadSource:

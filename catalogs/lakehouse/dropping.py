@@ -49,16 +49,20 @@ def plan_drop(
     if loaded is not None and purge:
         reachable.require_own_files(path, loaded)
     return {
-        "path": path.to_document(),
-        "purpose": Purpose.DROP_TABLE.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
-        "since": since,
-        "effect": DROP,
-        "key": layout.key_of(path, context.transaction_id, context.ordinal),
-        "last_sequence_number": 0,
+        **document_of(path, Purpose.DROP_TABLE, DROP, context, since),
         **_of_the_table(lakehouse, path, loaded, context),
         "purge": purge,
+    }
+
+
+def document_of(path: ObjectPath, purpose: Purpose, effect: str, context: WriteContext, since: float) -> dict[str, Any]:
+    """The document of a participant that writes no file."""
+    return {
+        **context.document(path, purpose),
+        "since": since,
+        "effect": effect,
+        "key": layout.key_of(path, context.transaction_id, context.ordinal),
+        "last_sequence_number": 0,
         "carries": [],
         "level": Level.ATOMIC.value,
     }

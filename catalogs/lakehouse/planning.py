@@ -33,8 +33,6 @@ from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
     TableAlreadyExistsError,
-    TableNotExistError,
-    WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, WriteContext
 from twophase.redaction import is_secret
@@ -86,10 +84,7 @@ def plan_write(
     refuse_untried(path, facts["location"], environment=lakehouse.environment)
     scope = _scope(context, facts) if purpose is Purpose.INSERT_OVERWRITE else None
     return {
-        "path": path.to_document(),
-        "purpose": purpose.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
+        **context.document(path, purpose),
         "since": since,
         "effect": effect,
         "key": key,
@@ -150,7 +145,7 @@ def _check_target(
     if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
         raise TableAlreadyExistsError(f"Table {path} already exists in catalog {lakehouse.name}.", path=path)
     if not there and not purpose.creates:
-        raise TableNotExistError(f"Table {path} does not exist in catalog {lakehouse.name}.", path=path)
+        raise lakehouse.no_table(path)
     if loaded is not None:
         check_writable(path, loaded.metadata)
 
@@ -185,12 +180,7 @@ def _check_version(path: ObjectPath, context: WriteContext, loaded: Loaded | Non
             hint="Leave them out of what is written, or delete them after the transaction.",
         )
     if loaded is None or state_version(loaded.metadata) != context.overwrite.version:
-        raise WriteConflictError(
-            f"{path} was not written: another writer committed to it meanwhile.",
-            path=path,
-            transaction_id=context.transaction_id,
-            hint="Run the statement again: it will see the new state.",
-        )
+        raise failures.changed_meanwhile(path, context.transaction_id, "another writer committed to it meanwhile")
 
 
 def _as_read(

@@ -5,18 +5,18 @@ Two participants, of the new name and of the former one, are published together;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.lakehouse import dropping, layout
+from twophase.catalogs.lakehouse import dropping
 from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop
 from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.snapshots import CREATE, Seen, current_id
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
-from twophase.errors import AtomicityNotSupportedError, TableAlreadyExistsError
-from twophase.model import Level, ObjectPath, Purpose, WriteContext
+from twophase.errors import TableAlreadyExistsError
+from twophase.model import ObjectPath, Purpose, WriteContext
+from twophase.transactions import failures
 
 
 def plan_rename(
@@ -42,25 +42,16 @@ def plan_rename(
         Its metadata cannot be read.
     """
     if context.base is not None:
-        raise _written(new_path, context)
+        raise failures.not_renamed(new_path, context.transaction_id)
     loaded = lakehouse.load_to_write(path)
     if loaded is None:
         raise lakehouse.no_table(path)
     if lakehouse.store.pointer(new_path) is not None:
         raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {lakehouse.name}.", path=new_path)
     return {
-        "path": new_path.to_document(),
-        "purpose": Purpose.CREATE_TABLE_AS.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
-        "since": since,
-        "effect": CREATE,
-        "key": layout.key_of(new_path, context.transaction_id, context.ordinal),
-        "last_sequence_number": 0,
+        **dropping.document_of(new_path, Purpose.CREATE_TABLE_AS, CREATE, context, since),
         "location": loaded.metadata.location,
         "seen": None,
-        "carries": [],
-        "level": Level.ATOMIC.value,
         RENAMED: Seen.document_of(loaded),
     }
 
@@ -82,18 +73,8 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
         The transaction has written the table before.
     """
     if context.base is not None:
-        raise _written(path, context)
+        raise failures.not_renamed(path, context.transaction_id)
     return {**dropping.plan_drop(lakehouse, path, context, since, purge=False), RENAMED: True}
-
-
-def _written(path: ObjectPath, context: WriteContext) -> AtomicityNotSupportedError:
-    return AtomicityNotSupportedError(
-        f"The table was not renamed: transaction {context.transaction_id} has written it before, as {path}. That stays "
-        "staged.",
-        path=path,
-        transaction_id=context.transaction_id,
-        hint="Rename the table before the transaction, or after it.",
-    )
 
 
 def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
@@ -108,16 +89,8 @@ def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
     ------
     AtomicityNotSupportedError
     """
-    base: Mapping[str, Any] | None = None if context is None else context.base
-    if context is None or base is None or RENAMED not in base:
-        return
-    raise AtomicityNotSupportedError(
-        f"Transaction {context.transaction_id} has renamed a table from or to {path}: this statement cannot be part of "
-        "it, and changed nothing.",
-        path=path,
-        transaction_id=context.transaction_id,
-        hint="Commit before, and run it then.",
-    )
+    if context is not None and context.base is not None and RENAMED in context.base:
+        raise failures.renamed_before(path, context.transaction_id)
 
 
 class LakehouseRename(LakehouseDrop):

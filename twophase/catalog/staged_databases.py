@@ -132,10 +132,7 @@ def _document(
 ) -> dict[str, Any]:
     return {
         **catalog.database_facts(),
-        "path": catalog.canonical(ObjectPath((), database)).to_document(),
-        "purpose": purpose.value,
-        "transaction_id": context.transaction_id,
-        "ordinal": context.ordinal,
+        **context.document(catalog.canonical(ObjectPath((), database)), purpose),
         **facts,
     }
 

@@ -95,6 +95,48 @@ def dropped_database(catalog: str, database: str, transaction_id: str) -> Atomic
     )
 
 
+def not_renamed(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for a rename of a table that its transaction has written before, or to a name that it has written."""
+    return AtomicityNotSupportedError(
+        f"The table was not renamed: transaction {transaction_id} has written it before, as {path}. That stays staged.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Rename the table before the transaction, or after it.",
+    )
+
+
+def renamed_before(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for a statement on one of the two names of a table that its transaction has renamed."""
+    return AtomicityNotSupportedError(
+        f"Transaction {transaction_id} has renamed a table from or to {path}: this statement cannot be part of it, and "
+        "changed nothing.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Commit before, and run it then.",
+    )
+
+
+def rows_before(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for an ALTER TABLE of a table to which its transaction has written rows before."""
+    return AtomicityNotSupportedError(
+        f"{path} was not altered: transaction {transaction_id} has written rows to it before, by its former "
+        "definition. They stay staged.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Alter the table before the rows are written, or commit them before.",
+    )
+
+
+def secret_property(path: ObjectPath, key: str, transaction_id: str) -> AtomicityNotSupportedError:
+    """The error for an ALTER TABLE that sets a property that must not be recorded."""
+    return AtomicityNotSupportedError(
+        f"{path} was not altered: its property {key} looks like a secret, which no transaction writes down.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Change it before the transaction.",
+    )
+
+
 def still_writing(member: Enlisted, savepoint: str, transaction_id: str) -> WriteConflictError:
     """The error for a rollback to a savepoint while another thread runs a statement that is younger."""
     return WriteConflictError(
