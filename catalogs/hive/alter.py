@@ -81,22 +81,26 @@ def altered(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
             return evolved
     result = table
     for change in changes:
-        if change.kind in OF_PARTITIONING:
-            raise CatalogError(
-                f"{path} was not altered: its files are in the directories of its partition columns, where they would "
-                "have to move.",
-                path=path,
-                hint=f"To write them anew, in one step: CREATE OR REPLACE TABLE {path} USING {table.provider} "
-                f"PARTITIONED BY (...) AS SELECT * FROM {path}.",
-            )
-        if change.kind not in _KINDS:
-            raise _refused(path, f"A Hive catalog cannot {change.kind.replace('_', ' ')}")
-        result = _KINDS[change.kind](result, change, path)
+        result = _with(result, change, path)
     columns = not result.schema.equals(table.schema, check_metadata=True)
     facts = (result.properties, result.comment) != (table.properties, table.comment)
     if columns and facts:
         raise _refused(path, "Columns and properties cannot change in one step")
     return result if columns or facts else table
+
+
+def _with(table: HiveTable, change: TableChange, path: ObjectPath) -> HiveTable:
+    if change.kind in OF_PARTITIONING:
+        raise CatalogError(
+            f"{path} was not altered: its files are in the directories of its partition columns, where they would "
+            "have to move.",
+            path=path,
+            hint=f"To write them anew, in one step: CREATE OR REPLACE TABLE {path} USING {table.provider} "
+            f"PARTITIONED BY (...) AS SELECT * FROM {path}.",
+        )
+    if change.kind not in _KINDS:
+        raise _refused(path, f"A Hive catalog cannot {change.kind.replace('_', ' ')}")
+    return _KINDS[change.kind](table, change, path)
 
 
 def _refused(path: ObjectPath, why: str) -> CatalogError:

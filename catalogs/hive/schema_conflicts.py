@@ -14,9 +14,9 @@ from twophase.catalogs.hive.definitions import same_layout, same_partition_colum
 from twophase.catalogs.hive.evolution import reads
 from twophase.catalogs.hive.metastore import MANAGED
 from twophase.catalogs.hive.write import TableWrite
-from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.model import TableDefinition
 from twophase.schema import Field, Schema
+from twophase.transactions import failures
 
 
 def check_follows(write: TableWrite, before: TableDefinition, now: TableDefinition) -> None:
@@ -49,12 +49,7 @@ def check_follows(write: TableWrite, before: TableDefinition, now: TableDefiniti
     strategy = write.store.settings.strategy
     resolved = strategy.resolve(start.schema, there, start.schema, table=str(write.path)).schema
     if not resolved.same_as(there):
-        raise ConcurrentSchemaEvolutionError(
-            f"{write.path} was not written: its columns were changed meanwhile, and the strategy asks for others.",
-            path=write.path,
-            transaction_id=write.state.transaction_id,
-            hint="Look at the table, and run the statement again.",
-        )
+        raise failures.columns_changed(write.path, write.state.transaction_id, ", and the strategy asks for others")
 
 
 def _columns(write: TableWrite, definition: TableDefinition) -> TableSchema | None:

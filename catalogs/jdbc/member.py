@@ -13,7 +13,7 @@ from twophase.catalog import TwoPhaseCatalogTable
 from twophase.catalogs.jdbc import bringing, defaults, schema_conflicts
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.store import Place, Store, StoreCatalog
-from twophase.errors import ConcurrentSchemaEvolutionError, WriteConflictError
+from twophase.errors import WriteConflictError
 from twophase.model import WAITING, Level, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.transactions import failures
 from twophase.transactions.failures import of_another_store
@@ -182,12 +182,7 @@ class Member(TwoPhaseCatalogTable):
         if is_changed and not (
             self.effect == APPEND or (self.effect == OVERWRITE and is_same_table and "numbers" in before)
         ):
-            raise ConcurrentSchemaEvolutionError(
-                f"{self.path} was not written: its columns were changed meanwhile.",
-                path=self.path,
-                transaction_id=self.transaction_id,
-                hint="Look at the table, and run the statement again.",
-            )
+            raise failures.columns_changed(self.path, self.transaction_id)
         return schema_conflicts.places_of_values(
             self.store.settings.strategy,
             self.path,

@@ -18,6 +18,7 @@ from twophase.errors import ConcurrentSchemaEvolutionError
 from twophase.model import ObjectPath
 from twophase.schema import (
     AddField,
+    Field,
     Loss,
     Schema,
     SchemaConflictResolutionStrategy,
@@ -26,6 +27,7 @@ from twophase.schema import (
     from_arrow,
 )
 from twophase.schema.names import fold
+from twophase.transactions import failures
 
 _FIELD_ID = "PARQUET:field_id"
 _Conflict: TypeAlias = Callable[[str], ConcurrentSchemaEvolutionError]
@@ -65,8 +67,7 @@ def places_of_values(
     ConcurrentSchemaEvolutionError
         The rows cannot be placed with certainty, or the strategy refuses to.
     """
-
-    conflict = partial(_conflict, path, transaction_id)
+    conflict = partial(failures.columns_changed, path, transaction_id)
     types = dict(seen["columns"])
     before, now = _numbers(types, seen.get("numbers") if is_same_table else None, columns, conflict)
     start = _schema(staged, before)
@@ -80,23 +81,14 @@ def places_of_values(
         old = start.get(now[column.name])
         if old is None:
             _require_value(column, conflict, is_given=fold(column.name) in given)
-        elif types[old.name] != column.type and not _holds(old.leaf, column.arrow):
-            raise conflict(f": the type of {column.name} is {column.type} now, and was {types[old.name]}")
+        else:
+            _require_same(column, conflict, old, types[old.name])
     names = {number: name for name, number in now.items()}
     places = {name: names[number] for name, number in before.items() if number in names}
     if not places:
         raise conflict(": none of those that are written is left")
     spelled = {fold(column.name): column.name for column in columns}
     return places | {field.name: spelled.get(fold(field.name), field.name) for field in brought}
-
-
-def _conflict(path: ObjectPath, transaction_id: str, why: str) -> ConcurrentSchemaEvolutionError:
-    return ConcurrentSchemaEvolutionError(
-        f"{path} was not written: its columns were changed meanwhile{why}.",
-        path=path,
-        transaction_id=transaction_id,
-        hint="Look at the table, and run the statement again.",
-    )
 
 
 def _numbers(
@@ -116,6 +108,12 @@ def _require_value(column: Column, conflict: _Conflict, *, is_given: bool) -> No
     """Refuse rows that have no value for a column that needs one."""
     if not (is_given or column.nullable or column.generated or column.default is not None):
         raise conflict(f": {column.name} needs a value, which the rows do not have")
+
+
+def _require_same(column: Column, conflict: _Conflict, old: Field, then: str) -> None:
+    """Refuse rows whose values a column cannot hold any more."""
+    if then != column.type and not _holds(old.leaf, column.arrow):
+        raise conflict(f": the type of {column.name} is {column.type} now, and was {then}")
 
 
 def _schema(source: pa.Schema, numbers: Mapping[str, int]) -> Schema:

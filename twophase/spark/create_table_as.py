@@ -117,19 +117,15 @@ def create_table_as(
     joined, session = context.joined, context.session
     if purpose is Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS and _is_there(joined, found, target):
         return None
-    definition = _new_definition(df, **clauses)
-    rows, table = df, definition
+    # All checks happen before the catalog is called: nothing is staged by then.
+    rows, definition, table = df, _new_definition(df, **clauses), None
     if purpose.inserts:
-        # All checks happen before the catalog is called: nothing is staged by then.
         table = table_definition(joined, found, target)
-        if accepts_any_schema(found, table):
-            definition = replace(definition, options={**definition.options, MERGE_SCHEMA: "true"})
-        else:
-            rows, definition = fitted(df, table.schema, target), table
+        rows, definition = _inserted(df, definition, found, table, target)
     # Ctrl-C cancels the jobs if there is a job tracker.
     with interruptible(session.tracker) if session else nullcontext():
         statement = open_statement(context, found, target, definition, purpose, overwrite, other_way=_OTHER_WAY)
-        run_statement(session, statement, rows, lambda: table)
+        run_statement(session, statement, rows, lambda: table or definition)
     return statement.transaction
 
 
@@ -177,6 +173,15 @@ def _new_definition(
         location=location,
         external=location is not None,
     )
+
+
+def _inserted(
+    df: DataFrame, definition: TableDefinition, catalog: Catalog, table: TableDefinition, path: ObjectPath
+) -> tuple[DataFrame, TableDefinition]:
+    """The rows of an insert as they fit the table, and the definition that the catalog gets with them."""
+    if accepts_any_schema(catalog, table):
+        return df, replace(definition, options={**definition.options, MERGE_SCHEMA: "true"})
+    return fitted(df, table.schema, path), table
 
 
 def _several(partitioned_by: Sequence[str | Transform]) -> Sequence[str | Transform]:

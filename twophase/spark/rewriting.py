@@ -39,12 +39,7 @@ def rewrite(
         return False
     context = StatementContext.of(session)
     if context.joined is not None:
-        raise AtomicityNotSupportedError(
-            f"ALTER TABLE {catalog.name}.{path} rewrites the table, which cannot be part of transaction "
-            f"{context.joined.id}; nothing was started.",
-            path=path,
-            hint="Run it before or after the transaction.",
-        )
+        raise _refused(catalog, path, context.joined.id)
     rows = rows_of(session, catalog, path).selectExpr(*plan.expressions)
     statement = open_statement(context, catalog, path, plan.definition, Purpose.REPLACE_TABLE_AS)
     try:
@@ -56,6 +51,16 @@ def rewrite(
         statement.fail(error)  # does nothing if it has ended
         raise
     return True
+
+
+def _refused(catalog: SupportsRewrite, path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
+    return AtomicityNotSupportedError(
+        f"ALTER TABLE {catalog.name}.{path} rewrites the table, which cannot be part of transaction {transaction_id}; "
+        "nothing was started.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Run it before or after the transaction.",
+    )
 
 
 def _require_as_planned(

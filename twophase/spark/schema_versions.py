@@ -107,18 +107,7 @@ def versions_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) ->
     """
     if isinstance(catalog, SupportsSchemaHistory):
         return catalog.schema_versions(path)
-    now = table_schema(catalog, path)
-    if now is None:
-        definition = catalog.load_table(path)
-        now = TableSchema(assign_ids(definition.schema, partition_keys=map(quote, definition.partition_columns)))
-    found = session.coordinator.timeline.schema_versions(catalog.name, catalog.canonical(path))
-    if is_another_table(now, found):
-        found = []
-    schema = bound(now, found[-1].schema if found else None)
-    if not found or not is_same(now, schema, found[-1].schema):
-        found.append(RecordedSchema(schema))
-    if found[0].since is None and isinstance(catalog, SupportsFieldIds):
-        found = [*_before(catalog, path, found), *found]
+    found = _recorded(session, catalog, path)
     last = len(found) - 1
     return [
         SchemaVersion(
@@ -130,6 +119,23 @@ def versions_of(session: AttachedSession, catalog: Catalog, path: ObjectPath) ->
         )
         for index, one in enumerate(found)
     ]
+
+
+def _recorded(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> list[RecordedSchema]:
+    """The versions on the timeline, those that the files show of the time before, and the present one."""
+    now = table_schema(catalog, path)
+    if now is None:
+        definition = catalog.load_table(path)
+        now = TableSchema(assign_ids(definition.schema, partition_keys=map(quote, definition.partition_columns)))
+    found = session.coordinator.timeline.schema_versions(catalog.name, catalog.canonical(path))
+    if is_another_table(now, found):
+        found = []
+    schema = bound(now, found[-1].schema if found else None)
+    if not found or not is_same(now, schema, found[-1].schema):
+        found.append(RecordedSchema(schema))
+    if found[0].since is None and isinstance(catalog, SupportsFieldIds):
+        return [*_before(catalog, path, found), *found]
+    return found
 
 
 def _before(catalog: SupportsFieldIds, path: ObjectPath, found: list[RecordedSchema]) -> list[RecordedSchema]:

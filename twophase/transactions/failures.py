@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twophase.errors import (
     AtomicityNotSupportedError,
+    ConcurrentSchemaEvolutionError,
     ConfigurationError,
     LeaseLostError,
     SnapshotTooOldError,
@@ -196,6 +197,16 @@ def changed_meanwhile(path: ObjectPath, transaction_id: str, why: str) -> WriteC
         path=path,
         transaction_id=transaction_id,
         hint="Run the statement again: it will see the new state.",
+    )
+
+
+def columns_changed(path: ObjectPath, transaction_id: str, why: str = "") -> ConcurrentSchemaEvolutionError:
+    """The error for rows that were staged for other columns than their table has when they are published."""
+    return ConcurrentSchemaEvolutionError(
+        f"{path} was not written: its columns were changed meanwhile{why}.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Look at the table, and run the statement again.",
     )
 
 

@@ -64,17 +64,7 @@ def plan_undo(
     CatalogError
         A former state is no longer there.
     """
-    record = timeline.transaction(transaction_id)
-    if record is None:
-        raise ConfigurationError(
-            f"There is no transaction {transaction_id} on the timeline {timeline.display_url}; nothing was undone.",
-            hint="List them with: twophase timeline",
-        )
-    if record.state is not TransactionState.COMPLETED or record.number is None:
-        raise ConfigurationError(
-            f"Transaction {transaction_id} is {record.state.name} and has published nothing that could be undone.",
-            transaction_id=transaction_id,
-        )
+    record = _published(timeline, transaction_id)
     former: list[tuple[Catalog, ObjectPath, ReadSource]] = []
     created: list[tuple[Catalog, ObjectPath]] = []
     dropped: set[tuple[str, ObjectPath]] = set()
@@ -96,6 +86,21 @@ def plan_undo(
         else:
             former.append((catalog, path, source))
     return Undo(transaction_id, tuple(former), tuple(created), frozenset(dropped))
+
+
+def _published(timeline: Timeline, transaction_id: str) -> TransactionRecord:
+    record = timeline.transaction(transaction_id)
+    if record is None:
+        raise ConfigurationError(
+            f"There is no transaction {transaction_id} on the timeline {timeline.display_url}; nothing was undone.",
+            hint="List them with: twophase timeline",
+        )
+    if record.state is not TransactionState.COMPLETED or record.number is None:
+        raise ConfigurationError(
+            f"Transaction {transaction_id} is {record.state.name} and has published nothing that could be undone.",
+            transaction_id=transaction_id,
+        )
+    return record
 
 
 def _tables(record: TransactionRecord, resolve: Callable[[str], Catalog]) -> list[tuple[Catalog, ObjectPath, bool]]:

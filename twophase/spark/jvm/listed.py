@@ -81,23 +81,20 @@ def checked_scan_builder(
     """
     table = session_state.session_table(jvm, name.database, name.name)
     with private_name("CatalogFileIndex", jvm.spark):
-        stats = table.stats()
-        conf = jvm.session.sessionState().conf()
-        size = (
-            stats.get().sizeInBytes() if stats.isDefined() else conf.defaultSizeInBytes() if partition_columns else -1
-        )
+        size = _size(jvm, table, partition_columns)
         _, columns = _structs(jvm, schema_json, partition_columns)
         facts = values.scala_map(jvm, table_options)
         files = java_object(jvm, "CheckedFiles", jvm.session, table, columns, facts, str(size))
-        return _builder(
-            jvm,
-            provider,
-            files.otherwise(former, transaction_id),
-            schema_json,
-            partition_columns,
-            table_options,
-            options,
-        )
+        index = files.otherwise(former, transaction_id)
+        return _builder(jvm, provider, index, schema_json, partition_columns, table_options, options)
+
+
+def _size(jvm: Jvm, table: Any, partition_columns: Sequence[str]) -> Any:
+    """The bytes of a ``CatalogTable`` as Spark's planner estimates them."""
+    stats = table.stats()
+    if stats.isDefined():
+        return stats.get().sizeInBytes()
+    return jvm.session.sessionState().conf().defaultSizeInBytes() if partition_columns else -1
 
 
 def _builder(
