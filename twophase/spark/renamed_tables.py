@@ -8,6 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from twophase.catalog import Catalog, SupportsStagedRename
+from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark import active
 from twophase.spark.staged import staged_source
@@ -31,12 +32,7 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
     if arriving is None:
         return False
 
-    def definition() -> TableDefinition:
-        found = staged_source(arriving.participant).definition
-        assert found is not None
-        return found
-
-    run_without_rows(session, arriving, definition)
+    run_without_rows(session, arriving, lambda: _definition(arriving))
     try:
         leaving = open_leave(context, catalog, path, new_path)
         run_without_rows(session, leaving, lambda: TableDefinition(pa.schema([])))
@@ -47,3 +43,9 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
             block.revert([arriving.participant])
         raise
     return True
+
+
+def _definition(arriving: Statement) -> TableDefinition:
+    found = staged_source(arriving.participant).definition
+    assert found is not None
+    return found

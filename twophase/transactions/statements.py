@@ -191,13 +191,7 @@ class Statements(TransactionView):
         is_whole = purpose is Purpose.INSERT_OVERWRITE and (overwrite is None or overwrite.is_whole_table)
         with self._life.lock:
             self._life.require_open()
-            if self._read_only:
-                raise failures.read_only(f"{catalog.name}.{path}", self._life.id)
-            if path.namespace:
-                self._require_database(catalog, path.database)
-            earlier = self._to_build_on(catalog, path)
-            if earlier is not None and earlier.participant.purpose.drops and not purpose.creates:
-                raise failures.dropped(catalog.name, path, self._life.id)
+            earlier = self._earlier(catalog, path, purpose)
             context = WriteContext(
                 transaction_id=self._life.id,
                 ordinal=len(self._life.members),
@@ -231,6 +225,17 @@ class Statements(TransactionView):
         is_merged = self._merging is not None and (is_whole or purpose.replaces)
         if purpose is not Purpose.INSERT_INTO and not is_merged:
             self._life.reads.require_unchanged(catalog, path)
+
+    def _earlier(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> Enlisted | None:
+        """The earlier statement on the table; a statement that this transaction cannot have is refused."""
+        if self._read_only:
+            raise failures.read_only(f"{catalog.name}.{path}", self._life.id)
+        if path.namespace:
+            self._require_database(catalog, path.database)
+        earlier = self._to_build_on(catalog, path)
+        if earlier is not None and earlier.participant.purpose.drops and not purpose.creates:
+            raise failures.dropped(catalog.name, path, self._life.id)
+        return earlier
 
     def _require_database(self, catalog: Catalog, database: str) -> None:
         if self.drops_database(catalog, database):
