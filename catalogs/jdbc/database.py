@@ -71,6 +71,12 @@ class Table:
     name: str
 
 
+def type_of(names: Iterable[tuple[Any, Any]], kind: pa.DataType) -> str | None:
+    """The name of a type, by the first test of a list that it passes; None if it passes none."""
+    found = next((name for test, name in names if test(kind)), None)
+    return found(kind) if callable(found) else found
+
+
 class Database(ABC):
     """One kind of database, with the settings to reach it.
 
@@ -92,6 +98,8 @@ class Database(ABC):
     column_comments: ClassVar[bool] = True
     #: Times with a zone are compared with times with a zone; if not, with times in UTC without one.
     aware_times: ClassVar[bool] = False
+    #: What follows the type of a column that may be NULL.
+    nullable: ClassVar[str] = ""
     #: Longest comment of a table; None if there is no limit.
     longest_comment: ClassVar[int | None] = None
 
@@ -328,7 +336,6 @@ class Database(ABC):
         """The name of an index in ``CREATE INDEX``."""
         return self.quote(f"{table.name}_{column}")
 
-    @abstractmethod
     def create_like(
         self,
         connection: sa.Connection,
@@ -347,6 +354,8 @@ class Database(ABC):
         more : sequence of tuple of str
             Names and types of further columns.
         """
+        types = {column.name: f"{column.type}{self.nullable}" for column in self.columns(connection, source)}
+        self.create(connection, table, [*((name, types[name]) for name in columns), *more])
 
     def drop(self, connection: sa.Connection, table: Table) -> None:
         """Drop a table. Idempotent."""

@@ -222,17 +222,6 @@ class Generic(Database):
         kind = sqlalchemy_type(field.type)
         return None if kind is None else type_text(kind, self.dialect) or None
 
-    def create_like(
-        self,
-        connection: sa.Connection,
-        table: Table,
-        source: Table,
-        columns: Sequence[str],
-        more: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [*((name, types[name]) for name in columns), *more])
-
     def drop(self, connection: sa.Connection, table: Table) -> None:
         if table.name not in self.list_relations(connection, table.database):
             return

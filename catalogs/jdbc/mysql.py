@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc import infile, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
 from twophase.errors import CatalogError
 
 _is = pa.types
@@ -99,6 +99,7 @@ class MySQL(Database):
     ddl_in_transaction = False
     _sees_numbers = True
     comments_in_ddl = True
+    nullable = " NULL"
 
     def check_name(self, name: str, what: str, path: object) -> None:
         super().check_name(name, what, path)
@@ -279,26 +280,12 @@ class MySQL(Database):
         return number
 
     def column_type(self, field: pa.Field) -> str | None:
-        for test, name in _TYPES:
-            if test(field.type):
-                return name(field.type) if callable(name) else name
-        return None
+        return type_of(_TYPES, field.type)
 
     def create(
         self, connection: sa.Connection, table: Table, columns: Sequence[tuple[str, str]], suffix: str = ""
     ) -> None:
         super().create(connection, table, columns, f" ENGINE=InnoDB CHARACTER SET utf8mb4{suffix}")
-
-    def create_like(
-        self,
-        connection: sa.Connection,
-        table: Table,
-        source: Table,
-        columns: Sequence[str],
-        more: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [*((name, f"{types[name]} NULL") for name in columns), *more])
 
     def rename(self, connection: sa.Connection, table: Table, new: Table) -> None:
         self.rename_all(connection, [(table, new)])

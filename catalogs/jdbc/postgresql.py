@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import copying, rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
 from twophase.errors import CatalogError
 
 _is = pa.types
@@ -214,7 +214,7 @@ class PostgreSQL(Database):
         if _is.is_list(kind) or _is.is_large_list(kind):
             element = None if _is.is_nested(kind.value_type) else self.column_type(kind.value_field)
             return None if element is None else f"{element}[]"
-        return _type_name(kind)
+        return type_of(_TYPES, kind)
 
     def create_like(
         self,
@@ -405,13 +405,6 @@ def _decimal(modifier: int) -> pa.DataType:
     if precision > 38 or scale > precision:
         return pa.string()
     return pa.decimal128(precision, scale)
-
-
-def _type_name(kind: pa.DataType) -> str | None:
-    for test, name in _TYPES:
-        if test(kind):
-            return name(kind) if callable(name) else name
-    return None
 
 
 _TYPES: tuple[tuple[Any, Any], ...] = (

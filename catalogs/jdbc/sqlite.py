@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from twophase.catalogs.jdbc import rendering
-from twophase.catalogs.jdbc.database import Column, Database, Table
+from twophase.catalogs.jdbc.database import Column, Database, Table, type_of
 from twophase.catalogs.jdbc.spooling import own_directory
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -73,7 +73,6 @@ class SQLite(Database):
     title = "SQLite"
     longest_name = 1_000
     column_comments: ClassVar[bool] = False
-    one_writer: ClassVar[bool] = True
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -225,21 +224,7 @@ class SQLite(Database):
             connection.execute(sa.text(f"INSERT INTO {self._comments()} VALUES (:name, :comment)"), facts)
 
     def column_type(self, field: pa.Field) -> str | None:
-        for test, name in _TYPES:
-            if test(field.type):
-                return name(field.type) if callable(name) else name
-        return None
-
-    def create_like(
-        self,
-        connection: sa.Connection,
-        table: Table,
-        source: Table,
-        columns: Sequence[str],
-        more: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        types = {column.name: column.type for column in self.columns(connection, source)}
-        self.create(connection, table, [*((name, types[name]) for name in columns), *more])
+        return type_of(_TYPES, field.type)
 
     def drop(self, connection: sa.Connection, table: Table) -> None:
         super().drop(connection, table)

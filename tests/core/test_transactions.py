@@ -26,7 +26,7 @@ from twophase.errors import (
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.testing.chaos import ChaosCatalog, ChaosError
-from twophase.timeline.ids import coordinator_name, coordinator_of, new_transaction_id
+from twophase.timeline.ids import coordinator_name, new_transaction_id, parts_of
 from twophase.timeline.records import TransactionRecord
 from twophase.transactions.coordinator import Coordinator
 from twophase.transactions.transaction import Transaction
@@ -72,14 +72,16 @@ def test_what_preparing_found_is_durable_with_the_decision(bench: Bench, shape: 
 
 def test_the_id_names_the_coordinator(bench: Bench) -> None:
     tx = bench.coordinator(name="Nightly ETL (Müller)").begin()
-    assert coordinator_of(tx.id) == "nightly_etl_m_ller"
-    assert coordinator_of("no id of ours") is None
+    parts = parts_of(tx.id)
+    assert parts is not None and parts.coordinator == "nightly_etl_m_ller"
+    assert parts_of("no id of ours") is None
 
 
 def test_two_long_names_that_begin_alike_are_two_coordinators() -> None:
     names = {coordinator_name(f"nightly_revenue_pipeline_{region}") for region in ("eu", "us")}
     assert len(names) == 2
-    assert all(len(name) <= 24 and coordinator_of(new_transaction_id(name)) == name for name in names)
+    parts = [parts_of(new_transaction_id(name)) for name in names]
+    assert {found and found.coordinator for found in parts} == names and all(len(name) <= 24 for name in names)
 
 
 def test_a_single_publish_reaches_level_three_and_several_reach_two(bench: Bench) -> None:

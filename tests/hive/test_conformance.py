@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tests.hive.conftest import start_session
 from tests.hive.world import World
@@ -59,7 +61,10 @@ class TestSessionMetastore(CatalogConformance):
     @pytest.fixture
     def make_frame(self, spark: SparkSession) -> Callable[[list[tuple[Any, ...]], pa.Schema], Any]:
         # As an Arrow table: a list would become an RDD, which takes twice as long to write.
-        return lambda rows, schema: spark.createDataFrame(table(rows, schema), types.from_arrow_schema(schema))
+        def frame(rows: list[tuple[Any, ...]], schema: pa.Schema) -> Any:
+            return spark.createDataFrame(table(rows, schema), StructType.fromJson(json.loads(types.from_arrow(schema))))
+
+        return frame
 
     @pytest.fixture
     def read_rows(self, spark: SparkSession) -> Callable[[ObjectPath], list[tuple[Any, ...]]]:

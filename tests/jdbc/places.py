@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -118,11 +117,6 @@ def fetch(connection: sa.Connection, sql: str) -> list[Row]:
 def facts(place: Place) -> Mapping[str, str]:
     """A place as plain JSON."""
     return {"url": place.url}
-
-
-def fresh_name() -> str:
-    """A name that no other test has."""
-    return f"t_{uuid.uuid4().hex[:12]}"
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:

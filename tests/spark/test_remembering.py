@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 import twophase.spark
 from tests.spark.conftest import Start
 from twophase.spark.jvm import values
-from twophase.spark.jvm.callback_cache import ALWAYS, NOT_CALLED, cached_callbacks
+from twophase.spark.jvm.callback_cache import ALWAYS, cached_callbacks
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.gateway import Jvm
 
@@ -122,15 +122,6 @@ def test_an_error_is_no_answer(jvm: Jvm, asked: Asked) -> None:
         with pytest.raises(Py4JJavaError, match="refused"):
             java.apply("fail")
     assert asked.questions == ["fail", "fail"]
-
-
-def test_what_nobody_wants_to_know_is_never_asked(jvm: Jvm, asked: Asked) -> None:
-    java = cached_callbacks(jvm, asked, {"run": NOT_CALLED})
-
-    java.run()
-    assert asked.questions == []
-    java.apply("a")
-    assert asked.questions == ["a"]
 
 
 def test_it_equals_itself_and_asks_of_others(jvm: Jvm, asked: Asked) -> None:

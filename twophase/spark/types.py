@@ -190,13 +190,6 @@ def from_arrow(schema: pa.Schema) -> str:
     return struct_json([_spark_field(field) for field in schema])
 
 
-def from_arrow_schema(schema: pa.Schema) -> StructType:
-    """PySpark's schema object of an Arrow schema."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(json.loads(from_arrow(schema)))
-
-
 def _spark_field(field: pa.Field) -> Json:
     metadata = field.metadata or {}
     remembered = _remembered(field, metadata)

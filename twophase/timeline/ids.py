@@ -64,9 +64,3 @@ def parts_of(transaction_id: str) -> Parts | None:
     """Parse an id; None if the text is not a transaction id."""
     match = _PATTERN.fullmatch(transaction_id)
     return Parts(transaction_id, **match.groupdict()) if match else None
-
-
-def coordinator_of(transaction_id: str) -> str | None:
-    """Return the coordinator that created an id; None if the text is not a transaction id."""
-    parts = parts_of(transaction_id)
-    return parts.coordinator if parts else None

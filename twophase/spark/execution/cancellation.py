@@ -28,8 +28,6 @@ log = logger("twophase.spark")
 GRACE_SECONDS = 30.0
 _GLANCE = 0.02
 
-Handler = Callable[[int, FrameType | None], Any]
-
 #: Set while a SIGTERM waits for the rollback.
 _terminating = threading.Event()
 

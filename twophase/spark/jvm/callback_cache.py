@@ -17,8 +17,8 @@ from twophase.spark.jvm.java_sources import java_object
 if TYPE_CHECKING:
     from twophase.spark.jvm.gateway import Jvm
 
-#: Lifetime of a result that never changes; and the mark of a method that is never called, as its result has no use.
-ALWAYS, NOT_CALLED = 0, -1
+#: Lifetime of a result that never changes.
+ALWAYS = 0
 
 #: Lifetime of a result in milliseconds, by method of an object; methods that are not listed always call Python.
 CachePolicy = Mapping[str, int]
@@ -33,7 +33,7 @@ def cached_callbacks(jvm: Jvm, proxy: Any, policy: CachePolicy, answers_policy: 
     proxy : object
         A Python object with Java interfaces.
     policy : mapping of str to int
-        By method, the lifetime of its result in milliseconds; :data:`ALWAYS` or :data:`NOT_CALLED`. A result with a
+        By method, the lifetime of its result in milliseconds, or :data:`ALWAYS`. A result with a
         limited lifetime is also dropped when any other method is called, which may change it.
     answers_policy : mapping of str to int, optional
         The same for the Python objects that it returns.

@@ -30,7 +30,7 @@ public final class Remembering implements InvocationHandler {
             aWhile.clear();  // It may change something.
             return answer(self, method, arguments);
         }
-        return lasts.longValue() < 0 ? null : remembered(lasts.longValue() * 1000000L, self, method, arguments);
+        return remembered(lasts.longValue() * 1000000L, self, method, arguments);
     }
 
     private Object remembered(long lasts, Object self, Method method, Object[] arguments) throws Throwable {
