@@ -96,7 +96,7 @@ def commit(plan: Plan) -> Protocol:
         yield Record(TransactionState.COMMITTING)
     except (TimelineError, WriteConflictError) as problem:
         # A conflict also comes where the reply to a first attempt was lost: the decision may be durable, too.
-        return (yield from _withdraw_decision(plan, problem))
+        return (yield from _roll_decided_back(plan, problem))
     # ------------------------------------------ the decision is durable ------------------------------------------
     return (yield from _publish_rest(plan, [], certainly_alone=True))
 
@@ -110,15 +110,6 @@ def rollback(plan: Plan, error: BaseException | None = None) -> Protocol:
         verdict = yield from _remove_staged(plan, error, recorded=False)
         return replace(verdict, problems=(problem, *verdict.problems))
     return (yield from _remove_staged(plan, error))
-
-
-def _withdraw_decision(plan: Plan, problem: BaseException) -> Protocol:
-    """Withdraw a decision that may or may not be durable; nothing may be removed before the withdrawal is durable."""
-    try:
-        yield Record(TransactionState.ROLLED_BACK, problem)
-    except TimelineError as second:
-        return Verdict(TransactionState.IN_DOUBT, problem, unknown=plan.units, problems=(second,))
-    return (yield from _remove_staged(plan, problem))
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
@@ -385,6 +376,7 @@ def _clean_up(plan: Plan) -> Protocol:
 
 
 def _roll_decided_back(plan: Plan, error: BaseException | None) -> Protocol:
+    """Withdraw a decision that may be durable; nothing may be removed before the withdrawal is durable."""
     try:
         yield Record(TransactionState.ROLLED_BACK, error)
     except TimelineError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ class Driver:
         return self.rows(path) if exists else None
 
     def as_one(self, interface: type[_Interface], catalog: Catalog | None = None) -> _Interface:
-        """Return the catalog as an interface of :mod:`twophase.catalog.capabilities`; refuse it as the host does."""
+        """Return the catalog as an interface of :mod:`twophase.catalog`; refuse it as the host does."""
         return required(catalog or self.catalog, interface, f"cannot do what {interface.__name__} says", None)
 
     def dropped_by_the_host(self, path: ObjectPath) -> None:
@@ -169,6 +170,14 @@ class Driver:
         """Return the staged data of these transactions that the catalog itself still lists."""
         leftovers = self.as_one(SupportsCleaning).leftovers()
         return [r.location for r in leftovers if r.transaction_id in transactions and r.kind != "version"]
+
+    def outcome_elsewhere(self, participant: Participant) -> Outcome:
+        """Return the outcome of a participant as another process, which has only its document, sees it."""
+        fresh = self.fresh()
+        try:
+            return fresh.restore(json.loads(json.dumps(participant.document))).outcome()
+        finally:
+            fresh.close()
 
     def ended_again(self, participant: Participant) -> Participant:
         """Repeat what follows the publish of a participant, and of the one restored from its document; return that."""

@@ -174,7 +174,7 @@ class OutcomeChapter(SuiteBase):
         for step, expected in steps:
             step()
             assert participant.outcome() is expected
-            assert self._seen_elsewhere(driver, participant) is expected
+            assert driver.outcome_elsewhere(participant) is expected
 
     @each_purpose
     def test_what_was_aborted_is_not_published(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
@@ -183,7 +183,7 @@ class OutcomeChapter(SuiteBase):
         driver.ready(path, purpose)
         participant = driver.staged(path, purpose)
         participant.abort()
-        assert self._seen_elsewhere(driver, participant) is Outcome.NOT_PUBLISHED
+        assert driver.outcome_elsewhere(participant) is Outcome.NOT_PUBLISHED
         # A paused process that resumes after its abort publishes nothing.
         before = driver.state(path)
         with pytest.raises(Exception):  # noqa: B017 - any refusal will do
@@ -200,14 +200,7 @@ class OutcomeChapter(SuiteBase):
         driver.ready(path, purpose)
         first = driver.published(path, purpose)
         driver.published(path, purpose)
-        assert self._seen_elsewhere(driver, first) is not Outcome.NOT_PUBLISHED
-
-    def _seen_elsewhere(self, driver: Driver, participant: Participant) -> Outcome:
-        fresh = driver.fresh()
-        try:
-            return fresh.restore(json.loads(json.dumps(participant.document))).outcome()
-        finally:
-            fresh.close()
+        assert driver.outcome_elsewhere(first) is not Outcome.NOT_PUBLISHED
 
 
 class OwnershipChapter(SuiteBase):

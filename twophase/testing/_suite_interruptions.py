@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -39,14 +38,14 @@ class InterruptionChapter(SuiteBase):
                 interrupt(folders_of(driver.catalog, participant), moment, participant.commit, _cut)
             except Exception:
                 # One that still has the connection, or its lock, may know more than the other; they never disagree.
-                reported = {participant.outcome(), self._outcome(driver, participant)} - {Outcome.UNKNOWN}
+                reported = {participant.outcome(), driver.outcome_elsewhere(participant)} - {Outcome.UNKNOWN}
                 assert len(reported) < 2, _where(moment)
             self._is_true(driver, participant, moment, before, after(purpose, old, NEW))
             participant.commit()
             participant.finish()
             assert driver.state(path) == after(purpose, old, NEW), _where(moment)
             assert participant.outcome() is Outcome.PUBLISHED, _where(moment)
-            assert self._outcome(driver, participant) is not Outcome.NOT_PUBLISHED, _where(moment)
+            assert driver.outcome_elsewhere(participant) is not Outcome.NOT_PUBLISHED, _where(moment)
             assert driver.left_in_store(participant.transaction_id) == [], _where(moment)
         gc.collect()
 
@@ -106,18 +105,11 @@ class InterruptionChapter(SuiteBase):
         assert found, "A publish runs no line of the catalog's own."
         return some_of(found, self.moments)
 
-    def _outcome(self, driver: Driver, participant: Participant) -> Outcome:
-        fresh = driver.fresh()
-        try:
-            return fresh.restore(json.loads(json.dumps(participant.document))).outcome()
-        finally:
-            fresh.close()
-
     def _is_true(
         self, driver: Driver, participant: Participant, moment: Moment, before: Rows | None, then: Rows
     ) -> None:
         """Assert that the reported outcome matches what all readers see, without an intermediate state."""
-        reported = self._outcome(driver, participant)
+        reported = driver.outcome_elsewhere(participant)
         if participant.level is not Level.ATOMIC or reported is Outcome.UNKNOWN:
             return
         expected = then if reported is Outcome.PUBLISHED else before

@@ -354,22 +354,21 @@ class Driver:
     @perform.register
     def _(self, action: actions.Abort) -> Reply:
         member = self._enlisted[action.ordinal]
-        reply = self._guarded(ABORT, member.participant.abort)
-        if reply.error is None:
-            return reply
-        return Reply(reply.error, left_behind=left_behind(member) or (f"staging of {member.name}",))
+        return self._with_leftovers(member, self._guarded(ABORT, member.participant.abort))
 
     @perform.register
     def _(self, action: actions.Cleanup) -> Reply:
         member = self._enlisted[action.ordinal]
-        reply = self._guarded(FINISH, member.participant.finish)
-        if reply.error is None:
-            return reply
-        return Reply(reply.error, left_behind=left_behind(member) or (f"staging of {member.name}",))
+        return self._with_leftovers(member, self._guarded(FINISH, member.participant.finish))
 
     @perform.register
     def _(self, action: actions.Wait) -> None:
         time.sleep(0.1 * 2**action.attempt)
+
+    def _with_leftovers(self, member: Enlisted, reply: Reply) -> Reply:
+        if reply.error is None:
+            return reply
+        return Reply(reply.error, left_behind=left_behind(member) or (f"staging of {member.name}",))
 
     def _staged(self) -> tuple[str, ...]:
         """The staged data in the stores while the outcome is unknown."""

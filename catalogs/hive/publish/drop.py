@@ -85,12 +85,8 @@ class DropTable(Publisher):
     def _forget(self) -> None:
         self.metastore.changed(self.write.database, self.write.path.name)
 
-    def outcome(self) -> Outcome:
-        try:
-            published = self._hidden() is not None or self.is_marked()
-        except Exception:  # the store is unreachable: unknown, and the coordinator keeps everything
-            return Outcome.UNKNOWN
-        return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
+    def is_published(self) -> bool:
+        return self._hidden() is not None or self.is_marked()
 
     # -- after it ------------------------------------------------------------------------------------------------
 

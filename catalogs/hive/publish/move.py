@@ -23,7 +23,7 @@ from twophase.catalogs.hive.replaced import Added, Replaced, added_files
 from twophase.catalogs.hive.state import MoveState
 from twophase.catalogs.hive.store import partitions_of
 from twophase.errors import CatalogError
-from twophase.model import Level, Outcome, Purpose
+from twophase.model import Level, Purpose
 
 Renames = list[tuple[str, str]]
 
@@ -124,13 +124,7 @@ class MoveFiles(Publisher):
     @property
     def existing_moves(self) -> Moves:
         """Same as :attr:`moves`, but it must exist."""
-        moves = self.moves
-        if moves is None:
-            raise CatalogError(
-                f"The manifest of {self.write.path} is missing in {self.state.version}.",
-                transaction_id=self.state.transaction_id,
-            )
-        return moves
+        return self.required(self.moves)
 
     def reached(self) -> tuple[Level, str | None]:
         """The level of this publish, and the reason if it is not the highest."""
@@ -322,12 +316,8 @@ class MoveFiles(Publisher):
         """Make renames survive a power failure, like the record of the transaction that follows."""
         self.files.persist_names(*renamed, below=str(table.location))
 
-    def outcome(self) -> Outcome:
-        try:
-            done = self.is_marked() or self._all_there(self.write.current()) or self._has_landed()
-        except Exception:  # the store is unreachable
-            return Outcome.UNKNOWN
-        return Outcome.PUBLISHED if done else Outcome.NOT_PUBLISHED
+    def is_published(self) -> bool:
+        return self.is_marked() or self._all_there(self.write.current()) or self._has_landed()
 
     def is_marked(self) -> bool:
         return self.files.exists(join(self.state.version, PUBLISHED_FILE))

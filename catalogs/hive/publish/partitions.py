@@ -21,8 +21,7 @@ from twophase.catalogs.hive.state import INSERT, REPLACE
 from twophase.catalogs.hive.store import partitions_of
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
-from twophase.errors import CatalogError
-from twophase.model import Level, Outcome, Purpose
+from twophase.model import Level, Purpose
 
 
 class SwitchPartitions(Publisher):
@@ -57,13 +56,7 @@ class SwitchPartitions(Publisher):
     @property
     def existing_plan(self) -> Plan:
         """Same as :attr:`plan`, but it must exist."""
-        plan = self.plan
-        if plan is None:
-            raise CatalogError(
-                f"The manifest of {self.write.path} is missing in {self.state.version}.",
-                transaction_id=self.state.transaction_id,
-            )
-        return plan
+        return self.required(self.plan)
 
     # -- preparing -----------------------------------------------------------------------------------------------
 
@@ -208,16 +201,11 @@ class SwitchPartitions(Publisher):
             self.metastore.alter_partitions(table, _partitions(table, there))
             self.metastore.add_partitions(table, _partitions(table, [c for c in pending if c.key not in now]))
 
-    def outcome(self) -> Outcome:
-        try:
-            plan, table = self.plan, self.write.current()
-            if self.is_marked():
-                return Outcome.PUBLISHED
-            if plan is None or table is None or not published(plan, self.target.locations(table, plan.keys)):
-                return Outcome.NOT_PUBLISHED
-        except Exception:  # the store is unreachable
-            return Outcome.UNKNOWN
-        return Outcome.PUBLISHED
+    def is_published(self) -> bool:
+        plan, table = self.plan, self.write.current()
+        if self.is_marked():
+            return True
+        return plan is not None and table is not None and published(plan, self.target.locations(table, plan.keys))
 
     def is_marked(self) -> bool:
         # Another writer may have replaced all of it since.

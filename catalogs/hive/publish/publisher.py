@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, join, same
@@ -20,6 +20,7 @@ from twophase.model import Outcome
 from twophase.redaction import logger
 
 _log = logger("twophase")
+_Manifest = TypeVar("_Manifest")
 
 
 class Publisher(ABC):
@@ -125,6 +126,21 @@ class Publisher(ABC):
         """Undo a publish unless another writer has changed the table since; return False if that is impossible."""
         return False
 
+    def required(self, manifest: _Manifest | None) -> _Manifest:
+        """Return a manifest, which ``prepare`` has written.
+
+        Raises
+        ------
+        CatalogError
+            It is missing.
+        """
+        if manifest is None:
+            raise CatalogError(
+                f"The manifest of {self.write.path} is missing in {self.state.version}.",
+                transaction_id=self.state.transaction_id,
+            )
+        return manifest
+
     # -- the outcome ---------------------------------------------------------------------------------------------
 
     def is_ours(self, table: HiveTable | None) -> bool:
@@ -134,10 +150,13 @@ class Publisher(ABC):
     def outcome(self) -> Outcome:
         """Whether the write was published."""
         try:
-            published = self.is_ours(self.write.current()) or self.is_marked()
+            return Outcome.PUBLISHED if self.is_published() else Outcome.NOT_PUBLISHED
         except Exception:  # the store is unreachable: unknown, and the coordinator keeps everything
             return Outcome.UNKNOWN
-        return Outcome.PUBLISHED if published else Outcome.NOT_PUBLISHED
+
+    def is_published(self) -> bool:
+        """Whether the write was published; raises whatever the store raises if it is unreachable."""
+        return self.is_ours(self.write.current()) or self.is_marked()
 
     def is_marked(self) -> bool:
         """Whether marker files record the publish; another writer may have replaced the table since."""

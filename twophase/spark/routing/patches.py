@@ -212,19 +212,18 @@ def _to_table(original: Original, writer: Any, tableName: Any, *args: Any, **kwa
 
 
 def _table(original: Original, spark: Any, tableName: Any) -> Any:  # noqa: N803
-    router = router_of(spark)
-    if router is None:
-        return original(spark, tableName)
-    router.session.caches.catch_up()
-    return router.reading(original(spark, tableName))
+    return _read_by_name(router_of(spark), functools.partial(original, spark, tableName))
 
 
 def _read_table(original: Original, reader: Any, tableName: Any) -> Any:  # noqa: N803
-    router = router_of(reader._spark)
+    return _read_by_name(router_of(reader._spark), functools.partial(original, reader, tableName))
+
+
+def _read_by_name(router: Router | None, read: Callable[[], Any]) -> Any:
     if router is None:
-        return original(reader, tableName)
+        return read()
     router.session.caches.catch_up()
-    return router.reading(original(reader, tableName))
+    return router.reading(read())
 
 
 def _read_stream(original: Original, reader: Any, tableName: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
