@@ -130,12 +130,7 @@ class HiveTables:
     def make_managed(self, database: str, name: str) -> None:
         """Make a table managed, so that a drop deletes its files."""
 
-        def call(store: Any) -> None:
-            table = store.getTable(database, name)
-            _become(table, MANAGED)
-            self._alter(store, database, name, table)
-
-        self._run(call)
+        self._change(database, name, lambda table: _become(table, MANAGED))
 
     def point(
         self,
@@ -187,18 +182,19 @@ class HiveTables:
     def place(self, database: str, name: str, location: str, *, expected: str | None) -> None:
         """Give a partitioned table another location, without any other change."""
 
+        self._change(database, name, lambda table: self._stored.place(table, location, _PATH), expected=expected)
+
+    def _change(self, database: str, name: str, change: Callable[[Any], None], *, expected: str | None = None) -> None:
         def call(store: Any) -> None:
             table = store.getTable(database, name)
-            self._stored.place(table, location, _PATH)
+            change(table)
             self._alter(store, database, name, table, expected=expected)
 
         self._run(call)
 
     def stored(self, database: str, name: str) -> Any:
         """A table as the metastore has it, for :meth:`redefine`."""
-        found: list[Any] = []
-        self._run(lambda store: found.append(store.getTable(database, name)))
-        return found[0]
+        return self._run(lambda store: store.getTable(database, name))
 
     def redefine(
         self,
@@ -340,14 +336,11 @@ class HiveTables:
 
     def has_partitions(self, database: str, name: str) -> bool:
         """Whether a table has partitions, by the name of one."""
-        found: list[Any] = []
-        self._run(lambda store: found.append(store.listPartitionNames(database, name, 1)))
-        return not found[0].isEmpty()
+        return not self._run(lambda store: store.listPartitionNames(database, name, 1)).isEmpty()
 
     def partition_locations(self, database: str, name: str) -> list[str]:
         """The locations of all partitions of a table, as stored in the metastore, without the rest of each."""
-        found: list[Any] = []
-        self._run(lambda store: found.extend(_all_partitions(store, database, name)))
+        found = self._run(lambda store: _all_partitions(store, database, name))
         locations = self._jvm.once(("Locations",), lambda: java_object(self._jvm, "Locations"))
         return [location for partitions in found for location in values.to_json(self._jvm, locations.of(partitions))]
 
@@ -411,8 +404,8 @@ class HiveTables:
         kind = self._jvm.once(("EnvironmentContext",), lambda: _kind_of_context(self._jvm, store))
         return None if kind is None else self._stored.context(kind, json.dumps(facts))
 
-    def _run(self, call: Callable[[Any], None]) -> None:
-        _Locked(lambda: call(self._connection()))._run(self.client)
+    def _run(self, call: Callable[[Any], Any]) -> Any:
+        return _Locked(lambda: call(self._connection()))._run(self.client)
 
     def _connection(self) -> Any:
         """The metastore client in current use by Spark's Hive client; it reconnects and retries after an error."""
@@ -503,17 +496,19 @@ class _Locked(JavaCallable):
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
+        self._result: Any = None
         self._error: BaseException | None = None
 
-    def _run(self, client: Any) -> None:
+    def _run(self, client: Any) -> Any:
         client.withHiveState(self)
         if self._error is not None:
             raise self._error
+        return self._result
 
     def apply(self) -> None:
         """Entry point of the Hive client."""
         try:
-            self._call()
+            self._result = self._call()
         except BaseException as error:  # Py4J would turn it into an error of its own, even an interrupt.
             self._error = error
 
