@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_configurations_apart()
 
 
-#: What these prove needs neither a Spark session for each file nor a server: all of it is quick.
+#: Of what these prove the first cases are quick, and all that need no Spark session.
 _QUICK = tuple(f"tests/{folder}/" for folder in ("core", "hooks", "kit", "schema"))
 #: But not with a server, by the name of its fixture or of a test's parameter.
 _SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2"}
@@ -69,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("exhaustive"):
             continue
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
-        is_first = item.get_closest_marker("promise") and item.function not in proven
-        if is_first or (item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks)):
+        is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks)
+        is_first = item.function not in proven and (is_near or item.get_closest_marker("promise"))
+        if is_first or (is_near and "spark" not in asks):
             proven.add(item.function)
             item.add_marker(pytest.mark.quick)
 

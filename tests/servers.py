@@ -25,15 +25,17 @@ from pathlib import Path
 HOST = "127.0.0.1"
 #: Seconds that a server may take until it answers; the Java ones need about 15 on a quiet machine with two cores.
 DEADLINE = 150.0
+#: The processes of the tests are killed, the machine is not: an embedded metastore need not wait for its disk.
+FORGETFUL_METASTORE = "-Dderby.system.durability=test"
 #: A JVM of the tests lives for seconds to minutes: its optimising compiler would take a third of the cores' time and
-#: give little back. The processes are killed, the machine is not: an embedded metastore need not wait for its disk.
+#: give little back.
 JAVA_FOR_SHORT_RUNS = (
     "-XX:TieredStopAtLevel=1",
     # With one compiler Java has room for a fifth of the usual code: a session of some minutes compiled all of it again
     # and again.
     "-XX:ReservedCodeCacheSize=240m",
     "-XX:+UseSerialGC",
-    "-Dderby.system.durability=test",
+    FORGETFUL_METASTORE,
 )
 #: Spark's classes, ready to be used: ``make test`` has them written by :mod:`tests.class_archive`.
 ARCHIVE = Path(sys.prefix) / "spark.jsa"

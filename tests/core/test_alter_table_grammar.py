@@ -9,8 +9,6 @@ from twophase.errors import CatalogError
 from twophase.model import Transform
 from twophase.spark.routing.alter_table_grammar import AlterTable, alter_table
 
-pytestmark = pytest.mark.quick
-
 
 def _change(kind: str, **facts: object) -> TableChange:
     return TableChange(f"{kind}_partition_field", (), facts)

@@ -26,8 +26,6 @@ from twophase.spark.routing.transaction_grammar import (
     transaction_statement,
 )
 
-pytestmark = pytest.mark.quick
-
 ALL = Characteristics(read_only=True, isolation=Isolation.SERIALIZABLE, conflict="wound_wait", wait=2.5)
 
 

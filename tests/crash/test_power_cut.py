@@ -17,6 +17,7 @@ import pytest
 
 from tests.crash import loop_device
 from tests.crash.forks import ROOT
+from tests.servers import FORGETFUL_METASTORE
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,11 +41,11 @@ class Driver:
     """A driver in a process of its own, whose metastore waits for the disk as it does by default."""
 
     def __init__(self, root: Path) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "SPARK_SUBMIT_OPTS"}
+        java = os.environ.get("SPARK_SUBMIT_OPTS", "").replace(FORGETFUL_METASTORE, "")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.power_driver", str(root)],
             cwd=ROOT,
-            env={**environment, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": java},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

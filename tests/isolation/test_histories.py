@@ -24,7 +24,6 @@ from tests.numbers import NUMBERS
 pytestmark = pytest.mark.timeout(600)
 
 THREADS = 3
-BLOCKS = 20
 CONFLICTS = ("WriteConflictError", "SnapshotTooOldError")
 KINDS = ("lakehouse", "sqlite")
 
@@ -45,9 +44,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     patch.undo()
 
 
-@pytest.mark.parametrize("level", [pytest.param("serializable", marks=pytest.mark.quick), "snapshot"])
+@pytest.mark.parametrize(
+    ("level", "number_of_blocks"), [pytest.param("serializable", 10, marks=pytest.mark.quick), ("snapshot", 20)]
+)
 def test_concurrent_blocks_leave_a_history_without_the_anomalies_that_their_level_forbids(
-    spark: SparkSession, level: str, tmp_path: Path, pytestconfig: pytest.Config
+    spark: SparkSession, level: str, number_of_blocks: int, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     place = Place([*FORBIDDEN].index(level), stores.prefixes(KINDS))
     create(WithSpark(spark, place, Random(0)))
@@ -58,7 +59,7 @@ def test_concurrent_blocks_leave_a_history_without_the_anomalies_that_their_leve
         dice = Random(number)
         access = WithSpark(spark.newSession(), place, dice)
         worker = Worker(access, recorder, f"t{number}", values, dice, level)
-        for _ in range(BLOCKS):
+        for _ in range(number_of_blocks):
             worker.run()
         recorder.close()
 

@@ -78,6 +78,7 @@ class TestHiveByPointer(CatalogConformance):
 
 class TestHiveByRename(TestHiveByPointer):
     recipe = "rename"
+    another_store = True
 
     def test_a_table_is_renamed_with_its_rows_or_not_at_all(self, driver: Driver, path: ObjectPath) -> None:
         """The files stay where they are, which is the default place of the old name: that is told, and kept."""
