@@ -10,7 +10,7 @@ SHARED := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql test-histories lint format docs bench bench-scale bench-routing bench-schema bench-isolation clean java servers
+.PHONY: help demo test test-all test-exhaustive test-spark40 test-mysql test-histories lint format docs bench bench-scale bench-routing bench-schema bench-storage bench-isolation clean java servers
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -69,6 +69,9 @@ bench-routing: .venv/.installed java ## Measure what routing adds to each kind o
 
 bench-schema: .venv/.installed java ## Measure ALTER TABLE by the files of a table, and reading an evolved one (some minutes; ARGS="--files 10,1000")
 	@.venv/bin/python -m benchmarks.schema_tables $(ARGS)
+
+bench-storage: .venv/.installed java ## Count the requests that each kind of write makes to an object store (some minutes; ARGS="--files 10,1000")
+	@.venv/bin/python -m benchmarks.storage $(ARGS)
 
 clean: ## Remove the environments and everything built
 	rm -rf .venv .venv-spark40 build dist .demo .mysql .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -84,6 +84,17 @@ class Files:
         store, path = self.find(location)
         return store.status(path) is not None
 
+    def existing(self, locations: Iterable[str]) -> Iterator[str]:
+        """Those of some files and directories of one file system that exist, in any order.
+
+        Where a listing is cheaper than a look at each, their directories are listed.
+        """
+        by_path = {}
+        for location in locations:
+            store, path = self.find(location)
+            by_path[path] = location
+        return (by_path[path] for path in store.existing(by_path)) if by_path else iter(())
+
     def list(self, location: str, *, recursive: bool = True, links: bool = True) -> list[Entry]:
         """List everything below a location, sorted by name; empty if it does not exist.
 
@@ -112,12 +123,6 @@ class Files:
     def size(self, location: str) -> int:
         """Total bytes of all files below a location."""
         return sum(entry.size for entry in self.list(location))
-
-    def file_size(self, location: str) -> int | None:
-        """Bytes of a file; None for anything else, or if it does not exist."""
-        store, path = self.find(location)
-        found = store.status(path)
-        return found.size if found is not None and found.is_file else None
 
     def equal(self, location: str, other: str) -> bool:
         """Whether two files of one file system have the same content."""
@@ -274,9 +279,25 @@ class Files:
         """Rename a file or directory; atomic on a local file system, and never onto an existing one."""
         (store, path), (_, new_path) = self.find(source), self.find(target)
         if self.exists(target):
-            raise CatalogError(f"{target} already exists; {source} was not moved there.", left_behind=[target])
+            raise _is_taken(source, target)
         self.make_directory(parent(target))
         store.rename(path, new_path)
+
+    def place(self, source: str, target: str) -> None:
+        """Rename a file, or complete a rename by copying that was stopped; no effect if the file does not exist.
+
+        A directory is renamed as well, where that is one step.
+
+        Raises
+        ------
+        CatalogError
+            Another file is at the target, and stays there.
+        """
+        (store, path), (_, new_path) = self.find(source), self.find(target)
+        try:
+            store.place(path, new_path)
+        except FileExistsError as error:
+            raise _is_taken(source, target) from error
 
     def can_move(self, source: str, target: str) -> bool:
         """Whether a rename from one to the other is possible: one file system, one device."""
@@ -355,3 +376,7 @@ class Files:
             return False
         store, path = self.find(location)
         return store.remove_if_empty(path)
+
+
+def _is_taken(source: str, target: str) -> CatalogError:
+    return CatalogError(f"{target} already exists; {source} was not moved there.", left_behind=[target])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import BinaryIO, Protocol
 
 from twophase.catalogs.files.entries import Entry
@@ -42,6 +42,9 @@ class HadoopFiles(Protocol):
 
     def rename(self, location: str, target: str) -> None:
         """Rename a file or directory, but not onto an existing one."""
+
+    def place(self, location: str, target: str, *, copies: bool) -> None:
+        """Rename a file, as :meth:`~twophase.catalogs.files.interface.FileStore.place`; copies: a rename copies it."""
 
     def copy(self, location: str, target: str) -> None:
         """Copy a file."""
@@ -91,6 +94,17 @@ class HadoopStore(FileStore):
     def equal(self, path: str, other: str) -> bool:
         return self._files.equal(path, other)
 
+    def existing(self, paths: Iterable[str]) -> Iterator[str]:
+        by_directory: dict[str, list[str]] = {}
+        for path in paths:
+            by_directory.setdefault(posixpath.dirname(path), []).append(path)
+        for directory, wanted in by_directory.items():
+            if len(wanted) == 1 or not self.kind.cheap_listing:
+                yield from super().existing(wanted)
+            else:
+                there = {f"{directory}/{entry.name}" for entry in self.each(directory)}
+                yield from (path for path in wanted if path in there)
+
     # -- changing ------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
@@ -109,6 +123,9 @@ class HadoopStore(FileStore):
 
     def rename(self, path: str, new_path: str) -> None:
         self._files.rename(path, new_path)
+
+    def place(self, path: str, new_path: str) -> None:
+        self._files.place(path, new_path, copies=not self.kind.atomic_rename_file)
 
     def copy(self, path: str, new_path: str) -> None:
         self._files.copy(path, new_path)

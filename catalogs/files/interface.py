@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
@@ -71,6 +73,31 @@ class FileStore(ABC):
     def rename(self, path: str, new_path: str) -> None:
         """Rename a file or directory; nothing exists at the new path."""
 
+    def place(self, path: str, new_path: str) -> None:
+        """Rename a file, or complete a rename by copying that was stopped; no effect if the file does not exist.
+
+        Raises
+        ------
+        FileExistsError
+            Another file is at the new path.
+        """
+        if self.status(path) is None:
+            return
+        if self.status(new_path) is None:
+            self.make_directory(posixpath.dirname(new_path))
+            self.rename(path, new_path)
+        elif self._are_copies(path, new_path):
+            self.remove_file(path)
+        else:
+            raise FileExistsError(new_path)
+
+    def _are_copies(self, path: str, new_path: str) -> bool:
+        """Whether a rename by copying was stopped: where a rename is one step, these are files of two writers."""
+        if self.kind.atomic_rename_file:
+            return False
+        one, other = self.status(path), self.status(new_path)
+        return one is not None and other is not None and one.size == other.size and self.equal(path, new_path)
+
     @abstractmethod
     def remove_file(self, path: str) -> None:
         """Remove a file. Idempotent, or raises :class:`FileNotFoundError`."""
@@ -93,7 +120,7 @@ class FileStore(ABC):
 
     def link(self, path: str, new_path: str) -> None:
         """Make a hard link to a file. Idempotent: no effect if the new path already is that file."""
-        raise OSError(f"{path} cannot be linked: its file system has no hard links.")
+        raise OSError(errno.ENOTSUP, f"{path} cannot be linked: its file system has no hard links")
 
     # -- facts that not every file system has ----------------------------------------------------------------------
 
@@ -115,6 +142,10 @@ class FileStore(ABC):
             while data := stream.read(_CHUNK):
                 found.update(data)
         return found.digest()
+
+    def existing(self, paths: Iterable[str]) -> Iterator[str]:
+        """Those of some files and directories that exist."""
+        return (path for path in paths if self.status(path) is not None)
 
     def each(self, path: str) -> Iterator[Entry]:
         """Each entry directly in a directory, unsorted, perhaps without sizes; none if it does not exist."""

@@ -2,13 +2,14 @@
 
 A manifest is read from a directory that others may be able to write to, and a store that renames by copying can be
 interrupted between copy and removal. Therefore each path is checked before any file is moved, and one of two equal
-files is removed.
+files is removed, by :meth:`twophase.catalogs.files.Files.place`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from twophase.catalogs.files import Files, Root, join
 from twophase.catalogs.hive.layout import MANIFEST_FILE
@@ -70,35 +71,19 @@ def is_own(files: Files, version: str) -> bool:
     return owner is None or owner == os.geteuid()
 
 
-def make(files: Files, source: str, target: str) -> None:
-    """Make one rename, or complete an interrupted one. Idempotent."""
-    if not files.exists(source):
-        return
-    if is_cut(files, source, target):
-        files.remove_file(source)
-    else:
-        files.move(source, target)
+def pending(files: Files, pairs: Renames) -> list[tuple[str, str]]:
+    """The renames that were not made, or not to their end."""
+    there = set(files.existing(source for source, _ in pairs))
+    return [pair for pair in pairs if pair[0] in there]
+
+
+def begun(files: Files, pairs: Renames) -> list[tuple[str, str]]:
+    """The renames that were made, completely or in part; or another writer's file is at the target."""
+    there = set(files.existing(target for _, target in pairs))
+    return [pair for pair in pairs if pair[1] in there]
 
 
 def take_back(files: Files, source: str, target: str) -> None:
     """Undo one rename, even an interrupted one. Idempotent; files of another writer are kept."""
-    if not files.exists(target):
-        return
-    if not files.exists(source):
-        files.move(target, source)
-    elif is_cut(files, source, target):
-        files.remove_file(target)
-
-
-def is_cut(files: Files, source: str, target: str) -> bool:
-    """Whether a rename by copying was interrupted, so that source and target hold the same file.
-
-    Where a rename is one step, a file at the target belongs to another writer.
-    """
-    if files.kind(source).atomic_rename_file:
-        return False
-    sizes = [files.file_size(place) for place in (source, target)]
-    return sizes[0] is not None and sizes[0] == sizes[1] and files.equal(source, target)
-
-
-__all__ = ["check", "is_cut", "is_own", "make", "take_back"]
+    with suppress(CatalogError):  # Both are there, and differ: the target is another writer's.
+        files.place(target, source)

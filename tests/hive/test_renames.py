@@ -17,6 +17,7 @@ from tests.crash.frames import ArrowFrame
 from tests.hive.place import PATH, Place
 from twophase.catalogs.files import Files, StorageKind
 from twophase.catalogs.files.kinds import OBJECT_STORE
+from twophase.catalogs.files.local import LocalStore
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.catalog import HiveCatalog
 from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
@@ -32,27 +33,32 @@ class Killed(BaseException):
     """The process ends here: no handler of a catalog's own goes on."""
 
 
-class CopyingFiles(Files):
-    """The files of a store that renames by copying, and that can be stopped before it removes what it has copied."""
+class CopyingStore(LocalStore):
+    """A store that renames by copying, and that can be stopped before it removes what it has copied."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(durable=True)
+        self.kind = OBJECT_STORE
         self.copies: int | None = None
 
-    def kind(self, location: str) -> StorageKind:
-        return OBJECT_STORE
-
-    def move(self, source: str, target: str) -> None:
-        one, other = (self.find(place)[1] for place in (source, target))
-        if os.path.exists(other):
-            raise CatalogError(f"{target} already exists.")
-        os.makedirs(os.path.dirname(other), exist_ok=True)
-        shutil.copyfile(one, other)
+    def rename(self, path: str, new_path: str) -> None:
+        shutil.copyfile(path, new_path)
         if self.copies is not None:
             self.copies -= 1
             if self.copies == 0:
                 raise Killed
-        os.remove(one)
+        os.remove(path)
+
+
+class CopyingFiles(Files):
+    """The files of that store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._local = self.store = CopyingStore()
+
+    def kind(self, location: str) -> StorageKind:
+        return OBJECT_STORE
 
 
 class Insert:
@@ -113,10 +119,10 @@ def test_a_rename_that_was_stopped_between_copy_and_removal_is_taken_back_or_car
 ) -> None:
     files = CopyingFiles()
     insert = Insert(tmp_path, purpose, files)
-    files.copies = cut
+    files.store.copies = cut
     with pytest.raises(Killed):
         insert.participant.commit()
-    files.copies = None
+    files.store.copies = None
     survivor = insert.reborn()
     assert survivor.outcome() is Outcome.NOT_PUBLISHED
     if how == "back":
@@ -131,13 +137,13 @@ def test_a_rename_that_was_stopped_between_copy_and_removal_is_taken_back_or_car
 def test_rolling_back_may_be_stopped_too(tmp_path: Path) -> None:
     files = CopyingFiles()
     insert = Insert(tmp_path, Purpose.INSERT_OVERWRITE, files)
-    files.copies = 3
+    files.store.copies = 3
     with pytest.raises(Killed):
         insert.participant.commit()
-    files.copies = 2
+    files.store.copies = 2
     with pytest.raises(Killed):
         insert.reborn().abort()
-    files.copies = None
+    files.store.copies = None
     insert.reborn().abort()
     assert (insert.rows(), insert.version.exists()) == (BEFORE, False)
 

@@ -7,7 +7,6 @@ they are not these systems.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -136,65 +135,7 @@ def test_many_files_are_listed_and_removed_in_few_calls_of_the_jvm(
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """A statement of a table, its level on both file systems, and the rows of the table afterwards."""
-
-    text: str
-    levels: tuple[Level, Level]
-    rows: list[Any]
-
-
-ATOMIC, REVERSIBLE = Level.ATOMIC, Level.REVERSIBLE
-STEPS = [
-    Step("CREATE TABLE {t} USING parquet AS SELECT 1 AS a, 0 AS k", (ATOMIC, ATOMIC), [(1, 0)]),
-    Step("INSERT INTO {t} SELECT 2, 0", (REVERSIBLE, ATOMIC), [(1, 0), (2, 0)]),
-    Step(
-        "INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 3 FROM range(2)",
-        (REVERSIBLE, REVERSIBLE),
-        [(0, 3), (1, 0), (1, 3), (2, 0)],
-    ),
-    Step("INSERT OVERWRITE {t} SELECT 5, 6", (ATOMIC, ATOMIC), [(5, 6)]),
-    Step(
-        "CREATE OR REPLACE TABLE {t} USING parquet TBLPROPERTIES ('twophase.append' = 'directory') "
-        "AS SELECT 7 AS a, 8 AS k",
-        (ATOMIC, ATOMIC),
-        [(7, 8)],
-    ),
-    Step(
-        "INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 3 FROM range(2)",
-        (REVERSIBLE, ATOMIC),
-        [(0, 3), (1, 3), (7, 8)],
-    ),
-    Step(
-        "CREATE OR REPLACE TABLE {t} USING parquet PARTITIONED BY (k) AS SELECT 1 AS a, 1 AS k",
-        (REVERSIBLE, REVERSIBLE),
-        [(1, 1)],
-    ),
-    Step("INSERT OVERWRITE {t} PARTITION (k = 2) SELECT 2", (ATOMIC, ATOMIC), [(1, 1), (2, 2)]),
-    Step("INSERT INTO {t} PARTITION (k = 2) SELECT 3", (REVERSIBLE, ATOMIC), [(1, 1), (2, 2), (3, 2)]),
-]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_statements_have_the_level_that_the_file_system_allows(spark: SparkSession, root: Path, scheme: str) -> None:
-    handle = twophase.attach(spark)
-    try:
-        for step in STEPS:
-            spark.sql(step.text.format(t=f"{scheme}.t"))
-            found = sorted(map(tuple, spark.table(f"{scheme}.t").collect()))
-            (last, *_) = handle.timeline.transactions()
-            level = step.levels[SCHEMES.index(scheme)]
-            assert (found, last.level) == (step.rows, level), step.text
-        files = spark.table(f"{scheme}.t").inputFiles()
-        spark.sql(f"DROP TABLE {scheme}.t")
-        kept = {leftover.kind for leftover in handle.catalog("hive").leftovers()}
-    finally:
-        handle.detach()
-    assert files
-    assert all(file.startswith(f"{scheme}:") for file in files)
-    assert kept <= {"version"}
-    assert not spark.catalog.tableExists(f"{scheme}.t")
+ATOMIC = Level.ATOMIC
 
 
 def test_a_location_on_a_file_system_with_atomic_renames_is_one_rename(spark: SparkSession, root: Path) -> None:
@@ -274,10 +215,13 @@ class DyingFiles(SessionHadoopFiles):
         self._change(lambda: super(DyingFiles, self).remove_tree(location))
 
     def rename(self, location: str, target: str) -> None:
-        if location.startswith("objs:") and self._dies("copied"):
+        self._change(lambda: super(DyingFiles, self).rename(location, target))
+
+    def place(self, location: str, target: str, *, copies: bool) -> None:
+        if copies and self._dies("copied"):
             self.copy(location, target)
             raise Killed
-        self._change(lambda: super(DyingFiles, self).rename(location, target))
+        self._change(lambda: super(DyingFiles, self).place(location, target, copies=copies))
 
 
 @pytest.fixture(scope="module")

@@ -68,8 +68,9 @@ class Moves:
 
     def begun(self, files: Files) -> Moves:
         """The renames that were made, completely or in part, and must be undone."""
-        into, backups = ([pair for pair in pairs if files.exists(pair[1])] for pairs in (self.into, self.backups))
-        adds = [(key, place) for key, place in self.adds if files.exists(place)]
+        into, backups = renames.begun(files, self.into), renames.begun(files, self.backups)
+        there = set(files.existing(place for _, place in self.adds))
+        adds = [(key, place) for key, place in self.adds if place in there]
         return Moves(backups, into, adds, self.removes, self.touched)
 
     @property
@@ -185,13 +186,16 @@ class MoveFiles(Publisher):
         """Renames of the data files, then of their checksum files."""
         version = self.state.version
         entries = sorted(data_entries(self.files.list(version)), key=lambda entry: entry.base.startswith("."))
+        targets = {}
         for entry in entries:
             directory, name = posixpath.split(entry.name)
-            home = homes.get(directory, join(root, directory) if directory else root)
-            target = join(home, name)
-            if self.files.exists(target):
+            targets[entry.name] = join(homes.get(directory, join(root, directory) if directory else root), name)
+        taken = set(self.files.existing(targets.values()))
+        for entry_name, target in targets.items():
+            if target in taken:
+                home, name = posixpath.split(target)
                 target = join(home, f"{self.state.transaction_id}-{name}")
-            yield join(version, entry.name), target
+            yield join(version, entry_name), target
 
     def _old(
         self, table: HiveTable, places: dict[Key, str], new: dict[Key, str], homes: dict[str, str]
@@ -258,7 +262,7 @@ class MoveFiles(Publisher):
     def _check_replaced(self) -> None:
         """Refuse if files were added to or removed from the overwritten directories, before our first rename."""
         moves = self.existing_moves
-        if any(self.files.exists(target) for _, target in [*moves.backups, *moves.into]):
+        if not moves.backups or renames.begun(self.files, [*moves.backups, *moves.into]):
             return
         self.target.check_replaced({posixpath.dirname(source) for source, _ in moves.backups})
 
@@ -298,12 +302,12 @@ class MoveFiles(Publisher):
         """Make the remaining renames, and add new partitions; return the table as it was loaded."""
         moves = self.existing_moves
         self._check_paths(moves, table)
-        for source, target in moves.backups:
+        for source, target in renames.pending(self.files, moves.backups):
             with self.write.step("file_aside"):
-                renames.make(self.files, source, target)
-        for source, target in moves.into:
+                self.files.place(source, target)
+        for source, target in renames.pending(self.files, moves.into):
             with self.write.step("file_in"):
-                renames.make(self.files, source, target)
+                self.files.place(source, target)
         # The old names, too: a file system without a journal might show one again, and clean would remove the file.
         self._persist_renames((place for pair in (*moves.backups, *moves.into) for place in pair), table)
         with self.write.step("add_partitions"):
@@ -336,9 +340,9 @@ class MoveFiles(Publisher):
         moves = self.moves
         if moves is None or table is None or not (moves.into or moves.backups):
             return False
-        if any(self.files.exists(source) for source, _ in [*moves.into, *moves.backups]):
+        if next(self.files.existing(source for source, _ in [*moves.into, *moves.backups]), None) is not None:
             return False
-        if not all(self.files.exists(target) for _, target in moves.into):
+        if len(renames.begun(self.files, moves.into)) < len(moves.into):
             return False
         return not moves.adds or {key for key, _ in moves.adds} <= set(self._locations(table, moves.adds))
 
@@ -355,8 +359,9 @@ class MoveFiles(Publisher):
                 places = self._locations(table, moves.adds)
                 ours = {key: place for key, place in moves.adds if places.get(key) == place and self._only_ours(place)}
                 self.metastore.drop_partitions(table, partitions_of(table, ours))
-            for source, target in [*reversed(moves.into), *reversed(moves.backups)]:
-                renames.take_back(self.files, source, target)
+            for pairs in (moves.into, moves.backups):
+                for source, target in reversed(renames.begun(self.files, pairs)):
+                    renames.take_back(self.files, source, target)
             self.target.was_restored()
             if table is not None:
                 self._persist_renames((place for pair in [*moves.backups, *moves.into] for place in pair), table)
@@ -402,5 +407,5 @@ class MoveFiles(Publisher):
 
     def leftovers(self) -> list[str]:
         moves = self.moves
-        renamed = [] if moves is None else [target for _, target in moves.into if self.files.exists(target)]
+        renamed = [] if moves is None else [target for _, target in renames.begun(self.files, moves.into)]
         return [*super().leftovers(), *renamed]

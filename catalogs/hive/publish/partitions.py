@@ -119,8 +119,10 @@ class SwitchPartitions(Publisher):
         return Level.ATOMIC, None
 
     def _add_empty(self, table: HiveTable, plan: Plan) -> None:
-        """Create the empty directory, and add the missing partitions without rows."""
+        """Create the empty directory if a partition needs it, and add the missing partitions without rows."""
         with self.write.step("add_empty"):
+            if not plan.of(ADD, REMOVE):
+                return
             self.staging.stamp(self.state.empty)
             for change in plan.of(ADD, REMOVE):
                 self.files.make_directory(self.state.empty_of(change.key))

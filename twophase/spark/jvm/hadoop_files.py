@@ -17,6 +17,7 @@ from twophase.spark.jvm.java_sources import java_object
 
 #: Bytes of a file in one call.
 _CHUNK = 1 << 20
+_TAKEN = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 _MISSING = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 
 
@@ -84,6 +85,10 @@ class SessionHadoopFiles:
         with _errors():
             self._java.rename(location, target)
 
+    def place(self, location: str, target: str, *, copies: bool) -> None:
+        with _errors():
+            self._java.place(location, target, copies)
+
     def copy(self, location: str, target: str) -> None:
         with _errors():
             self._java.copy(location, target)
@@ -143,4 +148,6 @@ def _errors() -> Iterator[None]:
         name, text = str(thrown.getClass().getName()), redact(str(thrown.getMessage()))
         if name in _MISSING:
             raise FileNotFoundError(text) from None
+        if name in _TAKEN:
+            raise FileExistsError(text) from error
         raise OSError(f"{name.rpartition('.')[2]}: {text}") from error

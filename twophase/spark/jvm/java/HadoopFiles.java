@@ -17,6 +17,7 @@ import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BulkDelete;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FileUtil;
@@ -207,6 +208,52 @@ public final class HadoopFiles {
     public void rename(String location, String target) throws Exception {
         Path path = new Path(location);
         rename(of(path), path, new Path(target), Options.Rename.NONE);
+    }
+
+    /**
+     * Renames a file, or completes a rename that was stopped; no effect if the file does not exist.
+     *
+     * A store that copies looks at both paths itself, with a request each: they are looked at again only if it refuses.
+     *
+     * @param copies whether a rename copies, so that a stopped one leaves two files with the same content
+     */
+    public void place(String location, String target, boolean copies) throws Exception {
+        Path path = new Path(location);
+        Path to = new Path(target);
+        FileSystem files = of(path);
+        if (renamed(files, path, to, copies)) {
+            return;
+        }
+        FileStatus found = statusOf(files, path);
+        if (found == null) {
+            return;
+        }
+        FileStatus there = statusOf(files, to);
+        if (there == null) {
+            makeDirectory(to.getParent().toString());
+            if (!renamed(files, path, to, copies)) {
+                throw new IOException(location + " cannot be renamed to " + target + ".");
+            }
+        } else if (copies && found.getLen() == there.getLen() && equal(location, target)) {
+            files.delete(path, false);
+        } else {
+            throw new FileAlreadyExistsException(target);
+        }
+    }
+
+    /** Renames, and returns whether it was done: false if one path, or the directory of the target, is not as needed. */
+    private static boolean renamed(FileSystem files, Path path, Path target, boolean copies) throws Exception {
+        try {
+            if (copies) {
+                return files.rename(path, target);
+            }
+            rename(files, path, target, Options.Rename.NONE);
+            return true;
+        } catch (FileNotFoundException missing) {
+            return false;
+        } catch (FileAlreadyExistsException taken) {
+            return false;
+        }
     }
 
     /** Calls the rename with options: the other one moves into an existing directory, and is refused in silence. */

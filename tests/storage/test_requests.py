@@ -1,0 +1,44 @@
+"""How many requests each kind of write makes to an object store, beside stock Spark and its committer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks import storage
+
+FEW, MANY = 2, 12
+#: By kind: the most requests beyond stock Spark's, and how many more for each file.
+MORE = {
+    "INSERT INTO": (65, 7),  # Hadoop's rename of one file: a copy, a removal, and looks at both paths
+    "INSERT OVERWRITE PARTITION": (45, 0),
+    "clean, beside DROP": (40, 0),
+    "CREATE TABLE AS SELECT": (10, 0),
+    "saveAsTable, overwrite": (0, 0),
+    "INSERT OVERWRITE": (15, 0),
+    "publish by pointer": (2, 0),
+    "recovery, forward": (10, 0),
+    "recovery, back, beside DROP": (0, 0),
+}
+#: The others repeat these, by another statement.
+FIRST = 3
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with storage.sessions(tmp_path_factory.mktemp("requests")) as found:
+        yield found
+
+
+@pytest.mark.promise("cost", "on an object store a write makes no more requests than stock Spark's, and a few")
+@pytest.mark.parametrize(
+    "kind",
+    [kind if number < FIRST else pytest.param(kind, marks=pytest.mark.exhaustive) for number, kind in enumerate(MORE)],
+)
+def test_a_write_makes_no_more_requests_to_an_object_store_than_stock_spark_and_a_few(sessions: Any, kind: str) -> None:
+    few, many = (storage.counted(*sessions, kind, files) for files in (FEW, MANY))
+    constant, by_file = MORE[kind]
+    assert (many.more - few.more) / (MANY - FEW) <= by_file, (few, many)
+    assert few.more <= constant + FEW * by_file, (few, many)
