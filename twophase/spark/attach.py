@@ -58,9 +58,8 @@ def attach(spark: Any = None, hooks: Iterable[JobStatusHook] = ()) -> Handle:
     TimelineError
         The timeline cannot be used; nothing was changed.
     """
-    spark = spark if spark is not None else _active_session()
-    hooks = checked(hooks)
-    return attached(Jvm(spark), hooks)
+    jvm = Jvm(_active_session() if spark is None else spark)
+    return attached(jvm, checked(hooks))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from twophase.catalog import (
     SupportsStagedDatabases,
@@ -134,12 +135,8 @@ class DdlStatements(Statements):
         gone, made = self.tables_in(catalog, database)
         if made:
             raise staged_databases.not_empty(database, made)
-        return self._stage_database(
-            catalog,
-            database,
-            Purpose.DROP_DATABASE,
-            lambda context: staged_databases.plan_drop(catalog, database, gone, context),
-        )
+        plan = partial(staged_databases.plan_drop, catalog, database, gone)
+        return self._stage_database(catalog, database, Purpose.DROP_DATABASE, plan)
 
     def _stage_database(
         self,
