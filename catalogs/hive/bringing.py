@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
-from twophase.catalogs.hive.evolution import ALTER, NATIVE, Evolution, reads
+from twophase.catalogs.hive.evolution import ALTER, Evolution
 from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.readers import NATIVE, reads
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
 from twophase.schema import AddField, Change, ChangeType, ReconcilePolicy, assign_ids, reconcile
@@ -83,12 +84,12 @@ def _evolved(
 ) -> pa.Schema:
     if columns is None:
         raise CatalogError(
-            f"{path} was not written: its rows have other columns, which only a Parquet table of the session's "
-            "metastore gets in one step with them.",
+            f"{path} was not written: its rows have other columns, which only a Parquet or ORC table of the "
+            "session's metastore gets in one step with them.",
             path=path,
             hint=f"Add them before: ALTER TABLE {path} ADD COLUMNS (...)",
         )
-    return metastore.with_columns(table, _Bringing(table, path, columns, reads_by_ids=True).bring(changes)).schema
+    return metastore.with_columns(table, _Bringing(table, path, columns, metastore).bring(changes)).schema
 
 
 class _Bringing(Evolution):
@@ -129,7 +130,7 @@ class _Bringing(Evolution):
         path = self._schema.path_of(node.id)
         if path[0].lower() in self._layout:
             raise self.refused(f"its files are laid out by {path[0]}, which stays as it is")
-        if node.leaf is not None and not reads(node.leaf, change.type):
+        if node.leaf is not None and not reads(self._provider, node.leaf, change.type):
             self._rewrite(f"Spark reads no {node.leaf} of {'.'.join(path)} as {change.type}")
         self._do(change)
 

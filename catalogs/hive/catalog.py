@@ -52,6 +52,7 @@ from twophase.catalogs.hive.metastore import (
 from twophase.catalogs.hive.options import Settings
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
+from twophase.catalogs.hive.readers import EVOLVING
 from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
@@ -304,7 +305,7 @@ class HiveCatalog(
 
     def evolves(self, path: ObjectPath, *, only_if_evolved: bool) -> bool:
         table = self.find(self.canonical(path))
-        if table is None or table.kind == VIEW or table.provider != "parquet" or not self.metastore.read_by_session:
+        if table is None or table.kind == VIEW or table.provider not in EVOLVING or not self.metastore.read_by_session:
             return False
         return not only_if_evolved or self.metastore.has_marks(table.schema) or self.metastore.has_former_columns(table)
 

@@ -1,9 +1,9 @@
-"""Schema evolution of Parquet tables that Spark reads: by the rules of :mod:`twophase.schema`, without touching a file.
+"""Schema evolution of tables that Spark reads: by the rules of :mod:`twophase.schema`, without touching a file.
 
-Spark binds the columns of a file by their names or, if the table's schema has field ids, by those. Its reader applies
-filters to a file by *name* in both cases, and loses ids where it prunes nested columns. So a change is native only if
-every file is read right under it, with filters and pruning; every other one needs a rewrite, and is refused unless
-the user has chosen that (:mod:`twophase.catalogs.hive.rewriting`).
+Spark binds the columns of a file by their names or, in a Parquet table whose schema has field ids, by those. Its reader
+applies filters to a file by *name* in both cases, and loses ids where it prunes nested columns. So a change is native
+only if every file is read right under it, with filters and pruning (:mod:`twophase.catalogs.hive.readers`); every other
+one needs a rewrite, and is refused unless the user has chosen that (:mod:`twophase.catalogs.hive.rewriting`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from twophase.catalog.column_changes import default_sql, position_of
 from twophase.catalogs.files import is_hidden
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.metastore import HiveTable
+from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.readers import NATIVE, orc_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
@@ -41,15 +42,12 @@ from twophase.schema import (
     after,
     apply_changes,
     first,
-    promotion_policy,
 )
 from twophase.schema.errors import SchemaError, UnknownFieldError
 from twophase.schema.leaf import SPARK_TYPE
 
 _SPARK_FIELD = b"SPARK:field"
 _BELOW = (Kind.LIST, Kind.MAP)
-#: The changes of type that Spark's reader can follow, but for those that :func:`_reads` excepts.
-NATIVE = promotion_policy("wide")
 #: Table property: overrides the catalog's ``alter`` option.
 ALTER = "twophase.alter"
 
@@ -67,7 +65,7 @@ def evolved(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
     if before is None:
         return None
     started = with_ids(store, table, before, changes)
-    after_them = Evolution(table, path, started, reads_by_ids=metastore.reads_by_ids).apply(changes)
+    after_them = Evolution(table, path, started, metastore).apply(changes)
     if after_them == before:
         return table
     if after_them.has_ids and not before.has_ids:
@@ -77,7 +75,7 @@ def evolved(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
 
 def with_ids(store: HiveStore, table: HiveTable, before: Columns, changes: Sequence[TableChange]) -> Columns:
     """Give ids to a table without files, if a change needs them: from now on its files have them."""
-    if before.has_ids or all(change.kind != "rename_column" for change in changes):
+    if table.provider != "parquet" or before.has_ids or all(change.kind != "rename_column" for change in changes):
         return before
     return Columns(before.schema, has_ids=True) if is_empty(store, table) else before
 
@@ -117,8 +115,8 @@ class Evolution:
     path : ObjectPath
     columns : Columns
         Those before the statement.
-    reads_by_ids : bool
-        Whether the session reads files by the ids of their columns.
+    metastore : Metastore
+        It knows how its session reads files.
     policy : PromotionPolicy, optional
         Of a table that may be rewritten; without it a change that needs a rewrite is refused.
 
@@ -133,14 +131,16 @@ class Evolution:
         table: HiveTable,
         path: ObjectPath,
         columns: Columns,
+        metastore: Metastore,
         *,
-        reads_by_ids: bool,
         policy: PromotionPolicy | None = None,
     ) -> None:
         self.needs_rewrite = False
         self._path = path
         self._policy = policy
-        self._reads_by_ids = reads_by_ids
+        self._provider = table.provider
+        self._reads_by_ids = table.provider != "parquet" or metastore.reads_by_ids
+        self._by_position = metastore.reads_by_position(table) if table.provider == "orc" else None
         self._has_ids = columns.has_ids
         self._schema = columns.schema
         self._used = list(columns.used)
@@ -170,7 +170,15 @@ class Evolution:
         return Columns(self._schema, self._has_ids, tuple(self._used))
 
     def _do(self, change: Change, policy: str | PromotionPolicy = NATIVE) -> None:
-        self._schema = apply_changes(self._schema, change, promotion=policy)
+        before = self._schema
+        self._schema = apply_changes(before, change, promotion=policy)
+        if self._provider == "orc" and (why := self._misread(before)) is not None:
+            self._rewrite(why)
+
+    def _misread(self, before: Schema) -> str | None:
+        if self._by_position is not None and _shape(before) != _shape(self._schema):
+            return f"this session does not read ORC files by the names of their columns ({self._by_position})"
+        return orc_misreads(before, self._schema, has_former=bool(self._used))
 
     def refused(self, why: str, *, hint: str | None = None) -> CatalogError:
         """The error of a change that is not made.
@@ -290,7 +298,7 @@ class Evolution:
         if SPARK_TYPE in metadata and node.leaf != data_type:
             raise self.refused(f"the values of {shown} are not checked for the length of a {metadata[SPARK_TYPE]}")
         policy: str | PromotionPolicy = NATIVE
-        if node.leaf is not None and not reads(node.leaf, data_type):
+        if node.leaf is not None and not reads(self._provider, node.leaf, data_type):
             room = "; a decimal needs room for ten digits before the point" if pa.types.is_decimal(data_type) else ""
             self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
             policy = self._policy or NATIVE
@@ -339,11 +347,9 @@ def _holds_struct(node: Field) -> bool:
     return node.kind is Kind.STRUCT or any(_holds_struct(child) for child in node.children)
 
 
-def reads(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether Spark's vectorised reader can widen: small integers are stored as 32-bit ones."""
-    small = pa.types.is_int8(old) or pa.types.is_int16(old)
-    too_small = small and pa.types.is_decimal(new) and new.precision - new.scale < 10
-    return NATIVE.allows(old, new) and not too_small
+def _shape(schema: Schema) -> list[tuple[str, Any]]:
+    """Names, types and positions."""
+    return [(node.name, node.leaf or node.kind) for node in schema.walk()]
 
 
 def _is_literal(sql: str) -> bool:

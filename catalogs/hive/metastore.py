@@ -438,6 +438,10 @@ class Metastore(ABC):
         """Whether Parquet files are read by the ids of a table's fields, where it has ids."""
         return True
 
+    def reads_by_position(self, table: HiveTable) -> str | None:
+        """The setting by which files of an ORC table are not read by the names of their columns; None if they are."""
+        return None
+
     def columns_of(self, table: HiveTable) -> Columns | None:
         """The columns of a table whose schema can evolve; None if other engines decide how its files are read."""
         return None

@@ -1,6 +1,7 @@
 """``ALTER TABLE`` by a rewrite: changes that Spark's reader cannot follow, where the user has chosen that.
 
-The table is replaced by its own rows. Its files are new, so that they have field ids, and every name is free again.
+The table is replaced by its own rows. Its files are new, so that every name is free again, and those of a Parquet table
+have field ids.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
     if policy is None or before is None:
         return None
     before = evolution.with_ids(store, table, before, changes)
-    evolving = evolution.Evolution(table, path, before, reads_by_ids=metastore.reads_by_ids, policy=policy)
+    evolving = evolution.Evolution(table, path, before, metastore, policy=policy)
     after = evolving.apply(changes).schema
     if not evolving.needs_rewrite:
         return None
@@ -62,7 +63,8 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
             "(spark.sql.parquet.fieldId.read.enabled is false), and would lose those that were renamed"
         )
     schema = metastore.with_columns(table, Columns(after, has_ids=False)).schema
-    definition = to_definition(replace(table, schema=schema, properties={**table.properties, FIELD_IDS: "true"}))
+    properties = {**table.properties, FIELD_IDS: "true"} if table.provider == "parquet" else table.properties
+    definition = to_definition(replace(table, schema=schema, properties=properties))
     return Rewrite(
         definition if definition.external else replace(definition, location=None),
         _expressions(before.schema, after, schema, policy),

@@ -11,8 +11,8 @@ from dataclasses import replace
 from twophase.catalog.schema_versions import OPAQUE, TableSchema, bound
 from twophase.catalogs.hive.columns import DEFAULTS, HELD
 from twophase.catalogs.hive.definitions import same_layout, same_partition_columns, to_table
-from twophase.catalogs.hive.evolution import reads
 from twophase.catalogs.hive.metastore import MANAGED
+from twophase.catalogs.hive.readers import reads
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import TableDefinition
 from twophase.schema import Field, Schema
@@ -44,7 +44,7 @@ def check_follows(write: TableWrite, before: TableDefinition, now: TableDefiniti
     if start is None or present is None or start.has_ids != present.has_ids:
         raise refused
     there = bound(present, start.schema)
-    if not _fit(start.schema, there):
+    if not _fit(start.schema, there, now.provider):
         raise refused
     strategy = write.store.settings.strategy
     resolved = strategy.resolve(start.schema, there, start.schema, table=str(write.path)).schema
@@ -58,16 +58,16 @@ def _columns(write: TableWrite, definition: TableDefinition) -> TableSchema | No
     return None if columns is None else TableSchema(columns.schema, columns.has_ids)
 
 
-def _fit(start: Schema, now: Schema) -> bool:
+def _fit(start: Schema, now: Schema, provider: str | None) -> bool:
     """Whether values of the first schema are values of the second."""
-    return all(_fits(node, start.get(node.id)) for node in now.walk())
+    return all(_fits(node, start.get(node.id), provider) for node in now.walk())
 
 
-def _fits(node: Field, old: Field | None) -> bool:
+def _fits(node: Field, old: Field | None, provider: str | None) -> bool:
     if old is None:
         return node.nullable or HELD + DEFAULTS[1] in dict(node.metadata)
     if old.kind is not node.kind or (old.nullable and not node.nullable):
         return False
     if old.leaf is None or node.leaf is None or old.leaf == node.leaf:
         return dict(old.metadata).get(OPAQUE) == dict(node.metadata).get(OPAQUE)
-    return reads(old.leaf, node.leaf)
+    return reads(provider, old.leaf, node.leaf)

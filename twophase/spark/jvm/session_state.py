@@ -71,3 +71,10 @@ def set_unless_set(jvm: Jvm, key: str, value: str) -> bool:
         return False
     jvm.spark.conf.set(key, value)
     return True
+
+
+def hadoop_setting(jvm: Jvm, key: str) -> str | None:
+    """A setting of Hadoop, as a job of the session would have it; None if it is not set."""
+    with private_name("SessionState.newHadoopConf", jvm.spark):
+        found = jvm.session.sessionState().newHadoopConf().get(key)
+    return None if found is None else str(found)

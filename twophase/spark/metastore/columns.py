@@ -29,7 +29,7 @@ _OURS = (SPARK_FIELD_ID, TWOPHASE, USED)
 # -- from and to Spark -------------------------------------------------------------------------------------------------
 
 
-def read(name: str, described: str, partition_columns: Sequence[str]) -> Columns:
+def read(name: str, described: str, partition_columns: Sequence[str], *, can_have_ids: bool = True) -> Columns:
     """The columns of a table from Spark's JSON of its schema.
 
     Parameters
@@ -38,6 +38,8 @@ def read(name: str, described: str, partition_columns: Sequence[str]) -> Columns
         For errors.
     described : str
     partition_columns : sequence of str
+    can_have_ids : bool, optional
+        Whether ids mean something in files of its format; if not, they are those of a table that it was made from.
 
     Raises
     ------
@@ -46,6 +48,8 @@ def read(name: str, described: str, partition_columns: Sequence[str]) -> Columns
     """
     fields = json.loads(described)["fields"]
     used = json.loads(fields[0]["metadata"].pop(USED, "[]")) if fields else []
+    if not can_have_ids:
+        fields = [_plain(field) for field in fields]
     numbered = [SPARK_FIELD_ID in field["metadata"] for field in fields]
     if any(numbered) and not all(numbered):
         missing = ", ".join(field["name"] for field, has_id in zip(fields, numbered, strict=True) if not has_id)

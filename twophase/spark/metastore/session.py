@@ -27,6 +27,7 @@ from twophase.catalogs.hive.metastore import (
     StampChangedError,
     unfenced,
 )
+from twophase.catalogs.hive.readers import EVOLVING
 from twophase.errors import (
     CatalogError,
     TableAlreadyExistsError,
@@ -48,6 +49,8 @@ from twophase.spark.metastore.partitions import SessionPartitions
 _TABLES_AT_ONCE = 1000
 #: From this number on, tables are read together: a Hive metastore finds a single one three times as fast by its name.
 _FEW_TABLES = 4
+#: Setting of the ORC reader.
+_BY_POSITION = "orc.force.positional.evolution"
 #: The parameter of a table in a Hive metastore with its comment.
 _COMMENT = "comment"
 
@@ -197,11 +200,19 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     def reads_by_ids(self) -> bool:
         return self._spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false").lower() == "true"
 
+    def reads_by_position(self, table: HiveTable) -> str | None:
+        given = {key.lower(): value for key, value in table.options.items()}
+        setting = given.get(_BY_POSITION) or session_state.hadoop_setting(self._jvm, _BY_POSITION)
+        if setting is not None and setting.lower() == "true":
+            return f"{_BY_POSITION} is true"
+        return "spark.sql.orc.impl is hive" if self._spark.conf.get("spark.sql.orc.impl") == "hive" else None
+
     def columns_of(self, table: HiveTable) -> Columns | None:
-        if table.provider != "parquet" or not table.schema.names:
+        if table.provider not in EVOLVING or not table.schema.names:
             return None
-        name = f"{table.database}.{table.name}"
-        return spark_columns.read(name, types.from_arrow(table.schema), table.partition_columns)
+        name, can_have_ids = f"{table.database}.{table.name}", table.provider == "parquet"
+        described = types.from_arrow(table.schema)
+        return spark_columns.read(name, described, table.partition_columns, can_have_ids=can_have_ids)
 
     def schema_of_file(self, schema: pa.Schema) -> pa.Schema:
         return spark_columns.of_file(schema)

@@ -1,0 +1,86 @@
+"""Spark's own readers of the formats whose tables evolve: what they follow of a change of columns in older files.
+
+The Parquet reader goes by the names of columns, or by field ids in a table that has them; the ORC reader by names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from twophase.schema import Field, Schema, promotion_policy
+
+#: The formats whose tables evolve.
+EVOLVING = frozenset({"parquet", "orc"})
+#: The changes of type that the readers can follow, but for those that :func:`reads` excepts.
+NATIVE = promotion_policy("wide")
+#: The columns of ORC files of this name are found by their position, where all of a file have it.
+_NAMELESS = "_col"
+
+
+def reads(provider: str | None, old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether the reader of a format gives values of one type as those of another, by itself.
+
+    Parameters
+    ----------
+    provider : str or None
+    old, new : pyarrow.DataType
+    """
+    return NATIVE.allows(old, new) and not (_orc_fails(old, new) if provider == "orc" else _parquet_fails(old, new))
+
+
+def _parquet_fails(old: pa.DataType, new: pa.DataType) -> bool:
+    """Parquet has small integers as 32-bit ones."""
+    small = pa.types.is_int8(old) or pa.types.is_int16(old)
+    return small and pa.types.is_decimal(new) and new.precision - new.scale < 10
+
+
+def _orc_fails(old: pa.DataType, new: pa.DataType) -> bool:
+    """ORC reads no date as a timestamp."""
+    return pa.types.is_null(old) or (pa.types.is_date(old) and pa.types.is_timestamp(new))
+
+
+def orc_misreads(before: Schema, after: Schema, *, has_former: bool) -> str | None:
+    """Why Spark's ORC reader would not read files right under changed columns; None if it would.
+
+    It finds columns by name, but compares the types of timestamps by position before that, and refuses a file that has
+    one of the other kind there.
+
+    Parameters
+    ----------
+    before, after : Schema
+        With the same ids.
+    has_former : bool
+        Whether files have columns that the table has no more.
+    """
+    old, new = _data(before), _data(after)
+    nameless = [field.name for field in (*old, *new) if field.name.startswith(_NAMELESS)]
+    moves = not _appends(old, new)
+    if moves and nameless:
+        return f"Spark reads ORC files by position whose columns are named like {nameless[0]}"
+    kinds, former_kinds = _timestamps(new), _timestamps(old)
+    if (moves and len(kinds | former_kinds) > 1) or (has_former and kinds - former_kinds):
+        return "Spark compares timestamps with and without a zone by their position in ORC files, which would change"
+    return None
+
+
+def _data(schema: Schema) -> list[Field]:
+    return [field for field in schema if field.id not in schema.partition_keys]
+
+
+def _appends(old: Sequence[Field], new: Sequence[Field]) -> bool:
+    """Whether all fields keep their positions, at every level."""
+    return [field.id for field in old] == [field.id for field in new[: len(old)]] and all(
+        _appends(one.children, other.children) for one, other in zip(old, new, strict=False)
+    )
+
+
+def _timestamps(fields: Sequence[Field]) -> set[bool]:
+    """For each kind of timestamps whether it is one with a zone."""
+    found = {field.leaf.tz is not None for field in fields if field.leaf is not None and _is_timestamp(field.leaf)}
+    return found.union(*(_timestamps(field.children) for field in fields))
+
+
+def _is_timestamp(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(data_type))
