@@ -25,9 +25,6 @@ ONLY_EXACT = promotion_policy("exact", choices=())
 
 # -- properties --------------------------------------------------------------------------------------------------------
 
-#: Properties by which tables of other catalogs choose changes of type, with the value that holds here.
-_POLICIES = {"twophase.promotion": "exact", "twophase.on_cast_failure": "error"}
-
 
 def of_properties(path: ObjectPath, changes: Iterable[TableChange]) -> dict[str, str | None]:
     """The properties that are set, or with None removed; without the sort order, which is none in Iceberg.
@@ -43,21 +40,9 @@ def of_properties(path: ObjectPath, changes: Iterable[TableChange]) -> dict[str,
             continue
         if _key(change) == "format-version":
             raise CatalogError(f"{path} stays in its format version; nothing was changed.", path=path)
-        _check_policy(path, _key(change), change.arguments.get("value"))
+        definitions.check_policy(path, "altered", _key(change), change.arguments.get("value"))
         found[_key(change)] = change.arguments.get("comment" if change.kind == "set_comment" else "value")
     return found
-
-
-def _check_policy(path: ObjectPath, key: str, value: str | None) -> None:
-    """Refuse a policy for changes of type that other readers of the table could not follow."""
-    only = _POLICIES.get(key)
-    if only is not None and value is not None and value.lower() != only:
-        raise CatalogError(
-            f"{path} was not altered: {key} is {only} for an Iceberg table, not {value!r}, as other readers "
-            "of it cast no further.",
-            path=path,
-            hint="Make a new table with the rows cast: CREATE OR REPLACE TABLE ... AS SELECT",
-        )
 
 
 def of_sort_order(changes: Iterable[TableChange]) -> list[TableChange]:

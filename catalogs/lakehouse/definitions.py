@@ -42,6 +42,8 @@ TABLE_OPTIONS = ("compression",)
 #: Options by the Iceberg properties that they set.
 _AS_PROPERTY = {"compression": "write.parquet.compression-codec"}
 _FORMAT_VERSION = "format-version"
+#: Properties by which tables of other catalogs choose changes of type, with the value that holds here.
+_POLICIES = {"twophase.promotion": "exact", "twophase.on_cast_failure": "error"}
 #: Names that Iceberg shows among the properties, but stores elsewhere.
 _NOT_STORED = (_FORMAT_VERSION, sorting.SORT_ORDER)
 NAME_MAPPING = "schema.name-mapping.default"
@@ -103,6 +105,8 @@ def check(path: ObjectPath, definition: TableDefinition) -> None:
         A layout, an option, a property, or a column's name or type is not supported.
     """
     _check_layout(path, definition)
+    for key, value in definition.properties.items():
+        check_policy(path, "made", key, value)
     _check_columns(path, definition.schema)
     schema = to_schema(path, definition)
     to_spec(path, schema, definition.partitioning)
@@ -127,6 +131,31 @@ def _check_layout(path: ObjectPath, definition: TableDefinition) -> None:
         if name not in TABLE_OPTIONS:
             known = nearest(name, TABLE_OPTIONS)
             raise CatalogError(f"There is no option {name} for {path}.", path=path, hint=known)
+
+
+def check_policy(path: ObjectPath, done: str, key: str, value: str | None) -> None:
+    """Refuse a property that asks for changes of type that other readers of the table could not follow.
+
+    Parameters
+    ----------
+    path : ObjectPath
+    done : str
+        ``made`` or ``altered``, for the error.
+    key : str
+    value : str or None
+
+    Raises
+    ------
+    CatalogError
+    """
+    only = _POLICIES.get(key)
+    if only is not None and value is not None and value.lower() != only:
+        raise CatalogError(
+            f"{path} was not {done}: {key} is {only} for an Iceberg table, not {value!r}, as other readers of it cast "
+            "no further.",
+            path=path,
+            hint="To change a type further, make a new table with the rows cast: CREATE OR REPLACE TABLE ... AS SELECT",
+        )
 
 
 def _check_columns(path: ObjectPath, schema: pa.Schema) -> None:

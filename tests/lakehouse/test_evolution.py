@@ -149,6 +149,20 @@ def test_a_change_that_is_refused_changes_nothing(shop: Shop, change: str) -> No
     assert shop.lake.metadata_location(shop.path("t")) == before
 
 
+@pytest.mark.parametrize(("key", "value"), [("twophase.promotion", "wide"), ("twophase.on_cast_failure", "null")])
+def test_a_policy_that_other_readers_could_not_follow_is_refused_for_a_new_table(
+    shop: Shop, key: str, value: str
+) -> None:
+    properties = f"TBLPROPERTIES ('{key}' = '{value}')"
+    for rest in (f"(id BIGINT) {properties}", f"{properties} AS SELECT 1L AS id"):
+        with pytest.raises(CatalogError, match=f"was not made: {key} is"):
+            shop.sql(f"CREATE TABLE @t {rest}")
+    shop.sql("CREATE TABLE @t TBLPROPERTIES ('twophase.promotion' = 'EXACT') AS SELECT 1L AS id")
+    with pytest.raises(CatalogError, match=f"was not made: {key} is"):
+        shop.sql(f"CREATE OR REPLACE TABLE @t {properties} AS SELECT 2L AS id")
+    assert shop.rows("t") == [(1,)]
+
+
 def test_a_column_without_nulls_can_become_not_null(shop: Shop) -> None:
     shop.sql("CREATE TABLE @t AS SELECT 1L AS id")
     shop.sql("ALTER TABLE @t ALTER COLUMN id SET NOT NULL")  # The statistics of its files show no NULL.
