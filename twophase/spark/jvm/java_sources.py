@@ -30,6 +30,7 @@ _BELOW = {
     "HiveTables": "Tables",
     "Relations": "Tables",
     "JobEvents": "Nodes",
+    "FormerNames": "Nodes",
 }
 
 _lock = threading.RLock()

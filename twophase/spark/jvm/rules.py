@@ -48,9 +48,12 @@ class PlanRules:
         with private_name("Analyzer.extendedResolutionRules", jvm.spark):
             maker = java_object(jvm, "Routing$Maker")
             self._rules = maker.install(decider, jvm.session, first, session_catalog, second, reads_paths_by_name)
+        self._filters = java_object(jvm, "FormerNames")
+        self._filters.install(jvm.session.experimental())
 
     def uninstall(self) -> None:
         """Remove the rules."""
+        self._filters.uninstall(self._jvm.session.experimental())
         self._rules.uninstall()
 
     def stage(self, transaction_id: str, database: str, name: str) -> None:
