@@ -121,6 +121,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
             self._changed()
 
     def _prepare(self) -> None:
+        if self.table_write.state.brings:
+            NewColumns(self.table_write).join()
         publisher = self._decided()
         try:
             publisher.prepare()

@@ -62,8 +62,6 @@ class Case:
 MADE = CREATE.replace("{row}", S1)
 ADD = "ALTER TABLE {t} ADD COLUMN more INT"
 MADE_BY_ONE = {"session": "exists", "sqlite": "conflict", "lakehouse": "conflict"}
-#: A column that a session table gets with rows rests on the whole definition: what others change of it is a conflict.
-BROUGHT = {"session": "conflict", "sqlite": "done", "lakehouse": "done"}
 CASES = {
     "1 no table": Case(None, MADE, None, "done", ["id", "name"], [(1, "a")]),
     "2 both made it alike": Case(None, MADE.replace("1 AS", "2 AS"), MADE, MADE_BY_ONE, ["id", "name"], [(1, "a")]),
@@ -88,7 +86,7 @@ CASES = {
         MADE,
         brings(2, "more"),
         brings(3, "more"),
-        BROUGHT,
+        "done",
         ["id", "name", "more"],
         [(1, "a", None), (2, "n", 20), (3, "n", 30)],
     ),

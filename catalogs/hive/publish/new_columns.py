@@ -7,19 +7,24 @@ rows for a moment, never the rows without the columns.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from twophase.catalogs.files import data_files, join
 from twophase.catalogs.hive.definitions import columns
+from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.layout import MANIFEST_FILE
 from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
+from twophase.model import Purpose
 from twophase.redaction import logger
 
 _log = logger("twophase")
+_SPARK_FIELD = b"SPARK:field"
 
 
 class NewColumns:
@@ -32,6 +37,15 @@ class NewColumns:
 
     def __init__(self, write: TableWrite) -> None:
         self._write = write
+
+    def join(self) -> None:
+        """Bring nothing if another writer has brought the very same meanwhile: RFC-82's row 7. Idempotent."""
+        write, state, now = self._write, self._write.state, self._write.current()
+        if now is None or state.purpose is not Purpose.INSERT_INTO or BROUGHT in now.properties:
+            return
+        found = _facts(now.schema)
+        if found != _facts(state.old.definition.schema) and found == _facts(state.definition.schema):
+            write.update(brings=False, before=before_of(write.store, now))
 
     def add(self) -> None:
         """Give the table its new columns. Idempotent.
@@ -117,6 +131,12 @@ class NewColumns:
 
     def _is_marked(self, table: HiveTable) -> bool:
         return table.properties.get(BROUGHT) == self._write.state.transaction_id
+
+
+def _facts(schema: pa.Schema) -> list[tuple[Any, ...]]:
+    """All that is known of columns: types, ids, defaults, comments, former names."""
+    known = ((field.metadata or {}).get(_SPARK_FIELD, b"null") for field in schema)
+    return [(field.name, str(field.type), json.loads(text)) for field, text in zip(schema, known, strict=True)]
 
 
 def former_columns(write: TableWrite, now: HiveTable) -> pa.Schema:
