@@ -439,6 +439,9 @@ class WriteContext:
     pins_reads : bool
         Whether the transaction reads a snapshot (:attr:`Isolation.pins_reads`): with its own rows, a later statement
         must not read rows that others have published since this one began.
+    alters : bool
+        Whether a replacement has the table's own rows, and a definition that rests on the table's: the publish is a
+        conflict if another writer has changed anything of that meanwhile.
     """
 
     transaction_id: str
@@ -447,6 +450,7 @@ class WriteContext:
     base: Mapping[str, Any] | None = None
     autocommit: bool = False
     pins_reads: bool = False
+    alters: bool = False
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:

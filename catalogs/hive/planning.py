@@ -410,7 +410,9 @@ class _Planner:
 
     def _alters(self) -> bool:
         """Whether the replacement is the table as the transaction has altered it, so that it rests on the old one."""
-        return self.purpose.inserts and self.base is not None and (self._is_altered or self.base.alters)
+        if self.base is None:
+            return self.context.alters
+        return self.base.alters or (self.purpose.inserts and self._is_altered)
 
     def _brings(self) -> bool:
         if self.brought is not None:

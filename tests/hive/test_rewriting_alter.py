@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -142,16 +143,71 @@ def test_a_table_stays_at_a_place_of_its_own_and_in_its_buckets(spark: SparkSess
     assert rows(spark, "SELECT c FROM t WHERE c = 1") == [(1,)]
 
 
-def test_the_refusal_names_the_option_and_a_block_takes_no_rewrite(spark: SparkSession, t: str) -> None:
+def test_the_refusal_names_the_option(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a")
     spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'native')")
     with pytest.raises(CatalogError, match=r"'twophase\.alter' = 'rewrite'.*alter = rewrite"):
         spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
-    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'rewrite')")
-    for name in ("t", "hive.default.t"):
-        with pytest.raises(AtomicityNotSupportedError, match="ALTER TABLE"), twophase.transaction(spark):
-            spark.sql(f"ALTER TABLE {name} RENAME COLUMN a TO c")
+
+
+@pytest.mark.promise(
+    "evolution", "a block stages an ALTER TABLE that rewrites: its later statements see it, others after the commit"
+)
+@pytest.mark.parametrize("name", ["t", pytest.param("hive.default.t", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("by", ["", pytest.param("PARTITIONED BY (p)", marks=pytest.mark.exhaustive)])
+def test_a_block_stages_a_rewrite(spark: SparkSession, t: str, name: str, by: str) -> None:
+    made(spark, "SELECT 1 AS a, 1 AS b, 0 AS p", by)
+    before, session = files_of(spark), spark.newSession()
+    with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN a TO c")
+        assert spark.table("t").columns == ["c", "b", "p"]
+        raise ZeroDivisionError
+    assert (files_of(spark), spark.table("t").columns) == (before, ["a", "b", "p"])
+    with twophase.transaction(spark) as block:
+        block.savepoint("s")
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN a TO e")
+        block.rollback_to("s")
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN a TO c")
+        spark.sql("INSERT INTO t VALUES (2, 2, 0)")
+        spark.sql("ALTER TABLE t DROP COLUMN b")
+        spark.sql("SELECT 3 AS c, 0 AS p").writeTo("t").append()
+        assert rows(spark, "SELECT c, p FROM t WHERE c > 0") == [(1, 0), (2, 0), (3, 0)]
+        assert session.table("t").columns == ["a", "b", "p"]
+    assert rows(spark, "SELECT c, p FROM t WHERE c > 0") == [(1, 0), (2, 0), (3, 0)]
+    assert files_of(spark).isdisjoint(before)
+
+
+@pytest.mark.promise("evolution", "a rewrite in a block loses nothing of other writers: it is a conflict")
+@pytest.mark.parametrize("isolation", ["read_committed", "snapshot"])
+@pytest.mark.parametrize("other", ["INSERT INTO t VALUES (2)", "ALTER TABLE t SET TBLPROPERTIES ('k' = 'v')"])
+def test_a_rewrite_in_a_block_loses_nothing_of_other_writers(
+    spark: SparkSession, t: str, isolation: str, other: str
+) -> None:
+    made(spark, "SELECT 1 AS a")
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(WriteConflictError), twophase.transaction(spark, isolation=isolation):
+            spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+            spark.sql("INSERT INTO t VALUES (3)")
+            thread.submit(spark.sql, other).result()
+        is_insert = other.startswith("INSERT")
+        if is_insert and isolation == "snapshot":
+            with pytest.raises(WriteConflictError), twophase.transaction(spark, isolation=isolation):
+                thread.submit(spark.sql, other).result()
+                spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
     assert spark.table("t").columns == ["a"]
+    times = is_insert * (2 if isolation == "snapshot" else 1)
+    assert rows(spark, "SELECT a FROM t") == [(1,), *[(2,)] * times]
+    if not is_insert:
+        assert properties(spark)["k"] == "v"
+
+
+def test_a_block_that_has_changed_the_table_before_does_not_rewrite_it(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a")
+    for first in ("INSERT INTO t VALUES (2)", "ALTER TABLE t SET TBLPROPERTIES ('k' = 'v')"):
+        with pytest.raises(AtomicityNotSupportedError, match="before"), twophase.transaction(spark):
+            spark.sql(first)
+            spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    assert rows(spark, "SELECT a FROM t") == [(1,)]
 
 
 INSERT, ALTER = "INSERT INTO t VALUES (2, 2)", "ALTER TABLE t ADD COLUMN d INT FIRST"

@@ -1,4 +1,4 @@
-"""``ALTER TABLE`` by a rewrite: one statement that replaces a table by its own rows, in a transaction of its own."""
+"""``ALTER TABLE`` by a rewrite: one statement that replaces a table by its own rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from twophase.model import ObjectPath, Purpose
 from twophase.spark.attached import AttachedSession
 from twophase.spark.made_tables import rows_of
 from twophase.spark.statement import StatementContext, finish_statement, open_statement, write_rows
+from twophase.transactions import failures
+from twophase.transactions.transaction import Transaction
 
 
 def rewrite(
@@ -30,7 +32,7 @@ def rewrite(
     CatalogError
         A change is not possible; nothing was started.
     AtomicityNotSupportedError
-        There is a transaction around the statement; nothing was started.
+        The transaction around the statement has changed the table before, or lets its user merge conflicts.
     WriteConflictError
         Another writer changed the table meanwhile; it is as that one left it.
     """
@@ -39,13 +41,12 @@ def rewrite(
         return False
     context = StatementContext.of(session)
     if context.joined is not None:
-        raise _refused(catalog, path, context.joined.id)
+        _require_published(context.joined, catalog, path)
     rows = rows_of(session, catalog, path).selectExpr(*plan.expressions)
-    statement = open_statement(context, catalog, path, plan.definition, Purpose.REPLACE_TABLE_AS)
+    statement = open_statement(context, catalog, path, plan.definition, Purpose.REPLACE_TABLE_AS, alters=True)
     try:
         _require_as_planned(catalog, path, changes, plan, statement)
         write_rows(session, statement, rows)
-        _require_as_planned(catalog, path, changes, plan, statement)
         finish_statement(session, statement, lambda: plan.definition)
     except BaseException as error:
         statement.fail(error)  # does nothing if it has ended
@@ -53,22 +54,29 @@ def rewrite(
     return True
 
 
-def _refused(catalog: SupportsRewrite, path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
-    return AtomicityNotSupportedError(
-        f"ALTER TABLE {catalog.name}.{path} rewrites the table, which cannot be part of transaction {transaction_id}; "
-        "nothing was started.",
-        path=path,
-        transaction_id=transaction_id,
-        hint="Run it before or after the transaction.",
-    )
+def _require_published(joined: Transaction, catalog: SupportsRewrite, path: ObjectPath) -> None:
+    """Refuse a rewrite in a block that does not see the table as it is published: the plan rests on that."""
+    name = f"{catalog.name}.{path}"
+    if joined.find(catalog.name, path) is not None or joined.merges:
+        why = "lets its user merge conflicts" if joined.merges else "has changed it before"
+        raise AtomicityNotSupportedError(
+            f"{name} was not altered: ALTER TABLE would rewrite it in transaction {joined.id}, which {why}. Nothing "
+            "was started.",
+            path=path,
+            transaction_id=joined.id,
+            hint="Run it before the transaction, or after it.",
+        )
+    version = catalog.table_version(path)
+    if version is not None and joined.has_moved(catalog, path, version):
+        raise failures.changed_since_read(name, joined.id)
 
 
 def _require_as_planned(
     catalog: SupportsRewrite, path: ObjectPath, changes: Sequence[TableChange], plan: Rewrite, statement: Statement
 ) -> None:
-    """Refuse a definition that rests on one that another writer has changed since.
+    """Refuse a definition that rests on one that another writer has changed since it was planned.
 
-    The publish itself finds rows and columns that change after the last look, not properties and comments.
+    What changes after the statement was staged, the publish itself finds.
     """
     now = catalog.plan_rewrite(path, changes)
     if now is None or now.replaced != plan.replaced:

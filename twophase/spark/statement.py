@@ -80,10 +80,11 @@ def open_statement(
     *,
     other_way: str = _NO_OTHER_WAY,
     resolves: Conflict | None = None,
+    alters: bool = False,
 ) -> Statement:
     """Stage and begin one statement, in the surrounding transaction or in one of its own.
 
-    Its rows may be the answer to a conflict of the surrounding transaction.
+    Its rows may be the answer to a conflict of the surrounding transaction, or those of the table that it alters.
 
     Raises
     ------
@@ -102,6 +103,7 @@ def open_statement(
         overwrite=overwrite,
         autocommit=autocommit,
         resolves=resolves,
+        alters=alters,
     )
     if participant is None:
         raise AtomicityNotSupportedError(

@@ -70,6 +70,7 @@ class Statements(TransactionView):
         overwrite: OverwriteScope | None = None,
         autocommit: bool = False,
         resolves: Conflict | None = None,
+        alters: bool = False,
     ) -> TwoPhaseCatalogTable | None:
         """Request a participant from a catalog, and record it before anything is staged.
 
@@ -85,6 +86,8 @@ class Statements(TransactionView):
         resolves : Conflict, optional
             The conflict, after :meth:`rebase`, that its rows resolve: it builds on the published table, and supersedes
             what the transaction has written before.
+        alters : bool
+            As in :class:`~twophase.model.WriteContext`.
 
         Returns
         -------
@@ -118,7 +121,9 @@ class Statements(TransactionView):
                 context=context,
             )
 
-        return self._stage(catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves)
+        return self._stage(
+            catalog, path, purpose, plan, overwrite=overwrite, autocommit=autocommit, resolves=resolves, alters=alters
+        )
 
     def stage_drop(
         self, catalog: SupportsStagedDrop, path: ObjectPath, *, purge: bool = False
@@ -185,6 +190,7 @@ class Statements(TransactionView):
         *,
         overwrite: OverwriteScope | None = None,
         autocommit: bool = False,
+        alters: bool = False,
         resolves: Conflict | None = None,
     ) -> TwoPhaseCatalogTable | None:
         self.require_own()
@@ -199,6 +205,7 @@ class Statements(TransactionView):
                 base=earlier.participant.document if earlier and resolves is None else None,
                 autocommit=autocommit,
                 pins_reads=self._life.isolation.pins_reads,
+                alters=alters,
             )
             try:
                 with self._life.fenced():

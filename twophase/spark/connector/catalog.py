@@ -370,10 +370,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if statement is not None:
                 run_without_rows(self._session, statement, lambda: self._staged_definition(statement))
                 return True
-        if not made_tables.is_made(context.joined, self._catalog, path):
-            return False
-        made_tables.alter(context, self._catalog, path, changes)
-        return True
+        if made_tables.is_made(context.joined, self._catalog, path):
+            made_tables.alter(context, self._catalog, path, changes)
+            return True
+        is_rewritten = isinstance(self._catalog, SupportsRewrite)
+        return is_rewritten and rewriting.rewrite(self._session, self._catalog, path, changes)
 
     def _staged_definition(self, statement: Statement) -> TableDefinition:
         """The definition that a statement stages."""
