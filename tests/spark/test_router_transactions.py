@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -535,6 +536,18 @@ def test_overwrites_of_partitions_go_by_what_the_block_has_left(
             spark.sql(f"INSERT OVERWRITE part {text}")
         assert rows(spark, "SELECT * FROM part") == expected
     assert rows(spark, "SELECT * FROM part") == expected
+
+
+@pytest.mark.usefixtures("part")
+def test_if_not_exists_goes_by_the_partitions_of_the_snapshot(spark: SparkSession) -> None:
+    begun = twophase.transaction(spark, isolation="snapshot")
+    with ThreadPoolExecutor(1) as other, pytest.raises(WriteConflictError), begun:
+        assert spark.table("part").count() == 2
+        other.submit(spark.sql, "INSERT OVERWRITE part SELECT 1, 8").result()
+        spark.sql("INSERT OVERWRITE part PARTITION (p = 9) IF NOT EXISTS SELECT 2")
+        assert rows(spark, "SELECT * FROM part") == [(3, 3), (9, 9)]
+        spark.sql("INSERT OVERWRITE part PARTITION (p = 8) IF NOT EXISTS SELECT 2")  # It is not there, and refused.
+    assert rows(spark, "SELECT * FROM part") == [(1, 8)]
 
 
 @pytest.mark.usefixtures("part")

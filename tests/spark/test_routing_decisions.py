@@ -47,6 +47,9 @@ class World:
     def is_staged(self, target: Target) -> bool:
         return target.path.name in self.staged
 
+    def has_moved(self, target: Target) -> bool:
+        return False
+
     def brings_columns(self) -> bool:
         return self.brings
 

@@ -101,7 +101,7 @@ class Decision:
     scope : OverwriteScope or None
         The scope of an overwrite that Spark cannot pass to a V1 write, so that it runs as an append.
     writes_nothing : bool
-        Its ``IF NOT EXISTS`` names a partition that exists in this transaction only.
+        Its ``IF NOT EXISTS`` names a partition that exists, as far as this transaction sees.
     stored_as : str or None
         The format that a ``ROW FORMAT`` clause leaves out.
     """
@@ -148,8 +148,8 @@ class Decider:
         return "TEXTFILE"
 
     def write(self, node: WriteNode, names: Names | None = None) -> tuple[RoutingDecision, Decision | None]:
-        """Decide an INSERT before its names are resolved: into a twophase catalog by name, into a staged table, or with
-        rows that may bring columns.
+        """Decide an INSERT before its names are resolved: into a twophase catalog by name, into a staged table, with
+        rows that may bring columns, or by ``IF NOT EXISTS`` of a snapshot's partition.
 
         There is no decision for a published table of the session catalog, which :meth:`insert` decides once Spark has
         analysed the INSERT, or for a table outside twophase.
@@ -163,7 +163,7 @@ class Decider:
         target, facts = routed.ours, routed.facts
         if target is None:
             return routed, None
-        if target.via_session_catalog and node.kind == "insert" and not self._is_by_name(target):
+        if target.via_session_catalog and node.kind == "insert" and not self._is_by_name(node, target):
             return routed, None
         if node.replaces_rows and target.via_session_catalog:
             return RoutingDecision(Owner.SPARK, target, facts), None
@@ -172,9 +172,11 @@ class Decider:
         self._require(target, node)
         return routed, self._written(node, target, facts)
 
-    def _is_by_name(self, target: Target) -> bool:
+    def _is_by_name(self, node: WriteNode, target: Target) -> bool:
         """Return whether an INSERT into a session table is run under its name in our catalog."""
-        return self._resolver.is_staged(target) or self._resolver.brings_columns()
+        if self._resolver.is_staged(target) or self._resolver.brings_columns():
+            return True
+        return node.if_not_exists and self._resolver.has_moved(target)  # Spark would look at the published partitions.
 
     def truncate(self, parts: tuple[str, ...], names: Names | None = None) -> RoutingDecision:
         """Decide a TRUNCATE TABLE inside a transaction: an INSERT OVERWRITE without rows.

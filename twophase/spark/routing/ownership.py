@@ -59,6 +59,9 @@ class Resolver(Protocol):
     def is_staged(self, target: Target) -> bool:
         """Return whether the surrounding transaction has written a table."""
 
+    def has_moved(self, target: Target) -> bool:
+        """Return whether the surrounding transaction reads a table in another state than the published one."""
+
     def brings_columns(self) -> bool:
         """Return whether the rows of the statement may bring columns."""
 

@@ -249,12 +249,23 @@ class Targets:
         return brings_columns(self._session.jvm.local_property(WRITE_HINTS_PROPERTY))
 
     def partition_exists(self, target: Target, values: Mapping[str, str | None]) -> bool:
-        """Return whether a partition, given by a value for each column, exists: published or staged."""
-        if self.is_staged(target):
+        """Return whether a partition, given by a value for each column, exists: published or staged.
+
+        Of what the surrounding transaction alone sees, a snapshot or what it has staged, only the rows can be found.
+        """
+        if self.is_staged(target) or self.has_moved(target):
             return self.has_rows(target, values)
         return self.names.partition_exists(target.path.database, target.path.name, values)
 
     def existing_partition(
+    def has_moved(self, target: Target) -> bool:
+        """Return whether the surrounding transaction reads a table in another state than the published one."""
+        transaction = active.current_transaction(self._session) if self.in_transaction else None
+        if transaction is None or not transaction.isolation.pins_reads:
+            return False
+        version = target.catalog.table_version(target.path)
+        return version is not None and transaction.has_moved(target.catalog, target.path, version)
+
         self, target: Target, facts: TableFacts, values: Mapping[str, str | None]
     ) -> dict[str, str | None]:
         """The columns of a PARTITION clause as the table spells them, with their values.
