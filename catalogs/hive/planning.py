@@ -24,6 +24,7 @@ from twophase.catalogs.hive.definitions import (
     same_layout,
     same_partition_columns,
     to_definition,
+    to_table,
 )
 from twophase.catalogs.hive.dropping import before_of, dropped_by
 from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable
@@ -157,12 +158,13 @@ def plan_write(
     base = None if context.base is None or dropped is not None else WriteState.from_document(context.base)
     _check_target(path, table, purpose, base, is_dropped=dropped is not None)
     brought = None
-    if purpose.inserts and MERGE_SCHEMA in definition.options and definition.schema.names:
-        brought = _brought(store, path, table, base, definition)
-        assert table is not None
-        wanted = replace(to_definition(table), schema=brought.schema)
-    elif purpose.inserts:
-        wanted = _definition_for_insert(path, table, base, definition)
+    if purpose.inserts:
+        wanted = _definition_for_insert(table, base)
+        if MERGE_SCHEMA in definition.options and definition.schema.names:
+            brought = _brought(store, path, wanted, base, definition)
+            wanted = replace(wanted, schema=brought.schema)
+        else:
+            _check_width(path, wanted, definition)
     else:
         store.check_definition(path, definition, capabilities)
         wanted = store.numbered(complete(definition, store.conf))
@@ -186,31 +188,31 @@ def _check_target(
         raise TableNotExistError(f"Table {path} does not exist.", path=path)
 
 
-def _definition_for_insert(
-    path: ObjectPath, table: HiveTable | None, base: WriteState | None, rows: TableDefinition
-) -> TableDefinition:
+def _definition_for_insert(table: HiveTable | None, base: WriteState | None) -> TableDefinition:
     if base is not None and (table is None or base.effect != INSERT or base.brings):
-        wanted = base.definition
-    else:
-        assert table is not None
-        wanted = to_definition(table)
-    if len(rows.schema) not in (0, len(wanted.schema)):
-        widths = f"the rows have {len(rows.schema)} columns, the table has {len(wanted.schema)}"
+        return base.definition
+    assert table is not None
+    return to_definition(table)
+
+
+def _check_width(path: ObjectPath, table: TableDefinition, rows: TableDefinition) -> None:
+    if len(rows.schema) not in (0, len(table.schema)):
+        widths = f"the rows have {len(rows.schema)} columns, the table has {len(table.schema)}"
         raise CatalogError(f"{path} was not written: {widths}.", path=path)
-    return wanted
 
 
 def _brought(
-    store: HiveStore, path: ObjectPath, table: HiveTable | None, base: WriteState | None, rows: TableDefinition
+    store: HiveStore, path: ObjectPath, table: TableDefinition, base: WriteState | None, rows: TableDefinition
 ) -> bringing.Brought:
-    if base is not None:
+    """Fit rows to the table, as an earlier statement of the transaction has left it."""
+    found = bringing.plan(store.metastore, to_table(path, table, kind=MANAGED, location=""), path, rows)
+    if base is not None and found.is_new:
         raise AtomicityNotSupportedError(
             f"{path} was already written in this transaction: a later statement cannot bring columns to it.",
             path=path,
             hint="Commit the first statement before, or let that one bring the columns.",
         )
-    assert table is not None
-    return bringing.plan(store.metastore, table, path, rows)
+    return found
 
 
 @dataclass(frozen=True)
@@ -415,8 +417,8 @@ class _Planner:
         return self.base.alters or (self.purpose.inserts and self._is_altered)
 
     def _brings(self) -> bool:
-        if self.brought is not None:
-            return self.brought.is_new
+        if self.brought is not None and self.brought.is_new:
+            return True
         return self.base is not None and self.base.brings and self.purpose.inserts
 
     def _scope(self) -> OverwriteScope | None:

@@ -244,7 +244,8 @@ class Staging:
                 write.hidden.create("read", table)
                 found = partitions or self.partition_locations(table)
                 write.metastore.add_partitions(table, partitions_of(table, found))
-        definition = write.definition if write.state.brings else None  # Otherwise that of the published table.
+        is_by_name = write.state.brings or write.state.fits is not None
+        definition = write.definition if is_by_name else None  # Otherwise the statement knows it.
         return ReadSource("session_table", name=ObjectPath.of(write.database, name), definition=definition)
 
 

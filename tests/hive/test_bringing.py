@@ -113,7 +113,7 @@ def test_other_rows_than_those_of_the_table_fit_or_are_refused_before_any_work(s
     assert rows(spark, "SELECT id, other, d, s FROM t") == [(6, "c", 7, None)]
 
 
-@pytest.mark.parametrize("provider", ["orc", pytest.param("csv", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("provider", ["csv", pytest.param("json", marks=pytest.mark.exhaustive)])
 def test_a_table_of_another_format_keeps_its_columns(spark: SparkSession, t: str, provider: str) -> None:
     spark.sql(f"CREATE TABLE t USING {provider} AS SELECT 1 AS id, 'x' AS name")
     writer = spark.sql("SELECT 'b' AS name, 2 AS id").write.mode("append").format(provider)
@@ -139,6 +139,36 @@ def test_columns_are_there_only_if_the_block_is_published(spark: SparkSession, t
             spark.sql("SELECT 4 AS id, 0 AS p, 1 AS m").write.option("mergeSchema", "true").insertInto(t)
     assert rows(spark, "SELECT id, n FROM t") == [(1, None), (2, 1), (3, 2)]
     assert "twophase.brought" not in {row.key for row in spark.sql("SHOW TBLPROPERTIES t").collect()}
+
+
+def staged_by(spark: SparkSession, how: str) -> None:
+    """A table that a block has staged, whose property lets all of its writes bring columns."""
+    property_of_it = "TBLPROPERTIES ('twophase.merge_schema' = 'true')"
+    if how == "made":
+        spark.sql(f"CREATE OR REPLACE TABLE t USING parquet {property_of_it} AS SELECT 1 AS id, 'x' AS name")
+    elif how == "written":
+        spark.sql("INSERT INTO t SELECT 'x' AS name, 1 AS id")
+    else:
+        spark.sql(f"ALTER TABLE t SET {property_of_it}")
+
+
+@pytest.mark.promise("evolution", "a block sees the property `twophase.merge_schema` of a table that it has staged")
+@pytest.mark.parametrize("how", ["made", "altered", "written"])
+def test_a_block_matches_by_name_what_it_writes_to_a_table_that_it_has_staged(
+    spark: SparkSession, t: str, how: str
+) -> None:
+    made(spark, f"SELECT 1 AS id, 'x' AS name WHERE {str(how == 'altered').upper()}")
+    if how == "written":
+        spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.merge_schema' = 'true')")
+    with twophase.transaction(spark):
+        staged_by(spark, how)
+        spark.sql("SELECT 'b' AS name, 2 AS id").write.mode("append").saveAsTable(t)
+        spark.sql("SELECT 3 AS id").write.mode("append").saveAsTable(t)
+        spark.sql("INSERT INTO t SELECT 'c' AS name, 4 AS id")
+        with pytest.raises(AtomicityNotSupportedError, match="already written in this transaction"):
+            spark.sql("SELECT 5 AS id, 1 AS more").write.mode("append").saveAsTable(t)
+        assert rows(spark, "SELECT id, name FROM t") == [(1, "x"), (2, "b"), (3, None), (4, "c")]
+    assert rows(spark, "SELECT id, name FROM t") == [(1, "x"), (2, "b"), (3, None), (4, "c")]
 
 
 @pytest.mark.promise("evolution", "another writer's rows and an ALTER meanwhile land beside new columns, or conflict")

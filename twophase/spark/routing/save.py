@@ -148,19 +148,20 @@ def _require_fit(router: Router, target: Target, facts: WriterFacts, columns: Se
     made = router.targets.redefined(target)
     assert made is not None  # called for redefined tables only
     buckets = made.bucketing
+    brings = _brings(facts) or merges_always(made.properties)  # The catalog compares the columns then.
     found = (
         router.targets.names.short_name(facts.source),
         _folded(facts.partition_columns or ()),
         facts.bucketing,
         [list(router.parts(column) or ()) for column in facts.clustering_columns or ()],
-        _folded(sorted(columns)),
+        None if brings else _folded(sorted(columns)),
     )
     wanted = (
         (made.provider or router.targets.default_provider()).lower(),
         _folded(column for t in made.partitioning if t.name != "cluster_by" for column in t.columns),
         (buckets.count, buckets.columns, buckets.sort_columns) if buckets else None,
         [list(path) for path in made.clustering_columns],
-        _folded(sorted(made.schema.names)),
+        None if brings else _folded(sorted(made.schema.names)),
     )
     location = qualified(router.spark, made.location) if made.location else None
     if found != wanted or (facts.path is not None and qualified(router.spark, facts.path) != location):

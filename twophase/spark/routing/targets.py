@@ -21,7 +21,7 @@ from twophase.spark.jvm import session_state
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, TEXT
 from twophase.spark.jvm.gateway import WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.statements import NameReader, TableFacts
-from twophase.spark.staged import is_dropped, staged_table
+from twophase.spark.staged import is_dropped, staged_table, table_definition
 from twophase.spark.write_hints import brings_columns
 
 SESSION_CATALOG = "spark_catalog"
@@ -188,7 +188,7 @@ class Targets:
         staged = self.staged_definition(target)
         if staged is not None:
             provider = (staged.provider or self.default_provider()).lower()
-            return TableFacts(provider, _sources(staged), lambda: staged.options)
+            return TableFacts(provider, _sources(staged), lambda: staged.options, lambda: staged.properties)
         if target.catalog_name == self._session.catalogs.session_name:
             return self.names.table(target.path.database, target.path.name)
         return self._loaded(target)
@@ -202,8 +202,9 @@ class Targets:
 
     def staged_definition(self, target: Target) -> TableDefinition | None:
         """The definition that the surrounding transaction staged for a table."""
-        found = staged_table(self._session, target.catalog, target.path)
-        return (found[1] or target.catalog.load_table(target.path)) if found else None
+        if not self.is_staged(target):
+            return None
+        return table_definition(active.current_transaction(self._session), target.catalog, target.path)
 
     def require_managed(self, target: Target) -> None:
         """Refuse a table whose rows are not Spark's to remove.
@@ -257,7 +258,6 @@ class Targets:
             return self.has_rows(target, values)
         return self.names.partition_exists(target.path.database, target.path.name, values)
 
-    def existing_partition(
     def has_moved(self, target: Target) -> bool:
         """Return whether the surrounding transaction reads a table in another state than the published one."""
         transaction = active.current_transaction(self._session) if self.in_transaction else None
@@ -266,6 +266,7 @@ class Targets:
         version = target.catalog.table_version(target.path)
         return version is not None and transaction.has_moved(target.catalog, target.path, version)
 
+    def existing_partition(
         self, target: Target, facts: TableFacts, values: Mapping[str, str | None]
     ) -> dict[str, str | None]:
         """The columns of a PARTITION clause as the table spells them, with their values.
