@@ -373,8 +373,9 @@ class NativeCatalog(NamespacesMixin, Proxy):
         if made_tables.is_made(context.joined, self._catalog, path):
             made_tables.alter(context, self._catalog, path, changes)
             return True
-        is_rewritten = isinstance(self._catalog, SupportsRewrite)
-        return is_rewritten and rewriting.rewrite(self._session, self._catalog, path, changes)
+        if isinstance(self._catalog, SupportsRewrite):
+            return rewriting.rewrite(self._session, self._catalog, path, changes)
+        return False
 
     def _staged_definition(self, statement: Statement) -> TableDefinition:
         """The definition that a statement stages."""
