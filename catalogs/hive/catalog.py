@@ -365,8 +365,8 @@ class HiveCatalog(
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return SnapshotRead(self.store, self.canonical(path), changes).source(version)
 
-    def is_as_left(self, path: ObjectPath, change: Change) -> bool:
-        return SnapshotRead(self.store, self.canonical(path), [change]).is_as_left(change)
+    def is_as_left(self, path: ObjectPath, change: Change, later: Sequence[Change] = ()) -> bool:
+        return SnapshotRead(self.store, self.canonical(path), later).is_as_left(change)
 
     def is_version_at(self, version: Any, location: str, stamp: str | None) -> bool:
         """Return whether a version of a table has this location, and this stamp as stored in the metastore.

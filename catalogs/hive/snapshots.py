@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from twophase.catalog import Change
 from twophase.catalog.reading import FileList, ReadSource
-from twophase.catalogs.files import Entry, data_files, is_below, join, normal, parent
+from twophase.catalogs.files import Entry, base_name, data_files, join, normal, parent
 from twophase.catalogs.hive import layout, replaced
 from twophase.catalogs.hive.definitions import (
     FILE_PROVIDERS,
@@ -154,54 +154,31 @@ class SnapshotRead:
         return self._state(list(self._replaced()))
 
     def is_as_left(self, change: Change) -> bool:
-        """Return whether files and definition are those that a change has left.
+        """Return whether files and definition are those that a change has left, but for the changes of this read.
 
         What it has only added can be told from the rest: that must still be there, and others may have added more.
         """
-        table = self._store.find(self._path)
         former = replaced.from_document(change.before, self._store.files)
-        if table is None or table.location is None or former is None:
+        try:
+            state = None if former is None else self.state()
+        except (SnapshotTooOldError, TableNotExistError):
+            return False
+        if former is None or state is None:
             return False
         before = change.before
-        if before.get(replaced.LEFT_DEFINITION) not in (None, self._defined(table)):
+        if before.get(replaced.LEFT_DEFINITION) not in (None, self._defined(state.definition)):
             return False
         if isinstance(former, Added):
-            return self._has(table, former)
+            return _holds(state, former)
         if isinstance(former, Defined):
             return replaced.LEFT_DEFINITION in before
         if replaced.LEFT not in before:
             return False
         keys = former.partitions if isinstance(former, Partitions) and not former.complete else None
-        return bool(replaced.content(self._entries_now(table, keys)) == before[replaced.LEFT])
+        return bool(replaced.content(_named_entries(state, keys)) == before[replaced.LEFT])
 
-    def _defined(self, table: HiveTable) -> str:
-        return fingerprint(redacted(to_definition(table), self._store.conf))
-
-    def _has(self, table: HiveTable, added: Added) -> bool:
-        """Whether all files that were added are still among those of a table."""
-        held = {normal(str(table.location))}
-        if table.partitioned:
-            held = {normal(part.location) for part in self._store.metastore.list_partitions(table)}
-        return all(self._holds(table, held, place, names) for place, names in added.files.items())
-
-    def _holds(self, table: HiveTable, held: Collection[str], place: str, names: Iterable[str]) -> bool:
-        """Whether files that were added to a directory are there, and the table still reads it."""
-        is_read = normal(place) in held or (not table.partitioned and is_below(place, str(table.location)))
-        return is_read and {entry.name for entry in self._store.files.list(place, recursive=False)}.issuperset(names)
-
-    def _entries_now(self, table: HiveTable, keys: Collection[Key] | None) -> list[Entry]:
-        """The files of a table, or of some of its partitions, each with its name below a version's directory."""
-        files = self._store.files
-        if not table.partitioned:
-            return files.list(str(table.location))
-        listed = by_key(table, self._store.metastore.list_partitions(table))
-        columns = tuple(table.partition_columns)
-        return [
-            dataclasses.replace(entry, name=f"{layout.partition_name(key, columns)}/{entry.name}")
-            for key, part in listed.items()
-            if keys is None or key in keys
-            for entry in files.list(part.location, recursive=False)
-        ]
+    def _defined(self, definition: TableDefinition) -> str:
+        return fingerprint(redacted(definition, self._store.conf))
 
     # -- what the changes have replaced --------------------------------------------------------------------------
 
@@ -314,6 +291,28 @@ class SnapshotRead:
 def _is_whole(state: Replaced) -> bool:
     """Whether a replaced state is that of the whole table."""
     return isinstance(state, Directory) or (isinstance(state, Partitions) and state.complete)
+
+
+def _holds(state: TableState, added: Added) -> bool:
+    """Whether all files that were added, or directories with files, are among those of a state."""
+    held: set[str] = set()
+    for place, _ in state.files:
+        while place not in held and place != "/" and (above := parent(place)) != place:
+            held.add(place)
+            place = above
+    return all(join(place, name) in held for place, names in added.files.items() for name in names)
+
+
+def _named_entries(state: TableState, keys: Collection[Key] | None) -> Iterator[Entry]:
+    """The files of a state, or of some of its partitions, each with its name below a version's directory."""
+    columns = tuple(state.definition.partition_columns)
+    wanted = {key: place for key, place in (state.partitions or {}).items() if keys is None or key in keys}
+    names = {normal(place): layout.partition_name(key, columns) for key, place in wanted.items()}
+    for place, entry in state.files:
+        if (name := names.get(parent(place))) is not None:
+            yield dataclasses.replace(entry, name=f"{name}/{base_name(place)}")
+        elif keys is None:
+            yield entry
 
 
 def _files(location: str, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:

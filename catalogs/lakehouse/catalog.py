@@ -388,8 +388,8 @@ class LakehouseCatalog(
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return earlier_states.source_before(self.lakehouse, path, changes, version)
 
-    def is_as_left(self, path: ObjectPath, change: Change) -> bool:
-        return earlier_states.is_as_left(self.lakehouse, path, change)
+    def is_as_left(self, path: ObjectPath, change: Change, later: Sequence[Change] = ()) -> bool:
+        return earlier_states.is_as_left(self.lakehouse, path, change, later)
 
     def read_source_with(self, path: ObjectPath, options: Mapping[str, str]) -> ReadSource:
         if self._inspected(path) is not None:

@@ -31,7 +31,7 @@ from twophase.catalogs.lakehouse.snapshots import (
 )
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import Loaded, Store
-from twophase.errors import CatalogError, SnapshotTooOldError
+from twophase.errors import CatalogError, SnapshotTooOldError, TableNotExistError
 from twophase.model import ObjectPath
 from twophase.transactions import failures
 
@@ -63,9 +63,14 @@ def source_before(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[Chan
     return _source(lakehouse, path, current, _with_version(lakehouse, path, current, version))
 
 
-def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change) -> bool:
-    """Return whether no writer has committed to a table since a transaction, neither rows nor a definition."""
+def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change, later: Sequence[Change]) -> bool:
+    """Return whether no writer has committed to a table between a transaction and later ones, or now if there are none.
+
+    Neither rows nor a definition.
+    """
     current = lakehouse.store.load(path) if len(path.namespace) == 1 else None
+    if current is not None and later:
+        current = _loaded_before(lakehouse, path, current, later)
     if current is None:
         return False
     snapshot = current.metadata.current_snapshot()
@@ -74,6 +79,15 @@ def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change) -> bool:
     else:
         is_its = snapshot.summary is not None and snapshot.summary.get(TRANSACTION_ID) == change.transaction_id
     return is_its and _definition(current.metadata) == _defined_with_snapshot(lakehouse.store, path, current)
+
+
+def _loaded_before(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, changes: Sequence[Change]) -> Loaded | None:
+    """The table at its newest metadata file before some changes; None if there is no such file."""
+    try:
+        found = _before(lakehouse, path, current, changes)
+    except (SnapshotTooOldError, TableNotExistError):
+        return None
+    return None if found.left_out else Loaded(current.location, found.metadata)
 
 
 def _defined_with_snapshot(store: Store, path: ObjectPath, current: Loaded) -> list[Any] | None:

@@ -120,7 +120,7 @@ def test_what_was_built_upon_cannot_be_undone_and_the_error_gives_the_way_that_i
     bench = Bench(tmp_path)
     bench.write(OLD, CREATE)
     changed, later = bench.write(), bench.write()
-    with pytest.raises(ConfigurationError, match=f"transaction {later} has changed table .* Restore a savepoint"):
+    with pytest.raises(ConfigurationError, match=f"transaction {later} has changed table .* Undo that first"):
         bench.plan(changed)
     bench.plan(later)
 

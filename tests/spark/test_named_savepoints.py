@@ -102,6 +102,30 @@ def test_tables_dropped_since_come_back(spark: SparkSession) -> None:
     assert rows(spark, "SELECT * FROM ice.db.u ORDER BY id") == [(0, "a"), (1, "a"), (2, "a")]
 
 
+@pytest.mark.promise("restore", "a dropped EXTERNAL table comes back where its LOCATION is empty, and else is named")
+def test_a_dropped_external_table_comes_back_where_nothing_is_at_its_location(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    spark.sql(f"CREATE TABLE outside USING parquet LOCATION '{place}' AS SELECT 1 AS id")
+    spark.sql("CREATE TABLE beside AS SELECT 1 AS id")
+    spark.sql("CREATE SAVEPOINT before FOR TABLE outside, beside")
+    spark.sql("INSERT INTO beside VALUES (2)")
+    spark.sql("DROP TABLE outside")
+    with pytest.raises(CatalogError, match=f"default.outside cannot be created: the directory .*{place} is not empty"):
+        spark.sql("RESTORE TO SAVEPOINT before")
+    assert rows(spark, "SELECT * FROM beside ORDER BY id") == [(1,), (2,)]
+    assert not spark.catalog.tableExists("outside") and list(place.glob("*.parquet"))
+    spark.sql(f"CREATE TABLE outside USING parquet LOCATION '{place}'")  # The way that the error names.
+    spark.sql("INSERT INTO outside VALUES (2)")
+    spark.sql("RESTORE TO SAVEPOINT before")
+    assert rows(spark, "SELECT * FROM outside") == rows(spark, "SELECT * FROM beside") == [(1,)]
+    spark.sql("DROP TABLE outside")
+    place.rename(tmp_path / "elsewhere")
+    spark.sql("RESTORE TABLE outside TO SAVEPOINT before")
+    assert rows(spark, "SELECT * FROM outside") == [(1,)] and list(place.glob("*.parquet"))
+
+
 @pytest.mark.usefixtures("tables")
 def test_only_some_tables_are_restored_if_asked(spark: SparkSession) -> None:
     spark.sql("CREATE SAVEPOINT before FOR TABLE t, ice.db.u")
@@ -347,9 +371,72 @@ def test_one_transaction_is_taken_back_where_nothing_was_built_on_it(spark: Spar
     with pytest.raises(ConfigurationError, match=f"transaction {later} has changed table hive.default.t since"):
         twophase.undo(spark, wrong.id)
     twophase.undo(spark, later)
-    with pytest.raises(ConfigurationError, match="has changed table"):
-        twophase.undo(spark, wrong.id)
     assert rows(spark, "SELECT * FROM t") == [("x",)]
+    twophase.undo(spark, wrong.id)
+    assert spark.table("t").columns == ["id", "day"] and spark.table("t").count() == 4
+
+
+@pytest.mark.promise("restore", "transactions of one table are taken back one after the other, the last one first")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("INSERT INTO {} VALUES (1, 1)", "INSERT INTO {} VALUES (2, 2)", "INSERT OVERWRITE {} VALUES (3, 3)"),
+        (
+            "INSERT OVERWRITE {} VALUES (1, 1)",
+            "CREATE OR REPLACE TABLE {} AS SELECT 'x' AS other",
+            "INSERT INTO {} VALUES ('y')",
+        ),
+    ],
+    ids=["rows", "tables"],
+)
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param("", id="plain"),
+        pytest.param("PARTITIONED BY (k)", id="partitioned", marks=pytest.mark.exhaustive),
+    ],
+)
+@pytest.mark.parametrize("table", ["chained", pytest.param("ice.db.chained", marks=pytest.mark.exhaustive)])
+def test_transactions_are_taken_back_one_after_the_other(
+    spark: SparkSession, table: str, by: str, changes: tuple[str, ...]
+) -> None:
+    spark.sql(f"CREATE TABLE {table} {by} AS SELECT 0 AS id, 0 AS k")
+    states, made = [rows(spark, f"SELECT * FROM {table}")], []
+    for change in changes:
+        spark.sql(change.format(table))
+        made.append(last(spark).id)
+        states.append(sorted(rows(spark, f"SELECT * FROM {table}")))
+    for number in (2, 1, 0):
+        if number:
+            with pytest.raises(ConfigurationError, match=f"{made[number]} has changed table"):
+                twophase.undo(spark, made[0])
+        undone = twophase.undo(spark, made[number])
+        assert twophase.attach(spark).timeline.transaction(undone.id).undoes == made[number]  # type: ignore[union-attr]
+        assert sorted(rows(spark, f"SELECT * FROM {table}")) == states[number]
+    twophase.undo(spark, undone.id)
+    assert sorted(rows(spark, f"SELECT * FROM {table}")) == states[1]
+    twophase.undo(spark, made[0])
+    assert sorted(rows(spark, f"SELECT * FROM {table}")) == states[0]
+
+
+@pytest.mark.promise("restore", "an undo loses no rows that others have added between two transactions")
+@pytest.mark.parametrize("table", ["between", "ice.db.between"])
+def test_an_undo_loses_no_rows_that_others_have_added_between(spark: SparkSession, table: str) -> None:
+    spark.sql(f"CREATE TABLE {table} AS SELECT 0 AS id")
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (1)")
+    early = last(spark).id
+    written_outside(spark, table)
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (2)")
+    twophase.undo(spark, last(spark).id)
+    assert rows(spark, f"SELECT * FROM {table} ORDER BY id") == [(1,), (99,)]
+    with pytest.raises(ConfigurationError, match="no longer as it has left it"):
+        twophase.undo(spark, early)
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (3)")
+    later = last(spark).id
+    twophase.undo(spark, later)
+    written_outside(spark, table)
+    with pytest.raises(ConfigurationError, match="no longer as it has left it"):
+        twophase.undo(spark, last(spark).id)
 
 
 @pytest.mark.usefixtures("tables")

@@ -92,7 +92,7 @@ class SupportsSnapshots(Catalog):
         """
         return False
 
-    def is_as_left(self, path: ObjectPath, change: Change) -> bool:
+    def is_as_left(self, path: ObjectPath, change: Change, later: Sequence[Change] = ()) -> bool:
         """Return whether a table is as a published change has left it; False if that is unknown.
 
         Asked before a transaction is undone: what a writer outside twophase has committed since would be lost, and so
@@ -102,8 +102,11 @@ class SupportsSnapshots(Catalog):
         ----------
         path : ObjectPath
         change : Change
-            The last one of the table on the timeline. The state that :meth:`read_source_before` returns for an append
-            may contain what others have added since: then the answer is True if what it has added is still there.
+            The last one of the table on the timeline, but for the later ones. The state that
+            :meth:`read_source_before` returns for an append may contain what others have added since: then
+            the answer is True if what it has added is still there.
+        later : sequence of Change
+            Later changes: of the table as it was before them is asked.
         """
         return False
 

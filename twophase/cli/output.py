@@ -174,6 +174,7 @@ class ConsoleOutput(Output):
             "Finished": _time(record.finished),
             "Isolation": _isolation(record),
             "Wounded by": record.wounded_by or "",
+            "Undoes": record.undoes or "",
             "Locks": "\n".join(f"{lock.words} {lock.name}" for lock in locks if lock.since is None),
             "Waits for": "\n".join(_wait(lock) for lock in locks if lock.since is not None),
             "Error": record.error or "",

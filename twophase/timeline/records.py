@@ -166,6 +166,8 @@ class TransactionRecord:
         When its first attempt began; None if recorded by an earlier version.
     wounded_by : str or None
         The transaction that has rolled it back because it needed one of its tables.
+    undoes : str or None
+        The transaction that it takes back.
     """
 
     id: str
@@ -191,6 +193,7 @@ class TransactionRecord:
     number: int | None = None
     first_begun: float | None = None
     wounded_by: str | None = None
+    undoes: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -246,6 +249,7 @@ class TransactionRecord:
             "snapshot": self.snapshot,
             "number": self.number,
             "wounded_by": self.wounded_by,
+            "undoes": self.undoes,
             "error": self.error,
             "left_behind": list(self.left_behind),
             "participants": [participant.to_document() for participant in self.participants],

@@ -92,4 +92,5 @@ def _transaction_record(row: Mapping[str, Any], found: tuple[ParticipantRecord, 
         number=row["number"],
         first_begun=row["first_begun"],
         wounded_by=row["wounded_by"],
+        undoes=row["undoes"],
     )

@@ -15,7 +15,7 @@ from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 
 #: Version of the tables below. Each change of the tables needs a new number and an entry in :data:`UPGRADES`.
-VERSION = 6
+VERSION = 7
 
 _ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
 
@@ -59,6 +59,8 @@ transactions = sa.Table(
     sa.Column("first_begun", sa.Double),
     # The transaction that has rolled it back, because it needed a table that this one had reserved.
     sa.Column("wounded_by", sa.String(64)),
+    # The transaction that it takes back.
+    sa.Column("undoes", sa.String(64)),
     sa.Column("error", sa.Text),
     sa.Column("left_behind", sa.Text),
     sa.Index("twophase_transactions_finished", "finished", "created"),
@@ -257,6 +259,12 @@ def _add_schemas(connection: sa.Connection) -> None:
     schemas.create(connection)
 
 
+def _add_undoes(connection: sa.Connection) -> None:
+    """Upgrade to version 7: which transaction an undo takes back."""
+    kind = transactions.c.undoes.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {transactions.name} ADD COLUMN undoes {kind}")
+
+
 #: Upgrades from a version to the next one; each runs in the transaction that increments the version.
 UPGRADES: dict[int, Callable[[sa.Connection], None]] = {
     1: _add_leases_and_indexes,
@@ -264,6 +272,7 @@ UPGRADES: dict[int, Callable[[sa.Connection], None]] = {
     3: _number_commits,
     4: _add_savepoints,
     5: _add_schemas,
+    6: _add_undoes,
 }
 
 

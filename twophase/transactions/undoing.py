@@ -77,10 +77,10 @@ def plan_undo(
         note_read(catalog, path, version)
         if version is None:
             dropped.add((catalog.name, path))
-        changes = _changes(timeline, record, catalog, path)
-        if changes and not (able.is_as_left(path, changes[-1]) if version is not None else not is_left):
+        changes, later = _changes(timeline, record, catalog, path)
+        if changes and not (_is_as_left(able, path, changes, later) if version is not None else not is_left):
             raise _changed_since(record, catalog, path)
-        source = _before(able, record, path, changes)
+        source = _before(able, record, path, [*changes, *later])
         if source is None:
             created.append((catalog, path))
         else:
@@ -126,21 +126,43 @@ def _has_dropped(record: TransactionRecord, database: str) -> ConfigurationError
     )
 
 
-def _changes(timeline: Timeline, record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> list[Change]:
-    """The changes of a table by a transaction, after which there must be none."""
+def _changes(
+    timeline: Timeline, record: TransactionRecord, catalog: Catalog, path: ObjectPath
+) -> tuple[list[Change], list[Change]]:
+    """The changes of a table by a transaction, and the later ones, all of which must have been undone."""
     assert record.number is not None
-    if later := timeline.changes_since(catalog.name, path, record.number, record.id):
-        names = ", ".join(change.transaction_id for change in later[:3])
+    later = timeline.changes_since(catalog.name, path, record.number, record.id)
+    if remaining := _not_undone(timeline, later):
+        names = ", ".join(remaining[:3])
         raise ConfigurationError(
             f"Transaction {record.id} cannot be undone: transaction {names} has changed table {catalog.name}.{path} "
             "since. Nothing was changed.",
             path=path,
             transaction_id=record.id,
-            hint="Restore a savepoint that was made before it, or write the former rows yourself. Only the last change "
-            "of a table can be undone, and an undo is a change itself.",
+            hint="Undo that first, the last one first; or restore a savepoint that was made before it, or write the "
+            "former rows yourself.",
         )
     every = timeline.changes_since(catalog.name, path, record.number - 1, "")
-    return [change for change in every if change.transaction_id == record.id]
+    return [change for change in every if change.transaction_id == record.id], later
+
+
+def _not_undone(timeline: Timeline, later: list[Change]) -> list[str]:
+    """The transactions of some changes, without those that later ones of them take back, and without these."""
+    remaining: list[str] = []
+    for change in later:
+        found = timeline.transaction(change.transaction_id)
+        if found is not None and remaining and found.undoes == remaining[-1]:
+            remaining.pop()
+        else:
+            remaining.append(change.transaction_id)
+    return remaining
+
+
+def _is_as_left(able: SupportsSnapshots, path: ObjectPath, changes: list[Change], later: list[Change]) -> bool:
+    """Whether others have changed a table neither after a transaction, nor after the last undo of a later one."""
+    if later and not able.is_as_left(path, changes[-1], later):
+        return False
+    return able.is_as_left(path, (later or changes)[-1])
 
 
 def _changed_since(record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> ConfigurationError:

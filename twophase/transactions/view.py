@@ -331,6 +331,25 @@ class TransactionView:
         """
         self._life.inputs.extend(read)
 
+    def note_undo(self, transaction_id: str) -> None:
+        """Record that this transaction takes back another one, of which it has read the tables.
+
+        Parameters
+        ----------
+        transaction_id : str
+
+        Raises
+        ------
+        TimelineError
+            It cannot be recorded.
+        LeaseLostError
+            Another process has rolled this transaction back in the meantime.
+        """
+        with self._life.lock:
+            self._life.require_open()
+            if self._life.lease is not None:  # Else there are no tables.
+                self._life.coordinator.timeline.renew(self._life.lease, undoes=transaction_id)
+
     def note_read(self, catalog: Catalog, path: ObjectPath, version: Any) -> None:
         """Record that this transaction is about to read a table, and in which version; the first one recorded counts.
 

@@ -88,6 +88,7 @@ class NamedSavepoints:
         session = self._session
         with active.transaction(session, hooks, Isolation.SNAPSHOT) as tx:
             plan = undoing.plan_undo(session.coordinator.timeline, session.catalogs.named, transaction_id, tx.note_read)
+            tx.note_undo(transaction_id)
             context = StatementContext(session.coordinator, session, tx)
             restoring.undo(context, plan, self._rows)
         return tx
