@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from tests.kit import mutants, plugin_mutants
+from tests.kit import alter_mutants, mutants, plugin_mutants
 from twophase.testing._participant import ChaosTable
 
 #: Which test must find which mutant.
@@ -64,6 +64,19 @@ FINDERS = {
     mutants.TellsItsPasswordInItsRepr: "test_its_repr_and_its_check_tell_no_secret",
 }
 
+#: The same for those of a catalog whose ALTER TABLE is staged.
+ALTER_FINDERS: dict[type, str] = {
+    alter_mutants.AltersBeforeTheCommit: "test_an_altered_table_is_as_before_until_the_publish",
+    alter_mutants.LosesTheRowsOfAnAlteredTable: "test_an_altered_table_is_as_before_until_the_publish",
+    alter_mutants.AltersOnAbort: "test_an_alter_that_is_rolled_back_leaves_the_definition",
+    alter_mutants.LeavesAnAlterStaged: "test_an_alter_that_is_rolled_back_leaves_the_definition",
+    alter_mutants.ForgetsTheAlterBefore: "test_an_alter_builds_on_the_one_before_it",
+    alter_mutants.PutsBackTheDefinitionThatItHasSeen: "test_of_two_alters_none_is_lost_in_silence",
+    alter_mutants.ClaimsToHaveUndoneAnAlter: "test_a_published_alter_is_undone_where_the_catalog_says_so",
+    alter_mutants.DropsWhatItHasAltered: "test_a_published_alter_is_undone_where_the_catalog_says_so",
+    alter_mutants.AltersAMissingTable: "test_a_missing_table_is_not_altered",
+}
+
 #: The same for those of the plugin, whose publish is interrupted and whose tasks run twice.
 PLUGIN_FINDERS: dict[type, tuple[str, ...]] = {
     plugin_mutants.PublishesAgain: ("test_each_method_twice_is_as_once",),
@@ -75,11 +88,11 @@ PLUGIN_FINDERS: dict[type, tuple[str, ...]] = {
     ),
 }
 
-MUTANTS = [*FINDERS, *PLUGIN_FINDERS]
+MUTANTS = [*FINDERS, *ALTER_FINDERS, *PLUGIN_FINDERS]
 
 SUITE = """
 import pytest
-from tests.kit import mutants
+from tests.kit import alter_mutants, mutants
 from tests.kit.plugin_mutants import open_mutant
 from tests.kit.test_chaos_conforms import TestChaosInAFile as _Suite
 from tests.kit.test_plugin_conforms import TestSqlitePlugin as _Plugin
@@ -141,8 +154,8 @@ class Test{name}(_PluginMutantSuite):
     table = "{name}"
 """
 
-#: Breaks nothing: shows that the others fail for what they break.
-CONTROL = mutants.Mutant
+#: They break nothing: they show that the others fail for what they break.
+CONTROLS: dict[type, dict[type, str]] = {mutants.Mutant: FINDERS, alter_mutants.Altering: ALTER_FINDERS}
 
 
 class Results:
@@ -162,22 +175,27 @@ def _class(mutant: type) -> str:
     name = mutant.__name__
     if mutant in PLUGIN_FINDERS:
         return PLUGIN_CLASS.format(name=name)
+    if issubclass(mutant, alter_mutants.AlteringTable):
+        return CLASS.format(name=name, made="alter_mutants.Altering", participant=f"alter_mutants.{name}")
+    if issubclass(mutant, alter_mutants.Altering):
+        return CLASS.format(name=name, made=f"alter_mutants.{name}", participant="None")
     if issubclass(mutant, ChaosTable):
         return CLASS.format(name=name, made="mutants.Mutant", participant=f"mutants.{name}")
     return CLASS.format(name=name, made=f"mutants.{name}", participant="None")
 
 
 def _finders(mutant: type) -> tuple[str, ...]:
-    return PLUGIN_FINDERS[mutant] if mutant in PLUGIN_FINDERS else (FINDERS[mutant],)
+    return PLUGIN_FINDERS[mutant] if mutant in PLUGIN_FINDERS else ((FINDERS | ALTER_FINDERS)[mutant],)
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
     """How the finders ended: one inner run for all mutants."""
     file = tmp_path_factory.mktemp("mutants") / "test_inner.py"
-    file.write_text(SUITE + "".join(_class(mutant) for mutant in [*FINDERS, CONTROL, *PLUGIN_FINDERS]))
+    file.write_text(SUITE + "".join(_class(mutant) for mutant in [*CONTROLS, *MUTANTS]))
     wanted = {f"{file}::Test{mutant.__name__}::{test}" for mutant in MUTANTS for test in _finders(mutant)}
-    control = {f"{file}::Test{CONTROL.__name__}::{test}" for test in FINDERS.values()}
+    controls = [(made.__name__, test) for made, finders in CONTROLS.items() for test in finders.values()]
+    control = {f"{file}::Test{name}::{test}" for name, test in controls}
     results = Results()
     with redirect_stdout(StringIO()):  # These failures are what we want.
         pytest.main(["-q", "-p", "no:cacheprovider", *sorted(wanted | control)], plugins=[results])
@@ -195,9 +213,12 @@ def test_the_suite_finds(mutant: type, test: str, ended: dict[str, dict[str, set
     assert "broken" not in found, "A fixture failed: that finds nothing."
 
 
-def test_a_catalog_that_breaks_nothing_passes_the_same_tests(ended: dict[str, dict[str, set[str]]]) -> None:
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_catalog_that_breaks_nothing_passes_the_same_tests(
+    control: type, ended: dict[str, dict[str, set[str]]]
+) -> None:
     """The plugin as it is passes them in its own conformance suite."""
-    assert set.union(*ended[f"Test{CONTROL.__name__}"].values()) == {"passed"}
+    assert set.union(*ended[f"Test{control.__name__}"].values()) == {"passed"}
 
 
 def test_every_mutant_is_looked_for() -> None:
@@ -208,6 +229,7 @@ def test_every_mutant_is_looked_for() -> None:
         and issubclass(thing, (ChaosTable, mutants.Mutant))
         and thing.__module__ == mutants.__name__
     }
-    assert made - {CONTROL} == set(FINDERS)
+    assert made - set(CONTROLS) == set(FINDERS)
+    assert set(alter_mutants.MUTANTS) == set(ALTER_FINDERS)
     bugs = {thing for thing in vars(plugin_mutants).values() if isinstance(thing, type)}
     assert {bug for bug in bugs if bug.__module__ == plugin_mutants.__name__} == set(PLUGIN_FINDERS)
