@@ -17,6 +17,7 @@ from twophase.catalog import (
     SupportsEvolution,
     SupportsExternalChanges,
     SupportsFieldIds,
+    SupportsGroupPublish,
     SupportsRename,
     SupportsRewrite,
     SupportsSavepoints,
@@ -25,6 +26,7 @@ from twophase.catalog import (
     SupportsStagedAlter,
     SupportsStagedDatabases,
     SupportsStagedDrop,
+    SupportsStagedRename,
     SupportsStorageReport,
     TableChange,
     TwoPhaseCatalogTable,
@@ -56,6 +58,7 @@ from twophase.catalogs.hive.readers import EVOLVING
 from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
+from twophase.catalogs.hive.staged_renaming import pair_of, plan_leave, plan_rename, refuse_renamed
 from twophase.catalogs.hive.storage import described
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import (
@@ -80,6 +83,8 @@ class HiveCatalog(
     SupportsSchemaOnWrite,
     SupportsStagedDrop,
     SupportsStagedAlter,
+    SupportsStagedRename,
+    SupportsGroupPublish,
     SupportsStorageReport,
 ):
     """Tables of a Hive metastore, reached through the Spark session or through HiveServer2.
@@ -435,6 +440,7 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if is_streaming_mode:
             return None
+        refuse_renamed(path, context)
         context = context or WriteContext.alone(self.name)
         plan = plan_write(self.store, self.capabilities, self.canonical(path), definition, purpose, context)
         return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition, plan.table)
@@ -444,6 +450,7 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if self.settings.metastore != "session":
             return None  # A rename through HiveServer2 moves the files of a managed table.
+        refuse_renamed(path, context)
         state = plan_drop(self.store, self.canonical(path), context or WriteContext.alone(self.name))
         return HiveParticipant(self, state.to_document())
 
@@ -452,9 +459,33 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if self.settings.metastore != "session":
             return None  # Columns and properties of a HiveServer2 change in statements of their own.
+        refuse_renamed(path, context)
         context = context or WriteContext.alone(self.name)
         plan = plan_alter(self.store, self.canonical(path), changes, context)
         return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition)
+
+    def two_phase_rename_table(
+        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable | None:
+        if self.settings.metastore != "session":
+            return None  # As a drop.
+        state = plan_rename(self.store, self.canonical(path), self.canonical(new_path), context)
+        return None if state is None else HiveParticipant(self, state.to_document())
+
+    def two_phase_leave_table(
+        self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
+    ) -> TwoPhaseCatalogTable:
+        state = plan_leave(self.canonical(path), arriving.document, context)
+        return HiveParticipant(self, state.to_document())
+
+    def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
+        return pair_of(participant.table_write.state) if isinstance(participant, HiveParticipant) else None
+
+    def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
+        _arriving(participants).commit()  # It publishes for both names of a renamed table.
+
+    def compensate_group(self, participants: list[TwoPhaseCatalogTable]) -> bool:
+        return _arriving(participants).compensate()
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         identity.check_document(document, self.metastore.identity)
@@ -509,6 +540,11 @@ class HiveCatalog(
 
     def close(self) -> None:
         self.store.close()
+
+
+def _arriving(participants: list[TwoPhaseCatalogTable]) -> TwoPhaseCatalogTable:
+    """The participant of the new name of a renamed table."""
+    return next(participant for participant in participants if not participant.purpose.drops)
 
 
 @functools.cache  # Each statement asks a dozen times.

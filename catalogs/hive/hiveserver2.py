@@ -224,7 +224,17 @@ class HiveServer2Metastore(Metastore):
             raise TableNotExistError(f"Table {table.database}.{table.name} does not exist.")
         self.alter_table(replace(now, location=table.location, properties=table.properties, comment=table.comment))
 
-    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+    def rename_table(
+        self,
+        database: str,
+        name: str,
+        new_name: str,
+        *,
+        kind: str | None = None,
+        stamp: str | None = None,
+        instead_of: str | None = None,
+    ) -> None:
+        assert stamp is None and instead_of is None  # Nothing is renamed in a transaction here.
         path = f"{database}.{new_name}"
         try:
             self._run(f"ALTER TABLE {ddl.table_name(database, name)} RENAME TO {ddl.table_name(database, new_name)}")

@@ -228,7 +228,7 @@ def _is_a_tables(files: Files, version: str) -> bool:
     if stamp is None or published is None:
         return True
     left = published.transaction_id != stamp["transaction_id"]  # The table was given another directory.
-    return not left and not any(word in str(stamp.get("purpose")) for word in ("insert", "drop", "alter"))
+    return not left and not any(word in str(stamp.get("purpose")) for word in ("insert", "drop", "alter", "rename"))
 
 
 def _superseded_parts(entries: list[Entry]) -> list[str]:

@@ -507,8 +507,26 @@ class Metastore(ABC):
         """
 
     @abstractmethod
-    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
-        """Rename a table and set its kind, in one step; no file is moved, and the location stays.
+    def rename_table(
+        self,
+        database: str,
+        name: str,
+        new_name: str,
+        *,
+        kind: str | None = None,
+        stamp: str | None = None,
+        instead_of: str | None = None,
+    ) -> None:
+        """Rename a table and set its kind and stamp, in one step; no file is moved, and the location stays.
+
+        Parameters
+        ----------
+        database, name, new_name : str
+        kind : str, optional
+        stamp : str, optional
+            The stamp to store; empty for none. By default it stays.
+        instead_of : str, optional
+            As for :meth:`point_table`.
 
         Raises
         ------
@@ -516,6 +534,8 @@ class Metastore(ABC):
             The new name is already in use.
         TableNotExistError
             The old name does not exist.
+        StampChangedError
+            The table has another stamp; nothing was changed.
         """
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:

@@ -206,6 +206,8 @@ class HiveParticipant(TwoPhaseCatalogTable):
 def roll_back(publisher: Publisher) -> None:
     """Remove the staged files of a write, unless a delayed call has published them or may still do so."""
     write, store = publisher.write, publisher.metastore
+    if not publisher.stages:
+        return
     # A delayed call that arrived before this abort, or an abort that crashed, may not have been completed yet.
     if publisher.has_arrived() or (store.ends_with_driver and publisher.was_published()):
         return

@@ -8,7 +8,7 @@ from twophase.catalog.schema_versions import SchemaChange, TableSchema
 from twophase.catalogs.hive.bringing import plain
 from twophase.catalogs.hive.definitions import to_table
 from twophase.catalogs.hive.metastore import MANAGED, Metastore
-from twophase.catalogs.hive.state import CREATE, DROP, INSERT, WriteState
+from twophase.catalogs.hive.state import CREATE, DROP, INSERT, LEAVE, RENAME, WriteState
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
 from twophase.schema import assign_ids
@@ -43,14 +43,14 @@ def schema_change(metastore: Metastore, state: WriteState) -> SchemaChange | Non
     metastore : Metastore
     state : WriteState
     """
-    if state.effect == DROP:
+    if state.effect in (DROP, LEAVE):
         return SchemaChange(None)
     if state.effect == INSERT and not state.brings:
         return None
     after = table_schema(metastore, state.path, state.definition)
     if after is None:
         return None
-    if state.before is None or state.effect == CREATE:
+    if state.before is None or state.effect in (CREATE, RENAME):
         return SchemaChange(after, creates=True)
     before = table_schema(metastore, state.path, state.before.definition)
     is_foreign = state.before.stamp is None

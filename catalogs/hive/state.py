@@ -22,6 +22,8 @@ from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefi
 FORMAT, WITHOUT_COLUMNS = 3, 2
 
 CREATE, REPLACE, INSERT, DROP, ALTER = "create", "replace", "insert", "drop", "alter"
+#: Of a renamed table: its new name, and its former one.
+RENAME, LEAVE = "rename", "leave"
 
 
 class Way(StrEnum):
@@ -39,6 +41,8 @@ class Way(StrEnum):
     APPEND_FILES = "append files"
     DROP_TABLE = "drop table"
     ALTER_TABLE = "alter table"
+    RENAME_TABLE = "rename table"
+    LEAVE_NAME = "leave name"
     #: Not known before the rows are staged: see :mod:`twophase.catalogs.hive.publish.by_rows`.
     BY_ROWS = "by rows"
 
@@ -107,6 +111,22 @@ class MoveState(OwnState):
 
 
 @dataclass(frozen=True)
+class RenameState(OwnState):
+    """State of the new name of a renamed table."""
+
+    #: The former name, in the same database.
+    former: str = ""
+
+
+@dataclass(frozen=True)
+class LeaveState(OwnState):
+    """State of the former name of a renamed table."""
+
+    #: The document of the new name's write, which renames it.
+    arriving: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ByRowsState(OwnState):
     """State of an insert whose rows are not staged yet."""
 
@@ -129,6 +149,8 @@ OWN_STATES: Mapping[Way, type[OwnState]] = {
     Way.APPEND_FILES: MoveState,
     Way.DROP_TABLE: OwnState,
     Way.ALTER_TABLE: OwnState,
+    Way.RENAME_TABLE: RenameState,
+    Way.LEAVE_NAME: LeaveState,
     Way.BY_ROWS: ByRowsState,
 }
 
@@ -192,7 +214,7 @@ class WriteState:
     version: str
     #: The table when the write was planned; None if there was none.
     before: Before | None
-    #: ``create``, ``replace``, ``insert``, ``drop`` or ``alter``, as the metastore will see it.
+    #: ``create``, ``replace``, ``insert``, ``drop``, ``alter``, ``rename`` or ``leave``, as the metastore will see it.
     effect: str
     #: Whether the publish removes existing rows.
     replaces: bool
@@ -267,7 +289,7 @@ class WriteState:
             "path": self.path.to_document(),
             "catalog": self.catalog,
             STORE: self.store,
-            "purpose": self.purpose.value,
+            "purpose": RENAME if self.effect == RENAME else self.purpose.value,
         }
 
     # -- documents -----------------------------------------------------------------------------------------------

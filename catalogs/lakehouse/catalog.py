@@ -503,7 +503,7 @@ class LakehouseCatalog(
         return LakehouseRename(self, plan_rename(self.lakehouse, path, new_path, context, time.time()))
 
     def two_phase_leave_table(
-        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+        self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
         return LakehouseDrop(self, plan_leave(self.lakehouse, path, context, time.time()))
 

@@ -20,7 +20,7 @@ from twophase import failpoints
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import is_recursive
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition, HiveTable, Metastore, StampChangedError
+from twophase.catalogs.hive.metastore import MANAGED, STAMP, HivePartition, HiveTable, Metastore, StampChangedError
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
@@ -198,13 +198,29 @@ class FileMetastore(Metastore):
             new = _table(table.database, table.name, self._entry(document, table.database, template)["table"])
             entry["table"] = _document(replace(new, kind=table.kind, tracked=table.tracked))
 
-    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+    def rename_table(
+        self,
+        database: str,
+        name: str,
+        new_name: str,
+        *,
+        kind: str | None = None,
+        stamp: str | None = None,
+        instead_of: str | None = None,
+    ) -> None:
         with self._change("rename_table") as document:
             entry = self._entry(document, database, name)
+            noted = entry["table"]["properties"]
+            if instead_of is not None and noted.get(STAMP) != instead_of:
+                raise StampChangedError(f"{database}.{name}")
             tables = self._tables(document, database)
             if new_name in tables:
                 raise self._taken(database, new_name)
             entry["table"]["kind"] = kind or entry["table"]["kind"]
+            if stamp is not None:
+                noted[STAMP] = stamp
+            if stamp == "":
+                del noted[STAMP]
             tables[new_name] = tables.pop(name)
 
     def drop_table(self, database: str, name: str) -> None:

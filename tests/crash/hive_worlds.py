@@ -10,7 +10,17 @@ import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, local
-from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER, HIVE_UNDOES, Row, Rows, Statement
+from tests.crash.scenarios import (
+    HIVE,
+    HIVE_ALTERS,
+    HIVE_DATABASES,
+    HIVE_POINTER,
+    HIVE_RENAMES,
+    HIVE_UNDOES,
+    Row,
+    Rows,
+    Statement,
+)
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
@@ -23,7 +33,7 @@ from twophase.model import Purpose, TableDefinition
 class HiveWorld(World):
     """A Hive catalog over a metastore in a file; a table of the stock kind has its files where Spark would put them."""
 
-    scenarios = HIVE | HIVE_POINTER | HIVE_ALTERS | HIVE_DATABASES
+    scenarios = HIVE | HIVE_POINTER | HIVE_ALTERS | HIVE_DATABASES | HIVE_RENAMES
     recipe = "pointer"
     database = DATABASE
     retention = 0.0

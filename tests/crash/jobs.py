@@ -27,6 +27,7 @@ from twophase.catalog import (
     SupportsStagedDrop,
     SupportsStagedRename,
     TableChange,
+    TwoPhaseCatalogTable,
 )
 from twophase.errors import (
     ConfigurationError,
@@ -245,12 +246,16 @@ def _change_database(world: World, transaction: Transaction, statement: Statemen
 def _rename(world: World, transaction: Transaction, statement: Statement, new_name: str) -> None:
     catalog, path, new_path = world.catalogs[statement.catalog], world.path(statement.table), world.path(new_name)
     assert isinstance(catalog, SupportsStagedRename)
-    for stage in (transaction.stage_rename, transaction.stage_leave):
-        participant = stage(catalog, path, new_path)
-        assert participant is not None
-        transaction.begin_participant(participant)
-        transaction.write_nothing(participant)
-        transaction.prepare_participant(participant)
+    arriving = transaction.stage_rename(catalog, path, new_path)
+    assert arriving is not None
+    _finish(transaction, arriving)
+    _finish(transaction, transaction.stage_leave(catalog, path, arriving))
+
+
+def _finish(transaction: Transaction, participant: TwoPhaseCatalogTable) -> None:
+    transaction.begin_participant(participant)
+    transaction.write_nothing(participant)
+    transaction.prepare_participant(participant)
 
 
 def _drop(world: World, transaction: Transaction, statement: Statement, *, alone: bool) -> None:

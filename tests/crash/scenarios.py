@@ -471,6 +471,18 @@ HIVE_UNDOES = named(
 )
 
 #: Of tables that exist before: what a block has made is altered by the statements that make tables.
+HIVE_RENAMES = named(
+    [
+        *_renaming("hive"),
+        Scenario(
+            "an outsider comes after a rename",
+            (Statement("hive.t", _DROP, renames="hive.u"), Statement("hive.v", _CREATE)),
+            {"hive.t": _OLD},
+            outsider="hive.v",
+        ),
+    ]
+)
+
 HIVE_ALTERS = named(
     [
         *(scenario for scenario in _altering("hive") if scenario.name != "create then alter"),

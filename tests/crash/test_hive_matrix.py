@@ -22,7 +22,7 @@ from tests.crash.matrix import (
     main_actions,
     other_actions,
 )
-from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER
+from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER, HIVE_RENAMES
 
 RECIPES = ("pointer", "rename")
 
@@ -139,6 +139,16 @@ def test_after_any_death_of_what_only_pointer_can_everything_is_old_or_new(
     [pytest.param(name, marks=() if name in ALTERED_ALONE else pytest.mark.exhaustive) for name in HIVE_ALTERS],
 )
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew_of: Callable[[str], Crew], scenario: str) -> None:
+    crew = crew_of("hive-pointer")
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that renames a table, all is old or new")
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=() if name == "rename" else pytest.mark.exhaustive) for name in HIVE_RENAMES],
+)
+def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew_of: Callable[[str], Crew], scenario: str) -> None:
     crew = crew_of("hive-pointer")
     assert not crew.run(crew.planner.cases(scenario, main_actions))
 

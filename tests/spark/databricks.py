@@ -198,8 +198,11 @@ def _immediate(spark: SparkSession, _: Path) -> None:
     run(spark, "COMMIT")
     assert ids(spark) == [1, 2]
     run(spark, "CREATE TABLE lite.main.a AS SELECT 1 AS id")
-    run(spark, "BEGIN TRANSACTION", "ALTER TABLE lite.main.a RENAME TO lite.main.b", "COMMIT")
-    assert ids(spark, "lite.main.b") == [1]
+    for old, new in (("a", "b"), ("lite.main.a", "lite.main.b")):
+        run(spark, "BEGIN TRANSACTION", f"ALTER TABLE {old} RENAME TO {new}", "ROLLBACK")
+        assert not spark.catalog.tableExists(new)
+        run(spark, "BEGIN TRANSACTION", f"ALTER TABLE {old} RENAME TO {new}", "COMMIT")
+        assert ids(spark, new) and not spark.catalog.tableExists(old)
 
 
 def _evolve(spark: SparkSession, _: Path) -> None:
@@ -317,14 +320,14 @@ ROWS = [
         "immediate",
         "`RENAME` of a table that was there before",
         "refused",
-        "yes, of PostgreSQL, SQLite and Iceberg over a SQL catalog; elsewhere it is refused",
+        "yes, of session tables, PostgreSQL, SQLite and Iceberg over a SQL catalog; elsewhere it is refused",
         _immediate,
     ),
     Row(
         "databases",
         "`CREATE DATABASE`, `DROP DATABASE`",
         "refused",
-        "yes, of session tables and Iceberg; elsewhere it is refused",
+        "yes, of session tables, Iceberg and PostgreSQL; elsewhere it is refused",
         _databases,
     ),
     Row("frames", "DataFrame writers", "`spark.sql` is documented", "yes", _frames),

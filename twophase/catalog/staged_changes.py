@@ -246,13 +246,15 @@ class SupportsStagedRename(Catalog):
 
     @abstractmethod
     def two_phase_leave_table(
-        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+        self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
         """Create the participant of the former name of a table, whose purpose is ``DROP_TABLE``.
 
         Parameters
         ----------
-        path, new_path : ObjectPath
+        path : ObjectPath
+        arriving : TwoPhaseCatalogTable
+            That of the new name.
         context : WriteContext
 
         Raises
@@ -306,6 +308,18 @@ class SupportsStagedDatabases(SupportsAlterDatabase):
             Its name, unquoted.
         """
         return self.list_tables(database)
+
+    def remove_database(self, database: str, transaction_id: str) -> None:
+        """Drop an empty database for its transaction, which has not ended yet. Idempotent.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        transaction_id : str
+            The transaction that drops it, or takes back that it has created it.
+        """
+        self.drop_database(database, ignore_if_not_exists=True)
 
     def files_of(self, database: str, transaction_id: str) -> list[str]:
         """Return the files that would be lost with a database without tables; empty if none can be.

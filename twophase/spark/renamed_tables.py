@@ -34,7 +34,7 @@ def rename(context: StatementContext, catalog: Catalog, path: ObjectPath, new_pa
 
     run_without_rows(session, arriving, lambda: _definition(arriving))
     try:
-        leaving = open_leave(context, catalog, path, new_path)
+        leaving = open_leave(context, catalog, path, arriving)
         run_without_rows(session, leaving, lambda: TableDefinition(pa.schema([])))
     except BaseException:
         # Not by a savepoint: that would take back what other threads of the block have written meanwhile.

@@ -145,12 +145,12 @@ def open_rename(
 
 
 def open_leave(
-    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+    context: StatementContext, catalog: SupportsStagedRename, path: ObjectPath, arriving: Statement
 ) -> Statement:
     """Stage and begin the end of the former name of a renamed table."""
     assert context.joined is not None
     transaction = _joining(context, context.joined, catalog, path)
-    participant = transaction.stage_leave(catalog, path, new_path)
+    participant = transaction.stage_leave(catalog, path, arriving.participant)
     return _started(context, transaction, participant, autocommit=False)
 
 

@@ -49,14 +49,16 @@ class DdlStatements(Statements):
         return self._stage(catalog, new_path, Purpose.CREATE_TABLE_AS, plan)
 
     def stage_leave(
-        self, catalog: SupportsStagedRename, path: ObjectPath, new_path: ObjectPath
+        self, catalog: SupportsStagedRename, path: ObjectPath, arriving: TwoPhaseCatalogTable
     ) -> TwoPhaseCatalogTable:
         """Request the participant of the former name of a renamed table, and record it; :meth:`write_nothing` follows.
 
         Parameters
         ----------
-        catalog, path, new_path
+        catalog, path
             As in :meth:`stage_rename`.
+        arriving : TwoPhaseCatalogTable
+            Its result.
 
         Returns
         -------
@@ -69,7 +71,7 @@ class DdlStatements(Statements):
         """
 
         def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_leave_table(path, new_path, context=context)
+            return catalog.two_phase_leave_table(path, arriving, context=context)
 
         participant = self._stage(catalog, path, Purpose.DROP_TABLE, plan)
         assert participant is not None

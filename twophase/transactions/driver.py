@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any, TypeGuard, TypeVar
 
-from twophase.catalog import Catalog, SupportsRecordedPublish, TwoPhaseCatalogTable
+from twophase.catalog import Catalog, SupportsGroupPublish, SupportsRecordedPublish, TwoPhaseCatalogTable
 from twophase.errors import TimelineError, TransactionAborted, TwoPhaseError
 from twophase.failpoints import Failpoint, step
 from twophase.model import Level, ObjectPath, Outcome, Purpose, TableDefinition
@@ -153,13 +153,13 @@ class Enlisted:
 
     def to_member(self) -> actions.Member:
         """Convert it to a member for the protocol."""
-        is_grouped = self.catalog.capabilities.group_publish
+        catalog = self.catalog
         return actions.Member(
             ordinal=self.ordinal,
             catalog=self.catalog.name,
             path=tuple(self.target.to_document()),
             state=self.state,
-            group=grouping(self.catalog).group_key(self.participant) if is_grouped else None,
+            group=catalog.group_key(self.participant) if isinstance(catalog, SupportsGroupPublish) else None,
             can_undo=self.participant.can_undo,
         )
 

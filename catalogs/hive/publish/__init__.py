@@ -15,6 +15,7 @@ from twophase.catalogs.hive.publish.move import MoveFiles
 from twophase.catalogs.hive.publish.partitions import SwitchPartitions
 from twophase.catalogs.hive.publish.pointer import LinkFiles, SwitchPointer
 from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.publish.rename import LeaveName, RenameTable
 from twophase.catalogs.hive.publish.swap import SwapNames
 from twophase.catalogs.hive.state import Way
 from twophase.catalogs.hive.write import TableWrite
@@ -32,6 +33,8 @@ PUBLISHERS: Mapping[Way, type[Publisher]] = {
     Way.APPEND_FILES: AppendFiles,
     Way.DROP_TABLE: DropTable,
     Way.ALTER_TABLE: AlterTable,
+    Way.RENAME_TABLE: RenameTable,
+    Way.LEAVE_NAME: LeaveName,
     Way.BY_ROWS: Undecided,
 }
 

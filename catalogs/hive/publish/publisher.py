@@ -43,6 +43,8 @@ class Publisher(ABC):
     fences: ClassVar[bool] = False
     #: Whether the publish call can give the table new columns, too.
     carries_columns: ClassVar[bool] = False
+    #: Whether it stages anything, which a rollback removes.
+    stages: ClassVar[bool] = True
     #: What a publish leaves, in a sentence.
     result: ClassVar[str] = "its rows are there"
 

@@ -111,19 +111,47 @@ class HiveTables:
             arguments = values.array(self._jvm, "java.lang.Object", [table])
             return {**values.entries(self._jvm, method.invoke(self._catalog, arguments)), _PROVIDER: provider}
 
-    def rename(self, database: str, name: str, new_name: str, kind: str | None) -> None:
-        """Rename a table and set its kind; no files move, since the metastore moves none of an external table."""
+    def rename(
+        self,
+        database: str,
+        name: str,
+        new_name: str,
+        kind: str | None,
+        *,
+        stamp: str | None = None,
+        expected: str | None = None,
+    ) -> None:
+        """Rename a table and set its kind and stamp; no files move, as the metastore moves none of an external table.
+
+        Parameters
+        ----------
+        database, name, new_name : str
+        kind, stamp : str, optional
+            As for :meth:`twophase.catalogs.hive.metastore.Metastore.rename_table`.
+        expected : str, optional
+            The stamp that it must still have.
+
+        Raises
+        ------
+        StampChangedError
+            It has another stamp; nothing was changed.
+        """
 
         def call(store: Any) -> None:
-            table = store.getTable(database, name)
+            table, now = store.getTable(database, name), expected
             before = str(table.getTableType()).removesuffix("_TABLE")
             if before == MANAGED:
                 _become(table, EXTERNAL)
-                self._alter(store, database, name, table)
+                if expected is not None:  # A conditional call must change the stamp.
+                    now = fenced(expected)
+                    table.putToParameters(STAMP, now)
+                self._alter(store, database, name, table, expected=expected)
             if kind or before == MANAGED:
                 _become(table, kind or before)
+            if stamp is not None:
+                self._stored.note(table, json.dumps({STAMP: stamp or None}), None)
             table.setTableName(new_name)
-            self._alter(store, database, name, table)
+            self._alter(store, database, name, table, expected=now)
 
         self._run(call)
 

@@ -260,10 +260,19 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         before, after = (_types(raw) for raw in (old, new))
         return all(one == other for one, other in zip(before, after, strict=False))
 
-    def rename_table(self, database: str, name: str, new_name: str, *, kind: str | None = None) -> None:
+    def rename_table(
+        self,
+        database: str,
+        name: str,
+        new_name: str,
+        *,
+        kind: str | None = None,
+        stamp: str | None = None,
+        instead_of: str | None = None,
+    ) -> None:
         rename = self._rename_in_memory if self._hive is None else self._hive.rename
         try:
-            rename(database, name, new_name, kind)
+            rename(database, name, new_name, kind, stamp=stamp, expected=instead_of)
         except spark_errors() as error:
             if self.get_table(database, name) is None:
                 path = f"{database}.{name}"
@@ -273,16 +282,25 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
                 raise TableAlreadyExistsError(f"Table {path} already exists.", path=path) from error
             raise
 
-    def _rename_in_memory(self, database: str, name: str, new_name: str, kind: str | None) -> None:
+    def _rename_in_memory(
+        self, database: str, name: str, new_name: str, kind: str | None, *, stamp: str | None, expected: str | None
+    ) -> None:
         table = self._catalog.getTable(database, name)
         before = str(table.tableType().name())
+        seen = self.get_table(database, name)
+        properties = {} if seen is None else dict(seen.properties)
+        if expected is not None and properties.get(STAMP) != expected:
+            raise StampChangedError(f"{database}.{name}")
         if before == MANAGED:
             # The in-memory catalog moves the files of a managed table, never those of an external one.
             self._catalog.alterTable(self._case.copy(table, tableType=self._kind(EXTERNAL)))
         self._own.rename(database, name, new_name)
-        if (kind or before) == MANAGED:
-            renamed = self._catalog.getTable(database, new_name)
-            self._catalog.alterTable(self._case.copy(renamed, tableType=self._kind(MANAGED)))
+        changes: dict[str, Any] = {"tableType": self._kind(MANAGED)} if (kind or before) == MANAGED else {}
+        if stamp is not None:
+            noted = {key: value for key, value in properties.items() if key != STAMP}
+            changes["properties"] = self._map({**noted, **({STAMP: stamp} if stamp else {})})
+        if changes:
+            self._catalog.alterTable(self._case.copy(self._catalog.getTable(database, new_name), **changes))
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
         self._own.rename(database, name, new_name)

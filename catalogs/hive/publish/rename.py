@@ -1,0 +1,227 @@
+"""Rename a table: one conditional metastore call gives it the new name, and a stamp; its files stay where they are.
+
+The two names are two participants, of which the new one publishes, and is recorded, for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from twophase.catalog.reading import ReadSource
+from twophase.catalogs.files import join
+from twophase.catalogs.hive import layout
+from twophase.catalogs.hive.housekeeping import Housekeeping
+from twophase.catalogs.hive.metastore import (
+    MANAGED,
+    HiveTable,
+    StampChangedError,
+    fenced,
+    is_of_statement,
+    stamp_of_statement,
+)
+from twophase.catalogs.hive.publish.publisher import Publisher
+from twophase.catalogs.hive.replaced import Nothing, Replaced
+from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
+from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState
+from twophase.catalogs.hive.target import Target
+from twophase.catalogs.hive.write import TableWrite
+from twophase.errors import TableAlreadyExistsError, TableNotExistError
+from twophase.model import Level, ObjectPath, Outcome
+
+
+def former_path(state: WriteState) -> ObjectPath:
+    """Return the former name of a table that a write renames.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
+    return ObjectPath(state.path.namespace, state.of(RenameState).former)
+
+
+class RenameTable(Publisher):
+    """The new name of a renamed table.
+
+    Its stamp is the record of the publish, and afterwards a mark in the staging directory, which has no rows. The
+    target is the table of the former name.
+    """
+
+    changes_table: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
+    result: ClassVar[str] = "it has its new name"
+
+    _source: ReadSource | None = None
+
+    def __init__(self, write: TableWrite) -> None:
+        self.former = former_path(write.state)
+        super().__init__(write, Target(TableWrite(write.store, replace(write.state, path=self.former))))
+
+    # -- before the decision -------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self._checked()
+        self.write.update(can_undo=True)
+        self.write.reach(Level.ATOMIC)
+
+    def _checked(self) -> HiveTable:
+        """Check that the new name is free and the table unchanged, and return it as just loaded."""
+        if self.write.current() is not None:
+            raise self.write.conflict("another writer created it meanwhile")
+        now = self.target.check_unchanged()
+        self.target.check_replaced(self.target.replaced(now))
+        return now
+
+    def replaced_state(self) -> Replaced:
+        return Nothing()
+
+    # -- the publish ---------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        if not self.was_published():
+            self._publish()
+        self.staging.mark_published()
+        self._forget()
+
+    def _publish(self) -> None:
+        with self.write.step("publish"), self.write.calls.calling():
+            try:
+                self._rename()
+            except StampChangedError:
+                # Another writer's change, which the next check refuses, or a fence against a third one's call.
+                self._rename_again()
+
+    def _rename_again(self) -> None:
+        try:
+            self._rename()
+        except StampChangedError as error:
+            raise self.write.conflict("another writer changed the table meanwhile") from error
+
+    def _rename(self) -> None:
+        now = self._checked()
+        # Checked last: recovery first records that it rolls this back, and then fences the table.
+        self.check_staged()
+        stamp = stamp_of_statement(self.state.transaction_id, self.state.ordinal)
+        try:
+            self._give_name(self.former, self.write.path, stamp=stamp, instead_of=now.stored_stamp)
+        except TableAlreadyExistsError as error:
+            raise self.write.conflict("another writer created it meanwhile") from error
+        except TableNotExistError as error:
+            raise self.write.conflict(f"{self.former} was dropped meanwhile") from error
+
+    def _give_name(self, path: ObjectPath, new_path: ObjectPath, *, stamp: str, instead_of: str | None) -> None:
+        # The kind as well: a killed driver may have made it external, so that no file is moved.
+        kind = self.state.old.kind
+        self.metastore.rename_table(
+            path.database, path.name, new_path.name, kind=kind, stamp=stamp, instead_of=instead_of
+        )
+
+    def _forget(self) -> None:
+        for path in (self.former, self.write.path):
+            self.metastore.changed(path.database, path.name)
+
+    def is_ours(self, table: HiveTable | None) -> bool:
+        """Whether the table has the stamp of this write: its location does not change."""
+        if table is None or table.stamp != self.state.transaction_id or not self.target.is_unmoved(table):
+            return False
+        return is_of_statement(str(table.stored_stamp), self.state.ordinal)
+
+    # -- after it ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        if not self.was_published():
+            return
+        self.staging.mark_published()
+        Housekeeping(self.write.store).table_dropped(self.former)
+        self._forget()
+
+    def compensate(self) -> bool:
+        now = self.write.current()
+        if now is not None and self.is_ours(now):
+            with self.write.step("restore"):
+                if not self._is_given_back(now):
+                    return False
+        elif not self._has_former_name():
+            return False
+        self.files.remove_file(join(self.state.version, layout.PUBLISHED_FILE))
+        self._forget()
+        return True
+
+    def _is_given_back(self, now: HiveTable) -> bool:
+        """Give the table its former name and stamp; return False if another table has the one, or it has changed."""
+        if self.write.store.find(self.former) is not None:
+            return False
+        stamp = self.state.old.stamp
+        if stamp is not None and not self.metastore.ends_with_driver:
+            stamp = fenced(stamp)  # A delayed call that expects the old stamp must not match this one.
+        try:
+            self._give_name(self.write.path, self.former, stamp=stamp or "", instead_of=now.stored_stamp)
+        except (StampChangedError, TableAlreadyExistsError, TableNotExistError):
+            if self.state.old.kind == MANAGED and self.is_ours(self.write.current()):
+                self.metastore.make_managed(self.write.database, self.write.path.name)  # It was external for the call.
+            return False
+        return True
+
+    def _has_former_name(self) -> bool:
+        """Whether an interrupted compensation has left the table as it was before."""
+        now = self.write.store.find(self.former)
+        return now is not None and self.target.is_unmoved(now) and now.stamp == self.state.old.stamp
+
+    # -- a rollback ----------------------------------------------------------------------------------------------
+
+    def fence(self) -> None:
+        stamp = self.state.old.stamp
+        if stamp is not None:
+            with self.write.step("fence"):
+                self.metastore.fence_table(self.former.database, self.former.name, stamp)
+
+    def undo(self) -> None:
+        self.target.restore_kind(lambda _: False)
+        super().undo()
+
+    # -- reading inside the transaction --------------------------------------------------------------------------
+
+    def read_source(self) -> ReadSource | None:
+        """The files of the table, which has its former name. Listed once: others may add some later."""
+        if self._source is None:
+            state = SnapshotRead(self.write.store, self.former, []).state()
+            provider = read_format(state.definition, self.write.store.conf)
+            self._source = None if provider is None else state.source(provider)
+        return self._source
+
+
+class LeaveName(Publisher):
+    """The former name of a renamed table: what it checks, and what readers of a former state find by it."""
+
+    stages: ClassVar[bool] = False
+
+    def __init__(self, write: TableWrite) -> None:
+        super().__init__(write)
+        arriving = WriteState.from_document(write.state.of(LeaveState).arriving)
+        self._arriving = RenameTable(TableWrite(write.store, arriving))
+
+    def begin(self) -> None:
+        """It stages nothing."""
+
+    def prepare(self) -> None:
+        self.target.check_unchanged()
+        self.write.update(can_undo=True)
+        self.write.reach(Level.ATOMIC)
+
+    def replaced_state(self) -> Replaced:
+        return self.target.replaced_state(defines=True)
+
+    def publish(self) -> None:
+        """It is published by the participant of the new name, with which it is grouped."""
+
+    def outcome(self) -> Outcome:
+        return self._arriving.outcome()
+
+    def finish(self) -> None:
+        """It leaves nothing."""
+
+    def read_source(self) -> ReadSource | None:
+        return None
+
+    def leftovers(self) -> list[str]:
+        return []

@@ -1,0 +1,163 @@
+"""RENAME of a table as a statement of a transaction: two participants, of the new name and of the former one.
+
+They are published together, by one metastore call. Until then the table is read by its former name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from twophase.catalogs.files import refuse_untried, same
+from twophase.catalogs.hive import layout, names
+from twophase.catalogs.hive.dropping import before_of
+from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable
+from twophase.catalogs.hive.snapshots import read_format
+from twophase.catalogs.hive.state import LEAVE, RENAME, LeaveState, RenameState, Way, WriteState
+from twophase.catalogs.hive.store import HiveStore
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
+from twophase.model import ObjectPath, Purpose, WriteContext
+
+
+def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, context: WriteContext) -> WriteState | None:
+    """Return the initial state of the new name; None if nothing would show what is staged.
+
+    Parameters
+    ----------
+    store : HiveStore
+    path, new_path : ObjectPath
+        As the metastore stores them.
+    context : WriteContext
+
+    Raises
+    ------
+    TableNotExistError, TableAlreadyExistsError
+        There is no table of the former name, or there is one of the new name.
+    AtomicityNotSupportedError
+        The transaction has written the table of the new name before, or the table's files would have to move.
+    CatalogError
+        It is a view, or would move to another database.
+    """
+    names.check_path(new_path, store.metastore.longest_name)
+    if context.base is not None:
+        raise _written(new_path, context)
+    if new_path.namespace != path.namespace:
+        raise CatalogError(f"{path} cannot move to another database.", path=path)
+    table = store.find(path)
+    if table is None:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {store.name}.", path=path)
+    if table.kind == VIEW:
+        raise CatalogError(f"{path} is a view, not a table.", path=path, hint="Write ALTER VIEW.")
+    if store.find(new_path) is not None:
+        raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {store.name}.", path=new_path)
+    _refuse_at_its_name(store, path, table, context)
+    before = before_of(store, table)
+    if table.location is None or read_format(before.definition, store.conf) is None:
+        return None
+    default_location = store.default_location(new_path)
+    version = layout.version_of(default_location, context.transaction_id, context.ordinal)
+    refuse_untried(path, version, table.location, environment=store.environment)
+    return WriteState(
+        catalog=store.name,
+        store=store.metastore.identity,
+        path=new_path,
+        purpose=Purpose.CREATE_TABLE_AS,
+        transaction_id=context.transaction_id,
+        ordinal=context.ordinal,
+        way=Way.RENAME_TABLE,
+        definition=before.definition,
+        default_location=default_location,
+        version=version,
+        before=before,
+        effect=RENAME,
+        replaces=True,
+        own=RenameState(path.name),
+        autocommit=context.autocommit,
+    )
+
+
+def _refuse_at_its_name(store: HiveStore, path: ObjectPath, table: HiveTable, context: WriteContext) -> None:
+    """Refuse a table whose files are where those of the next table of its name will be."""
+    if table.kind == MANAGED and same(table.location, store.default_location(path)):
+        raise AtomicityNotSupportedError(
+            f"{path} was not renamed: its files are in {table.location}, where those of another table of this name "
+            "will be. They would have to move, which no metastore does in one step with the name.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Rename it outside the transaction. A table that twophase has replaced or overwritten once has its "
+            "files elsewhere.",
+        )
+
+
+def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext) -> WriteState:
+    """Return the initial state of the former name.
+
+    Parameters
+    ----------
+    path : ObjectPath
+        As the metastore stores it.
+    arriving : dict
+        The document of the new name.
+    context : WriteContext
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        The transaction has written the table before.
+    """
+    if context.base is not None:
+        raise _written(path, context)
+    return replace(
+        WriteState.from_document(arriving),
+        path=path,
+        purpose=Purpose.DROP_TABLE,
+        ordinal=context.ordinal,
+        way=Way.LEAVE_NAME,
+        effect=LEAVE,
+        own=LeaveState(arriving),
+    )
+
+
+def _written(path: ObjectPath, context: WriteContext) -> AtomicityNotSupportedError:
+    return AtomicityNotSupportedError(
+        f"The table was not renamed: transaction {context.transaction_id} has written it before, as {path}. That stays "
+        "staged.",
+        path=path,
+        transaction_id=context.transaction_id,
+        hint="Rename the table before the transaction, or after it.",
+    )
+
+
+def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
+    """Refuse to write a table that the transaction has renamed, or one of its former name.
+
+    Parameters
+    ----------
+    path : ObjectPath
+    context : WriteContext or None
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+    """
+    if context is None or context.base is None or context.base.get("effect") not in (RENAME, LEAVE):
+        return
+    raise AtomicityNotSupportedError(
+        f"Transaction {context.transaction_id} has renamed a table from or to {path}: this statement cannot be part of "
+        "it, and changed nothing.",
+        path=path,
+        transaction_id=context.transaction_id,
+        hint="Commit before, and run it then.",
+    )
+
+
+def pair_of(state: WriteState) -> str | None:
+    """Return the key of the two participants of a renamed table; None for any other.
+
+    Parameters
+    ----------
+    state : WriteState
+    """
+    if state.effect not in (RENAME, LEAVE):
+        return None
+    return state.version

@@ -1,0 +1,155 @@
+"""RENAME of a session table in a transaction: one metastore call, and no file moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.hive.test_statements import hive_of
+from tests.hive.world import World
+from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, WriteConflictError
+from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
+
+OLD, NEW = ObjectPath.of("default", "t"), ObjectPath.of("default", "u")
+
+
+def renaming(world: World, transaction: str = "test-renames") -> list[Any]:
+    """The participants of both names, up to the decision."""
+    catalog = world.catalog
+    arriving = catalog.two_phase_rename_table(OLD, NEW, context=WriteContext(transaction))
+    assert isinstance(arriving, HiveParticipant)
+    arriving.begin()
+    leaving = catalog.two_phase_leave_table(OLD, arriving, context=WriteContext(transaction, 1))
+    assert isinstance(leaving, HiveParticipant)
+    leaving.begin()
+    for participant in (arriving, leaving):
+        participant.prepare()
+    return [arriving, leaving]
+
+
+def outcomes(world: World, pair: list[Any]) -> set[Outcome]:
+    return {participant.outcome() for participant in (*pair, *map(world.reborn, pair))}
+
+
+@pytest.mark.promise("ddl-in-blocks", "a session table that a block renames keeps its files where they are")
+@pytest.mark.parametrize("by", [(), ("k",)], ids=["plain", "partitioned"])
+def test_a_renamed_table_keeps_its_files(world: World, by: tuple[str, ...]) -> None:
+    world.run("t", world.sql("SELECT id, id % 2 AS k FROM range(4)"), by=by, properties={"a": "b"})
+    before, rows = world.catalog.existing(OLD), world.rows("t")
+    pair = renaming(world)
+    assert world.catalog.group_key(pair[0]) == world.catalog.group_key(pair[1]) is not None
+    world.catalog.publish_group(pair)
+    world.catalog.publish_group([world.reborn(participant) for participant in pair])
+    assert outcomes(world, pair) == {Outcome.PUBLISHED}
+    for participant in pair:
+        participant.finish()
+    now = world.catalog.existing(NEW)
+    assert (now.location, now.kind, now.properties["a"]) == (before.location, before.kind, "b")
+    assert world.rows("u") == rows and world.catalog.find(OLD) is None
+    world.run("t", world.sql("SELECT 7L AS id, 0L AS k"))
+    world.run("u", world.sql("SELECT 9L AS id, 1L AS k"), Purpose.INSERT_INTO, by=by)
+    world.clean()
+    world.sql("DROP TABLE u")
+    assert world.rows("t") == [(7, 0)]
+
+
+@pytest.mark.promise("ddl-in-blocks", "a rename that is taken back leaves the table as it was")
+def test_a_published_rename_is_taken_back(world: World) -> None:
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    before, pair = world.catalog.existing(OLD), renaming(world)
+    world.catalog.publish_group(pair)
+    for _ in range(2):
+        assert world.catalog.compensate_group(pair)
+        assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
+        now = world.catalog.existing(OLD)
+        assert (now.location, now.kind, now.stamp) == (before.location, before.kind, before.stamp)
+        assert world.catalog.find(NEW) is None
+    world.catalog.publish_group(pair)
+    world.run("t", world.sql("SELECT 'theirs' AS name"))
+    assert not world.catalog.compensate_group(pair)
+    assert (world.rows("t"), world.rows("u")) == ([("theirs",)], [(0,), (1,)])
+    for participant in pair:
+        participant.finish()
+
+
+def _replaced(world: World) -> None:
+    world.run("t", world.sql("SELECT 7L AS id"), Purpose.REPLACE_TABLE_AS)
+
+
+def _taken(world: World) -> None:
+    world.run("u", world.sql("SELECT 'theirs' AS name"))
+
+
+def _dropped(world: World) -> None:
+    world.sql("DROP TABLE t")
+
+
+@pytest.mark.parametrize("change", [_replaced, _taken, _dropped])
+def test_what_others_change_between_the_last_look_and_the_call_is_a_conflict(
+    world: World, change: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    pair = renaming(world)
+    metastore = world.catalog.metastore
+    rename = metastore.rename_table
+
+    def late(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(metastore, "rename_table", rename)
+        change(world)
+        rename(*arguments, **named)
+
+    monkeypatch.setattr(metastore, "rename_table", late)
+    with pytest.raises(WriteConflictError):
+        world.catalog.publish_group(pair)
+    assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
+    for participant in reversed(pair):
+        participant.abort()
+    assert world.catalog.table_exists(NEW) == (change is _taken)
+    if change is not _dropped:
+        assert world.rows("t") == ([(7,)] if change is _replaced else [(0,), (1,)])
+        assert world.catalog.existing(OLD).kind == "MANAGED"
+
+
+def test_a_delayed_call_does_not_rename_what_recovery_has_rolled_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not world.is_hive:
+        return
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    metastore, below = world.catalog.metastore, hive_of(world)
+    monkeypatch.setattr(type(metastore), "ends_with_driver", False)
+    pair, alter = renaming(world), below._alter
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(below, "_alter", alter)
+        for participant in reversed(pair):
+            world.reborn(participant).abort()
+        return alter(*arguments, **named)
+
+    monkeypatch.setattr(below, "_alter", late)
+    with pytest.raises(TransactionAborted):
+        world.catalog.publish_group(pair)
+    assert world.rows("t") == [(0,), (1,)] and world.catalog.find(NEW) is None
+
+
+def test_what_cannot_be_renamed_in_a_transaction_is_refused(world: World, tmp_path: Any) -> None:
+    world.sql("CREATE TABLE t USING parquet AS SELECT 1 AS id")
+    world.sql("CREATE OR REPLACE VIEW v AS SELECT 1 AS id")
+    context = WriteContext("test-refused")
+    with pytest.raises(AtomicityNotSupportedError, match="its files are in"):
+        world.catalog.two_phase_rename_table(OLD, NEW, context=context)
+    with pytest.raises(CatalogError, match="is a view"):
+        world.catalog.two_phase_rename_table(ObjectPath.of("default", "v"), NEW, context=context)
+    with pytest.raises(CatalogError, match="another database"):
+        world.catalog.two_phase_rename_table(OLD, ObjectPath.of("other", "u"), context=context)
+    world.sql("DROP VIEW v")
+    world.sql("DROP TABLE t")
+    world.sql(f"CREATE TABLE t USING parquet LOCATION '{tmp_path / 'own'}' AS SELECT 1 AS id")
+    pair = renaming(world, "test-located")
+    world.catalog.publish_group(pair)
+    for participant in pair:
+        participant.finish()
+    assert world.rows("u") == [(1,)] and str(tmp_path) in str(world.catalog.existing(NEW).location)
