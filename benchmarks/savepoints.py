@@ -80,9 +80,12 @@ def _measure(spark: SparkSession, shown: Table, what: str, tables: Sequence[str]
     restored = _seconds(lambda: twophase.restore(spark, "measured", tables=some))
     beside = f"{replaced:.2f} s for CREATE OR REPLACE"
     shown.add_row("restore of some", str(len(some)), f"{restored:.2f}", beside, f"{restored / replaced:.2f}")
+    bytes_before = _bytes(root)
     whole = _seconds(lambda: twophase.restore(spark, "measured"))
-    shown.add_row("restore of all", str(len(tables)), f"{whole:.2f}", "", "")
-    twophase.drop_savepoint(spark, "measured")
+    copied = _bytes(root) - bytes_before
+    shown.add_row("restore of all", str(len(tables)), f"{whole:.2f}", f"{copied} bytes of rows copied", "")
+    dropped = _seconds(lambda: twophase.drop_savepoint(spark, "measured"))
+    shown.add_row("drop of the savepoint", str(len(tables)), f"{dropped:.2f}", "", "")
 
 
 def _replace(spark: SparkSession, tables: Sequence[str]) -> None:
