@@ -19,15 +19,18 @@ from twophase.catalog import (
     SupportsRename,
     SupportsSchemaOnWrite,
     SupportsStagedAlter,
+    SupportsStagedDatabases,
     SupportsStagedDrop,
     SupportsStagedRename,
     TableChange,
     TwoPhaseCatalogTable,
+    staged_databases,
 )
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.catalogs.jdbc import (
     altering,
+    database_notes,
     defaults,
     definitions,
     dropping,
@@ -69,6 +72,7 @@ class JdbcCatalog(
     SupportsCleaning,
     SupportsStagedAlter,
     SupportsStagedRename,
+    SupportsStagedDatabases,
 ):
     """Tables of PostgreSQL, MariaDB/MySQL or SQLite, reached through SQLAlchemy; no driver jar is needed.
 
@@ -105,6 +109,7 @@ class JdbcCatalog(
             read=True,
             rename_table=True,
             alter_table=True,
+            alter_database=self.store.database.comments_databases,
             group_publish=self.store.database.groups,
         )
 
@@ -127,7 +132,12 @@ class JdbcCatalog(
                 f"Database {database} already exists in catalog {self.name}.", path=database
             )
         with self.store.begin("main", path=database) as connection:
-            self.store.database.create_database(connection, database, (properties or {}).get("comment"))
+            note = database_notes.note_of(properties or {})
+            self.store.database.create_database(connection, database, note.write())
+
+    def alter_database(self, database: str, changes: Mapping[str, str | None]) -> None:
+        self._require_database(database)
+        database_notes.alter(self.store, database, changes)
 
     def drop_database(self, database: str, *, ignore_if_not_exists: bool = False, cascade: bool = False) -> None:
         if not self.database_exists(database):
@@ -141,7 +151,22 @@ class JdbcCatalog(
 
     def load_database(self, database: str) -> dict[str, str]:
         self._require_database(database)
-        return {}
+        return database_notes.properties_of(self.store, database)
+
+    def stages_database(self, database: str) -> bool:
+        return self.store.database.comments_databases
+
+    def refuse_new_database(self, database: str, properties: Mapping[str, str]) -> None:
+        self.store.database.check_name(database, "database", database)
+
+    def contents_of(self, database: str) -> list[str]:
+        with self.store.begin(database, path=database, read_only=True) as connection:
+            found = self.store.database.contents(connection, database)
+        return sorted(name for name in found if not self.store.is_hidden(name))
+
+    def remove_database(self, database: str, transaction_id: str) -> None:
+        if self.database_exists(database):
+            dropping.drop_empty(self.store, self.environment, database, but=transaction_id)
 
     def _require_database(self, database: str) -> None:
         if not self.database_exists(database):
@@ -313,19 +338,20 @@ class JdbcCatalog(
         return None if document is None else JdbcParticipant(self, document)
 
     def two_phase_leave_table(
-        self, path: ObjectPath, new_path: ObjectPath, *, context: WriteContext
+        self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
         return JdbcParticipant(self, plan_leave(self.store, path, context, time.time()))
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
+        if (database := staged_databases.restored(self, document)) is not None:
+            return database
         participant = JdbcParticipant(self, document)
         with suppress(CatalogError):  # If the database is unreachable, the check is repeated before anything is done.
             participant.check_identity()
         return participant
 
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
-        assert isinstance(participant, JdbcParticipant)
-        return publishing.group_key(participant)
+        return publishing.group_key(participant) if isinstance(participant, JdbcParticipant) else None
 
     def publish_group(self, participants: list[TwoPhaseCatalogTable]) -> None:
         assert self.store.database.groups  # Nothing is grouped without the capability.

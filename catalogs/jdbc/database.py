@@ -92,6 +92,8 @@ class Database(ABC):
     ddl_in_transaction: ClassVar[bool] = True
     #: Several tables can be published atomically.
     groups: ClassVar[bool] = True
+    #: Whether a database has a comment, which is set in the transaction that creates the database.
+    comments_databases: ClassVar[bool] = False
     #: ``CREATE TABLE`` takes comments, in the syntax of MariaDB and MySQL; they hold the owner stamps, too.
     comments_in_ddl: ClassVar[bool] = False
     #: Columns have comments of their own.
@@ -263,6 +265,18 @@ class Database(ABC):
         for name in self.list_relations(connection, database):
             self.run(connection, f"DROP TABLE {self.name(Table(database, name))}")
         self.run(connection, f"DROP SCHEMA {self.quote(database)}")
+
+    def database_comment(self, connection: sa.Connection, database: str) -> str | None:
+        """The comment of a database; only where it has one."""
+        raise NotImplementedError
+
+    def set_database_comment(self, connection: sa.Connection, database: str, text: str | None) -> None:
+        """Set the comment of a database; only where it has one."""
+        raise NotImplementedError
+
+    def contents(self, connection: sa.Connection, database: str) -> list[str]:
+        """What keeps a database from being dropped, except for twophase's own hidden tables."""
+        return list(self.list_relations(connection, database))
 
     def is_bookkeeping(self, name: str) -> bool:
         """Whether this is a table of twophase's bookkeeping, as opposed to a staging table."""

@@ -100,12 +100,25 @@ WHERE c.oid = to_regclass(:name) AND x.grantee <> c.relowner
 """
 
 
+#: Functions, types and sequences that belong to no table: what else keeps a schema from being dropped.
+_OTHERS = """
+SELECT proname FROM pg_proc WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
+UNION ALL
+SELECT typname FROM pg_type WHERE typnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
+AND typrelid = 0 AND typcategory <> 'A'
+UNION ALL
+SELECT relname FROM pg_class c WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
+AND relkind = 'S' AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = c.oid AND deptype IN ('a', 'i'))
+"""
+
+
 class PostgreSQL(Database):
     """PostgreSQL 12 and later."""
 
     title = "PostgreSQL"
     longest_name = 63
     aware_times = True
+    comments_databases = True
     #: Part of every lock's key, to avoid collisions with other advisory locks.
     _lock_space: ClassVar[int] = 0x7477_6F70
 
@@ -134,7 +147,19 @@ class PostgreSQL(Database):
     def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
         self.run(connection, f"CREATE SCHEMA {self.quote(database)}")
         if comment:
-            self.run(connection, f"COMMENT ON SCHEMA {self.quote(database)} IS {self.text(comment)}")
+            self.set_database_comment(connection, database, comment)
+
+    def database_comment(self, connection: sa.Connection, database: str) -> str | None:
+        found = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = :schema"
+        return connection.scalar(sa.text(found), {"schema": database})
+
+    def set_database_comment(self, connection: sa.Connection, database: str, text: str | None) -> None:
+        literal = "NULL" if text is None else self.text(text)
+        self.run(connection, f"COMMENT ON SCHEMA {self.quote(database)} IS {literal}")
+
+    def contents(self, connection: sa.Connection, database: str) -> list[str]:
+        others = [str(name) for (name,) in connection.execute(sa.text(_OTHERS), {"schema": database})]
+        return [*super().contents(connection, database), *others]
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         self.run(connection, f"DROP SCHEMA {self.quote(database)} CASCADE")

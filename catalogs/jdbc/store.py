@@ -103,8 +103,9 @@ class Store:
         _dispose(self._engines)
 
     def forget(self, database: str) -> None:
-        """Close the connections of a database that is dropped."""
-        engine = self._engines.pop(self.database.engine_key(database), None)
+        """Close the connections of a database that is dropped, unless they serve the other databases, too."""
+        key = self.database.engine_key(database)
+        engine = None if key == self.database.engine_key("main") else self._engines.pop(key, None)
         if engine is not None:
             engine.dispose()
 

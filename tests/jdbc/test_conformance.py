@@ -72,6 +72,7 @@ class TestSQLite(JdbcConformance):
 
 class TestPostgreSQL(JdbcConformance):
     kind = "postgresql"
+    capabilities = replace(JdbcConformance.capabilities, alter_database=True)
 
 
 class TestMariaDB(JdbcConformance):

@@ -63,9 +63,8 @@ def plan_create(
     if catalog.database_exists(database):
         raise _exists(catalog, database)
     catalog.refuse_new_database(database, properties)
-    return CreateDatabase(
-        catalog, _document(catalog, database, Purpose.CREATE_DATABASE, context, properties=dict(properties))
-    )
+    facts = {"properties": dict(properties), "can_undo": True}
+    return CreateDatabase(catalog, _document(catalog, database, Purpose.CREATE_DATABASE, context, **facts))
 
 
 def plan_drop(
@@ -91,9 +90,9 @@ def plan_drop(
     """
     if not catalog.database_exists(database):
         raise DatabaseNotExistError(f"Database {database} does not exist in catalog {catalog.name}.", path=database)
-    found = DropDatabase(
-        catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, gone=sorted(gone), can_undo=False)
-    )
+    # Marked last, when the tables are gone; but before those whose publish cannot be undone, as the mark can be.
+    facts = {"gone": sorted(gone), "can_undo": not catalog.capabilities.compensate}
+    found = DropDatabase(catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, **facts))
     if left := found.contents():
         raise not_empty(database, left)
     return found
@@ -237,7 +236,7 @@ class CreateDatabase(DatabaseChange):
                 self.transaction_id, self.name, _some(left),
             )  # fmt: skip
             return
-        self.catalog.drop_database(self.name, ignore_if_not_exists=True)
+        self.databases.remove_database(self.name, self.transaction_id)
 
     def _is_pending(self) -> bool:
         facts = self.facts()
@@ -294,7 +293,12 @@ class DropDatabase(DatabaseChange):
                 " %s into it.", self.transaction_id, self.name, _some(left),
             )  # fmt: skip
             return
-        self.catalog.drop_database(self.name, ignore_if_not_exists=True)
+        self.databases.remove_database(self.name, self.transaction_id)
+
+    def compensate(self) -> bool:
+        if self.can_undo:
+            self.abort()
+        return self.can_undo
 
     def abort(self) -> None:
         if self._is_marked():
