@@ -17,6 +17,7 @@ from twophase.catalogs.hive.state import LEAVE, RENAME, LeaveState, RenameState,
 from twophase.catalogs.hive.store import HiveStore
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, WriteContext
+from twophase.transactions import failures
 
 
 def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, context: WriteContext) -> WriteState | None:
@@ -40,7 +41,7 @@ def plan_rename(store: HiveStore, path: ObjectPath, new_path: ObjectPath, contex
     """
     names.check_path(new_path, store.metastore.longest_name)
     if context.base is not None:
-        raise _written(new_path, context)
+        raise failures.not_renamed(new_path, context.transaction_id)
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     table = store.find(path)
@@ -106,7 +107,7 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         The transaction has written the table before.
     """
     if context.base is not None:
-        raise _written(path, context)
+        raise failures.not_renamed(path, context.transaction_id)
     return replace(
         WriteState.from_document(arriving),
         path=path,
@@ -115,16 +116,6 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
         way=Way.LEAVE_NAME,
         effect=LEAVE,
         own=LeaveState(arriving),
-    )
-
-
-def _written(path: ObjectPath, context: WriteContext) -> AtomicityNotSupportedError:
-    return AtomicityNotSupportedError(
-        f"The table was not renamed: transaction {context.transaction_id} has written it before, as {path}. That stays "
-        "staged.",
-        path=path,
-        transaction_id=context.transaction_id,
-        hint="Rename the table before the transaction, or after it.",
     )
 
 
@@ -140,15 +131,8 @@ def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
     ------
     AtomicityNotSupportedError
     """
-    if context is None or context.base is None or context.base.get("effect") not in (RENAME, LEAVE):
-        return
-    raise AtomicityNotSupportedError(
-        f"Transaction {context.transaction_id} has renamed a table from or to {path}: this statement cannot be part of "
-        "it, and changed nothing.",
-        path=path,
-        transaction_id=context.transaction_id,
-        hint="Commit before, and run it then.",
-    )
+    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
+        raise failures.renamed_before(path, context.transaction_id)
 
 
 def pair_of(state: WriteState) -> str | None:
