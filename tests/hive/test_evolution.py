@@ -100,6 +100,21 @@ def test_a_filter_on_a_renamed_column_skips_row_groups_of_files_that_have_it_und
     assert rows(spark, "SELECT count(*) FROM t WHERE d >= 0") == [(12000,)]
 
 
+@pytest.mark.promise("evolution", "a filter on a renamed column of a session table skips what it skipped before")
+@pytest.mark.parametrize("marked", ["", "TBLPROPERTIES ('twophase.field_ids' = 'true')"])
+def test_a_table_over_files_with_the_notes_of_another_loses_no_row_by_its_former_names(
+    spark: SparkSession, t: str, tmp_path: Path, marked: str
+) -> None:
+    made(spark, "SELECT id AS a, id + 100 AS b FROM range(10)")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    spark.sql("SELECT c AS x, b AS a FROM t").write.parquet(str(tmp_path / "copy"))
+    spark.sql(f"CREATE TABLE copy USING parquet {marked} LOCATION '{tmp_path / 'copy'}'")
+    try:
+        assert rows(spark, "SELECT * FROM copy WHERE x = 5") == [(5, 105)]
+    finally:
+        spark.sql("DROP TABLE copy")
+
+
 @pytest.mark.promise("evolution", "a dropped column of a session table is never taken for another of its name")
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_dropped_column_is_gone_and_its_name_is_not_taken_for_another(spark: SparkSession, t: str, ids: bool) -> None:

@@ -7,8 +7,10 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.sql.ExperimentalMethods;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -29,10 +31,13 @@ import scala.runtime.AbstractPartialFunction;
  * Spark applies the filters of a scan to each file by name, and leaves out those on columns that the file does not have.
  * So a scan gets its filters under the former names, too, which the table has noted: no file has one column under two
  * names, and no former name is that of another column. They choose row groups only: the plan above filters the rows.
+ * A table that another program has made of the rows of such a table, or of their files, has its notes too, of whatever
+ * format it is. They mean nothing there.
  */
 public final class FormerNames extends SparkStrategy {
     private static final String FIELD_ID = "parquet.field.id";
     private static final String USED = "twophase.used";
+    private static final String MARK = "twophase.field_ids";
     private static final String READS_BY_IDS = "spark.sql.parquet.fieldId.read.enabled";
     /** The copies of one filter; one that would need more gets none. */
     private static final int MOST = 16;
@@ -73,11 +78,11 @@ public final class FormerNames extends SparkStrategy {
             below = (LogicalPlan) children(below).get(0);
         }
         Object relation = isFiltered && kind(below).equals("LogicalRelation") ? get(below, "relation") : null;
-        if (!(relation instanceof HadoopFsRelation)) {
+        if (!(relation instanceof HadoopFsRelation) || !isMarked(catalogTable(below))) {
             return result;
         }
         StructField[] fields = ((HadoopFsRelation) relation).dataSchema().fields();
-        Map names = isReadByIds(fields) ? names(fields[0].metadata().getString(USED)) : result;
+        Map names = isReadByIds(fields) ? names(fields[0].metadata().getString(USED), fields) : result;
         for (Iterator all = listed(below.output()).iterator(); !names.isEmpty() && all.hasNext();) {
             Attribute column = (Attribute) all.next();
             if (column.metadata().contains(FIELD_ID)) {
@@ -88,6 +93,13 @@ public final class FormerNames extends SparkStrategy {
             }
         }
         return result;
+    }
+
+    /** Whether twophase has given its ids to a table. */
+    private static boolean isMarked(CatalogTable table) {
+        return table != null && table.provider().isDefined() && "parquet".equalsIgnoreCase((String) table.provider().get())
+            && table.properties().get(MARK).isDefined()
+            && "true".equalsIgnoreCase((String) table.properties().get(MARK).get());
     }
 
     private static boolean isReadByIds(StructField[] fields) {
@@ -102,25 +114,42 @@ public final class FormerNames extends SparkStrategy {
         return SQLConf.get().getConfString(READS_BY_IDS, "false").equalsIgnoreCase("true");
     }
 
-    /** By the id of a top-level column, the names that files may have for it. */
-    private static Map names(String used) {
-        Map result = new HashMap();
+    /** By the id of a top-level column, the names that files may have for it, and for no other. */
+    private static Map names(String used, StructField[] fields) {
+        Map owners = new HashMap();
+        for (int index = 0; index < fields.length; index++) {
+            claim(owners, fields[index].name(), Long.valueOf(fields[index].metadata().getLong(FIELD_ID)));
+        }
         try {
             for (Iterator all = ((List) JSON.readValue(used, List.class)).iterator(); all.hasNext();) {
                 List entry = (List) all.next();
                 List path = (List) entry.get(0);
-                if (path.size() == 1 && entry.get(1) != null) {
-                    Long id = Long.valueOf(((Number) entry.get(1)).longValue());
-                    if (!result.containsKey(id)) {
-                        result.put(id, new ArrayList());
-                    }
-                    ((List) result.get(id)).add(path.get(0));
+                Number id = (Number) entry.get(1);
+                if (path.size() == 1) {
+                    claim(owners, (String) path.get(0), id == null ? null : Long.valueOf(id.longValue()));
                 }
             }
         } catch (java.io.IOException error) {
             throw new IllegalStateException(error);
         }
+        Map result = new HashMap();
+        for (Iterator all = owners.entrySet().iterator(); all.hasNext();) {
+            Map.Entry owner = (Map.Entry) all.next();
+            if (owner.getValue() != null) {
+                if (!result.containsKey(owner.getValue())) {
+                    result.put(owner.getValue(), new ArrayList());
+                }
+                ((List) result.get(owner.getValue())).add(owner.getKey());
+            }
+        }
         return result;
+    }
+
+    /** Notes whose name this is; null if it is that of several columns. */
+    private static void claim(Map owners, String name, Long id) {
+        String key = name.toLowerCase(Locale.ROOT);
+        boolean isTaken = owners.containsKey(key) && !(id != null && id.equals(owners.get(key)));
+        owners.put(key, isTaken ? null : id);
     }
 
     private static SparkPlan filtered(SparkPlan plan, Map former) {
