@@ -439,6 +439,24 @@ def test_an_undo_loses_no_rows_that_others_have_added_between(spark: SparkSessio
         twophase.undo(spark, last(spark).id)
 
 
+@pytest.mark.promise("restore", "an undo loses no rows that others have added between two transactions")
+@pytest.mark.parametrize("table", ["twice", pytest.param("ice.db.twice", marks=pytest.mark.exhaustive)])
+def test_an_undo_loses_no_rows_that_others_have_added_after_the_undo_of_a_later_transaction(
+    spark: SparkSession, table: str
+) -> None:
+    spark.sql(f"CREATE TABLE {table} AS SELECT 0 AS id")
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (1)")
+    early = last(spark).id
+    for number in (2, 3):
+        spark.sql(f"INSERT OVERWRITE {table} VALUES ({number})")
+        twophase.undo(spark, last(spark).id)
+        if number == 2:
+            written_outside(spark, table)
+    with pytest.raises(ConfigurationError, match="no longer as it has left it"):
+        twophase.undo(spark, early)
+    assert rows(spark, f"SELECT * FROM {table} ORDER BY id") == [(1,), (99,)]
+
+
 @pytest.mark.usefixtures("tables")
 def test_an_undo_gives_rows_and_schema_back_and_drops_what_was_created(spark: SparkSession) -> None:
     with twophase.transaction(spark) as wrong:

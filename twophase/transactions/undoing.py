@@ -77,8 +77,10 @@ def plan_undo(
         note_read(catalog, path, version)
         if version is None:
             dropped.add((catalog.name, path))
-        changes, later = _changes(timeline, record, catalog, path)
-        if changes and not (_is_as_left(able, path, changes, later) if version is not None else not is_left):
+        changes, later, ends = _changes(timeline, record, catalog, path)
+        if changes and not (
+            _is_as_left(able, path, [changes[-1], *later], ends) if version is not None else not is_left
+        ):
             raise _changed_since(record, catalog, path)
         source = _before(able, record, path, [*changes, *later])
         if source is None:
@@ -128,11 +130,15 @@ def _has_dropped(record: TransactionRecord, database: str) -> ConfigurationError
 
 def _changes(
     timeline: Timeline, record: TransactionRecord, catalog: Catalog, path: ObjectPath
-) -> tuple[list[Change], list[Change]]:
-    """The changes of a table by a transaction, and the later ones, all of which must have been undone."""
+) -> tuple[list[Change], list[Change], list[int]]:
+    """The changes of a table by a transaction, and the later ones, all of which must have been undone.
+
+    Last, after how many of those the table was as the transaction has left it.
+    """
     assert record.number is not None
     later = timeline.changes_since(catalog.name, path, record.number, record.id)
-    if remaining := _not_undone(timeline, later):
+    remaining, ends = _not_undone(timeline, later)
+    if remaining:
         names = ", ".join(remaining[:3])
         raise ConfigurationError(
             f"Transaction {record.id} cannot be undone: transaction {names} has changed table {catalog.name}.{path} "
@@ -143,26 +149,33 @@ def _changes(
             "former rows yourself.",
         )
     every = timeline.changes_since(catalog.name, path, record.number - 1, "")
-    return [change for change in every if change.transaction_id == record.id], later
+    return [change for change in every if change.transaction_id == record.id], later, ends
 
 
-def _not_undone(timeline: Timeline, later: list[Change]) -> list[str]:
-    """The transactions of some changes, without those that later ones of them take back, and without these."""
+def _not_undone(timeline: Timeline, later: list[Change]) -> tuple[list[str], list[int]]:
+    """The transactions of some changes, without those that later ones of them take back, and without these.
+
+    And after how many of the changes there were none.
+    """
     remaining: list[str] = []
-    for change in later:
+    ends = [0]
+    for number, change in enumerate(later, start=1):
         found = timeline.transaction(change.transaction_id)
         if found is not None and remaining and found.undoes == remaining[-1]:
             remaining.pop()
         else:
             remaining.append(change.transaction_id)
-    return remaining
+        if not remaining:
+            ends.append(number)
+    return remaining, ends
 
 
-def _is_as_left(able: SupportsSnapshots, path: ObjectPath, changes: list[Change], later: list[Change]) -> bool:
-    """Whether others have changed a table neither after a transaction, nor after the last undo of a later one."""
-    if later and not able.is_as_left(path, changes[-1], later):
-        return False
-    return able.is_as_left(path, (later or changes)[-1])
+def _is_as_left(able: SupportsSnapshots, path: ObjectPath, changes: list[Change], ends: list[int]) -> bool:
+    """Whether others have changed a table neither after a transaction, nor after any undo that has brought that back.
+
+    What they have changed before a later transaction was undone is in the state that its undo has brought back.
+    """
+    return all(able.is_as_left(path, changes[end], changes[end + 1 :]) for end in ends)
 
 
 def _changed_since(record: TransactionRecord, catalog: Catalog, path: ObjectPath) -> ConfigurationError:
