@@ -164,7 +164,7 @@ class JdbcCatalog(
             found = self.store.database.contents(connection, database)
         return sorted(name for name in found if not self.store.is_hidden(name))
 
-    def remove_database(self, database: str, transaction_id: str) -> None:
+    def remove_staged_database(self, database: str, transaction_id: str) -> None:
         if self.database_exists(database):
             dropping.drop_empty(self.store, self.environment, database, but=transaction_id)
 

@@ -320,7 +320,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
     [
         "CREATE TABLE plain (a INT) USING xml",
         "ALTER TABLE other ADD COLUMN b INT",
-        "ALTER TABLE old RENAME TO older",
+        "ALTER TABLE other RENAME TO older",
         "TRUNCATE TABLE other",
         "LOAD DATA INPATH '/nowhere' INTO TABLE old",
         "DROP DATABASE default CASCADE",
@@ -329,7 +329,7 @@ def test_others_see_nothing_of_it(spark: SparkSession) -> None:
         "BEGIN CREATE TABLE plain (a INT) USING xml; END",
         "DROP TABLE other",
         "BEGIN DROP TABLE other; END",
-        "BEGIN IF 1 = 1 THEN BEGIN ALTER TABLE old RENAME TO older; END; END IF; END",
+        "BEGIN IF 1 = 1 THEN BEGIN ALTER TABLE other RENAME TO older; END; END IF; END",
         "BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION DROP TABLE other; SELECT raise_error('no'); END",
         "EXECUTE IMMEDIATE 'DROP TABLE other'",
         "EXECUTE IMMEDIATE 'TRUNCATE TABLE other'",

@@ -106,7 +106,7 @@ def test_a_statement_that_a_program_in_the_jvm_runs_is_routed(spark: SparkSessio
     with pytest.raises(AtomicityNotSupportedError, match="inside a script"):
         spark._jsparkSession.sql("FROM range(1) INSERT INTO t SELECT id INSERT INTO t SELECT id")
     with twophase.transaction(spark), pytest.raises(AtomicityNotSupportedError, match="takes effect immediately"):
-        spark._jsparkSession.sql("ALTER TABLE t RENAME TO u")
+        spark._jsparkSession.sql("CREATE TABLE u LIKE t")
     with twophase.transaction(spark):
         spark._jsparkSession.sql("DROP TABLE t")
         assert not spark.catalog.tableExists("t")

@@ -309,7 +309,7 @@ class SupportsStagedDatabases(SupportsAlterDatabase):
         """
         return self.list_tables(database)
 
-    def remove_database(self, database: str, transaction_id: str) -> None:
+    def remove_staged_database(self, database: str, transaction_id: str) -> None:
         """Drop an empty database for its transaction, which has not ended yet. Idempotent.
 
         Parameters

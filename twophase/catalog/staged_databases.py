@@ -236,7 +236,7 @@ class CreateDatabase(DatabaseChange):
                 self.transaction_id, self.name, _some(left),
             )  # fmt: skip
             return
-        self.databases.remove_database(self.name, self.transaction_id)
+        self.databases.remove_staged_database(self.name, self.transaction_id)
 
     def _is_pending(self) -> bool:
         facts = self.facts()
@@ -293,7 +293,7 @@ class DropDatabase(DatabaseChange):
                 " %s into it.", self.transaction_id, self.name, _some(left),
             )  # fmt: skip
             return
-        self.databases.remove_database(self.name, self.transaction_id)
+        self.databases.remove_staged_database(self.name, self.transaction_id)
 
     def compensate(self) -> bool:
         if self.can_undo:
