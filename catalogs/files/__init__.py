@@ -7,9 +7,20 @@ Only the operations that the recipes need: list, stamp, move, link, remove. A *l
 
 from twophase.catalogs.files.entries import Entry, data_entries, data_files, is_hidden
 from twophase.catalogs.files.files import UNMARKED, Files
+from twophase.catalogs.files.hadoop import HadoopFiles
 from twophase.catalogs.files.interface import FileStore
 from twophase.catalogs.files.kinds import KINDS, StorageKind
-from twophase.catalogs.files.paths import Root, base_name, file_system_of, is_below, join, normal, parent, same
+from twophase.catalogs.files.paths import (
+    Root,
+    base_name,
+    file_system_of,
+    is_below,
+    join,
+    normal,
+    parent,
+    same,
+    shown_file_system,
+)
 from twophase.catalogs.files.untested import LOCAL_TIMELINE, UNTRIED, refuse_untried
 
 __all__ = [
@@ -20,6 +31,7 @@ __all__ = [
     "Entry",
     "FileStore",
     "Files",
+    "HadoopFiles",
     "Root",
     "StorageKind",
     "base_name",
@@ -33,4 +45,5 @@ __all__ = [
     "parent",
     "refuse_untried",
     "same",
+    "shown_file_system",
 ]

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from twophase.catalogs.files.arrow import arrow_path, open_arrow
+from pyarrow import fs
+
+from twophase.catalogs.files.arrow import ArrowStore, arrow_path, open_arrow
 from twophase.catalogs.files.entries import Entry
 from twophase.catalogs.files.hadoop import HadoopFiles, HadoopStore
 from twophase.catalogs.files.interface import FileStore
@@ -35,14 +37,22 @@ class Files:
         The session's Hadoop client, which serves every location that is not local; without it, Arrow does.
     kinds : mapping of str to str, optional
         Names of the kinds of some schemes, as given by the user.
+    arrow : callable, optional
+        Opens Arrow's file system of a location; it may return None for one that needs no settings.
     """
 
     def __init__(
-        self, *, durable: bool = True, hadoop: HadoopFiles | None = None, kinds: Mapping[str, str] | None = None
+        self,
+        *,
+        durable: bool = True,
+        hadoop: HadoopFiles | None = None,
+        kinds: Mapping[str, str] | None = None,
+        arrow: Callable[[str], fs.FileSystem | None] | None = None,
     ) -> None:
         self._local = LocalStore(durable=durable)
         self._hadoop = hadoop
         self._kinds = kinds or {}
+        self._arrow = arrow
         self._stores: dict[tuple[str, str], FileStore] = {}
 
     def find(self, location: str) -> tuple[FileStore, str]:
@@ -58,6 +68,9 @@ class Files:
         if uri.startswith(LOCAL):
             return self._local, rest
         authority, _, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest[1:])
+        opened = None if self._arrow is None else self._arrow(location)
+        if opened is not None:
+            return ArrowStore(opened, self.kind(location)), arrow_path(scheme, authority, "/" + path)
         key = (scheme, authority)
         if key not in self._stores:
             self._stores[key] = self._open(*key)

@@ -9,6 +9,8 @@ import re
 from twophase.catalogs.location_identity import Identities, are_same
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
+#: A user and a password, which ends at the last @; a number after a host is its port.
+_LOGIN = re.compile(r"(?<=://)[^/@:]*:(?!\d*(?:/|$))\S*@")
 #: How the canonical spelling of a local path begins.
 LOCAL = "file:"
 
@@ -43,6 +45,11 @@ def file_system_of(location: str) -> str:
     uri = normal(location)
     scheme, _, rest = uri.partition(":")
     return f"{scheme}://{rest[2:].partition('/')[0]}" if rest.startswith("//") else f"{scheme}:"
+
+
+def shown_file_system(location: str) -> str:
+    """The file system of a location, as :func:`file_system_of`, without a user and password that its URI may hold."""
+    return file_system_of(_LOGIN.sub("***@", location))
 
 
 def same(one: str | None, other: str | None) -> bool:

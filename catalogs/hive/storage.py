@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophase.catalogs.files import LOCAL_TIMELINE, UNTRIED, StorageKind, file_system_of
+from twophase.catalogs.files import LOCAL_TIMELINE, UNTRIED, StorageKind, shown_file_system
 from twophase.catalogs.hive.store import HiveStore
 
 
@@ -14,7 +14,7 @@ def described(store: HiveStore) -> list[str]:
     store : HiveStore
     """
     locations = map(store.metastore.database_location, store.metastore.list_databases())
-    found = {file_system_of(location): store.files.kind(location) for location in locations if location}
+    found = {shown_file_system(location): store.files.kind(location) for location in locations if location}
     needed = _needed_elsewhere(store)
     return [
         f"{name} is {kind}: {levels_on(kind)}{'' if name == 'file:' else needed}"

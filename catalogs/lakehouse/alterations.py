@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
@@ -128,10 +129,10 @@ def lost_key(before: IcebergSchema, order: SortOrder, schema: Schema) -> str | N
     return before.find_column_name(gone[0]) if gone else None
 
 
-def holds_no_null(metadata: TableMetadata, number: int) -> bool:
+def holds_no_null(io: FileIO, metadata: TableMetadata, number: int) -> bool:
     """Return True if the statistics of all files show that a field is never NULL."""
     snapshot = metadata.current_snapshot()
-    found = [] if snapshot is None else manifests.manifests_of(metadata, snapshot.snapshot_id)
+    found = [] if snapshot is None else manifests.manifests_of(io, metadata, snapshot.snapshot_id)
     data = [m for m in found if manifests.is_data(m)]
-    files = (entry.data_file for entry in manifests.all_entries(data))
+    files = (entry.data_file for entry in manifests.all_entries(io, data))
     return all((file.null_value_counts or {}).get(number) == 0 for file in files)

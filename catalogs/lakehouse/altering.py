@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
@@ -15,10 +16,10 @@ from twophase.catalogs.lakehouse.alterations import holds_no_null
 from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.planning import check_writable
 from twophase.catalogs.lakehouse.schema_on_write import keyed
-from twophase.catalogs.lakehouse.store import Loaded
+from twophase.catalogs.lakehouse.store import Loaded, Store
 from twophase.errors import WriteConflictError
 from twophase.model import ObjectPath
-from twophase.schema import Schema, SchemaConflictResolutionStrategy, apply_changes, to_iceberg
+from twophase.schema import Schema, apply_changes, to_iceberg
 
 
 def alter(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[TableChange]) -> None:
@@ -29,7 +30,7 @@ def alter(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[TableChange]
     CatalogError, SchemaError
         A change is not possible; nothing was changed.
     """
-    columns = _Columns(lakehouse.store.settings.strategy, path, changes)
+    columns = _Columns(lakehouse.store, path, changes)
 
     def updates(loaded: Loaded) -> list[TableUpdate]:
         check_writable(path, loaded.metadata)
@@ -60,8 +61,9 @@ def _properties(path: ObjectPath, metadata: TableMetadata, changes: Sequence[Tab
 class _Columns:
     """The changes of columns: applied to the schema at the start, then resolved by RFC-82 if the table has changed."""
 
-    def __init__(self, strategy: SchemaConflictResolutionStrategy, path: ObjectPath, changes: Iterable[TableChange]):
-        self._strategy = strategy
+    def __init__(self, store: Store, path: ObjectPath, changes: Iterable[TableChange]) -> None:
+        self._store = store
+        self._strategy = store.settings.strategy
         self._path = path
         self._changes = alterations.of_columns(changes)
         self._start: Schema | None = None
@@ -74,7 +76,8 @@ class _Columns:
         now = keyed(definitions.schema_of(metadata), metadata.spec())
         is_first = self._wanted is None
         if self._start is None or self._wanted is None:
-            found = alterations.converted(self._path, now, self._changes, lambda field: holds_no_null(metadata, field))
+            has_no_null = partial(self._holds_no_null, metadata)
+            found = alterations.converted(self._path, now, self._changes, has_no_null)
             self._start, self._wanted = now, apply_changes(now, found, promotion=alterations.ONLY_EXACT)
         if self._wanted.same_as(self._start):
             return []
@@ -88,11 +91,15 @@ class _Columns:
         """Repeat the check for NULL of fields that became NOT NULL, as rows may have been added since."""
         for node in schema:
             before = self._start.get(node.id) if self._start else None
-            if not node.nullable and before is not None and before.nullable and not holds_no_null(metadata, node.id):
+            is_new = not node.nullable and before is not None and before.nullable
+            if is_new and not self._holds_no_null(metadata, node.id):
                 raise WriteConflictError(
                     f"{self._path} was not changed: another writer wrote NULL into {node.name} meanwhile.",
                     path=self._path,
                 )
+
+    def _holds_no_null(self, metadata: TableMetadata, number: int) -> bool:
+        return holds_no_null(self._store.io(metadata.location), metadata, number)
 
 
 def _new_schema(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:

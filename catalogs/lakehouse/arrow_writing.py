@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField
 
@@ -104,7 +103,7 @@ class _Task:
 
     def _new(self) -> tuple[pq.ParquetWriter, Any]:
         location = f"{self._writer.directory}/{self._part:05d}-{uuid.uuid4()}.parquet"
-        stream = load_file_io({}, location).new_output(location).create()
+        stream = self._writer.registrar.io.new_output(location).create()
         self._written.append(location)
         return pq.ParquetWriter(stream, self._schema, compression=self._writer.codec, store_schema=False), stream
 

@@ -60,6 +60,7 @@ from twophase.catalogs.lakehouse import (
     snapshots,
 )
 from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop, plan_drop
+from twophase.catalogs.lakehouse.file_access import FileAccess
 from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.kept import KeptTables
@@ -127,23 +128,24 @@ class LakehouseCatalog(
     def __init__(self, name: str, options_: Mapping[str, str], environment: Environment) -> None:
         super().__init__(name, options_, environment)
         settings = options.read(name, options_, environment.warehouse)
-        self.files = Files(durable=environment.fsync)
-        self.store = self._open(settings)
+        access = FileAccess(settings.file_properties, environment.hadoop_files)
+        self.files = Files(durable=environment.fsync, arrow=access.filesystem)
+        self.store = self._open(settings, access)
         self.lakehouse = Lakehouse(name, self.store, self.files, environment)
         self._kept = KeptTables(self.lakehouse)
 
-    def _open(self, settings: options.Settings) -> Store:
+    def _open(self, settings: options.Settings, access: FileAccess) -> Store:
         if settings.kind == "hive":
             from twophase.catalogs.lakehouse.store_hive import HiveStore
 
-            return HiveStore(settings, self.files)
+            return HiveStore(settings, access, self.files)
         if settings.kind == "rest":
             from twophase.catalogs.lakehouse.store_rest import RestStore
 
-            return RestStore(settings, self.files)
+            return RestStore(settings, access, self.files)
         from twophase.catalogs.lakehouse.store_sql import SqlStore
 
-        return SqlStore(settings)
+        return SqlStore(settings, access)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -368,7 +370,13 @@ class LakehouseCatalog(
             return ReadSource("batches", definition=TableDefinition(rows.schema), reader=Rows(rows))
         metadata = self.lakehouse.require(path).metadata
         current = metadata.current_snapshot()
-        source = source_of(path, metadata, current.snapshot_id if current else None, metadata.current_schema_id)
+        source = source_of(
+            self.store.io(metadata.location),
+            path,
+            metadata,
+            current.snapshot_id if current else None,
+            metadata.current_schema_id,
+        )
         return replace(source, version=state_version(metadata))
 
     def table_version(self, path: ObjectPath) -> str | None:
@@ -379,11 +387,12 @@ class LakehouseCatalog(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
     ) -> ReadSource:
         metadata = self.lakehouse.require(path).metadata
+        io = self.store.io(metadata.location)
         if version is not None:
-            return source_of(path, metadata, *self._version(path, metadata, version))
+            return source_of(io, path, metadata, *self._version(path, metadata, version))
         assert timestamp is not None
         snapshot_id = snapshot_at(path, metadata, timestamp)
-        return source_of(path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+        return source_of(io, path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
 
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return earlier_states.source_before(self.lakehouse, path, changes, version)
@@ -433,7 +442,13 @@ class LakehouseCatalog(
                 hint="Use the engine that did so, or let it rewrite the files first.",
             )
         snapshot = metadata.current_snapshot()
-        state = State.of(path, metadata, snapshot.snapshot_id if snapshot else None, metadata.schema())
+        state = State.of(
+            self.store.io(metadata.location),
+            path,
+            metadata,
+            snapshot.snapshot_id if snapshot else None,
+            metadata.schema(),
+        )
         whole, part = ManifestReader(state).deletion(conditions)
         names = tuple(file.file_path for file in (*whole, *part))
         rewritten = ListedFiles(state, [file.file_path for file in part])

@@ -130,13 +130,14 @@ def _source(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, found: _Sta
     if found.snapshot_id is not None and current.metadata.snapshot_by_id(found.snapshot_id) is None:
         # Its files may be removed at any time, or have been.
         raise _too_old(lakehouse, path, f"its snapshot {found.snapshot_id} of then has expired")
-    source = source_of(path, found.metadata, found.snapshot_id, found.schema_id)
+    io = lakehouse.store.io(found.metadata.location)
+    source = source_of(io, path, found.metadata, found.snapshot_id, found.schema_id)
     if found.left_out:
         if source.files is None:
             raise _too_old(lakehouse, path, "files of other engines cannot be distinguished")
         schema = found.metadata.schema_by_id(found.schema_id)
         assert schema is not None
-        state = replace(State.of(path, found.metadata, found.snapshot_id, schema), version=found.version)
+        state = replace(State.of(io, path, found.metadata, found.snapshot_id, schema), version=found.version)
         source = replace(source, files=WithoutAppends(state, found.left_out))
     return replace(source, version=found.version)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -41,6 +41,8 @@ class Registrar:
 
     Parameters
     ----------
+    io : pyiceberg.io.FileIO
+        Access to the files.
     path : str
         Name of the table, for messages.
     schema : pyiceberg.schema.Schema
@@ -52,6 +54,7 @@ class Registrar:
         Sort order of the rows in each file.
     """
 
+    io: FileIO
     path: str
     schema: IcebergSchema
     spec: PartitionSpec
@@ -60,7 +63,7 @@ class Registrar:
 
     def __getstate__(self) -> dict[str, Any]:
         # Cached properties are not sent.
-        names = ("path", "schema", "spec", "properties", "sort_order_id")
+        names = ("io", "path", "schema", "spec", "properties", "sort_order_id")
         return {name: self.__dict__[name] for name in names}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -86,7 +89,7 @@ class Registrar:
         CatalogError
             Its ids differ from the schema, it has rows of several partitions, or a NOT NULL column contains NULL.
         """
-        source = load_file_io({}, location).new_input(location)
+        source = self.io.new_input(location)
         with source.open() as stream:
             file = pq.ParquetFile(stream)
             self._check_ids(location, file.schema_arrow)

@@ -166,7 +166,7 @@ def _expire(lakehouse: Lakehouse, path: ObjectPath, snapshots: set[int]) -> None
     if changed is not None:
         # Only after the commit: working this out takes time, in which others commit.
         before, after = (loaded.metadata for loaded in changed)
-        gone = reachable.files_only_in(path, before, after)
+        gone = reachable.files_only_in(lakehouse.store.io(before.location), path, before, after)
         reachable.remove_below(lakehouse.files, Place.roots(before.location), gone)
 
 

@@ -168,7 +168,8 @@ class KeptTables:
             Its snapshot is gone.
         """
         metadata = self._metadata(document)
-        return source_of(_path(document), metadata, document["snapshot_id"], document["schema"]["schema-id"])
+        io = self._store.io(metadata.location)
+        return source_of(io, _path(document), metadata, document["snapshot_id"], document["schema"]["schema-id"])
 
     def _metadata(self, document: Document) -> TableMetadata:
         """A metadata of the table that still has the kept snapshot."""
@@ -193,7 +194,7 @@ class KeptTables:
     def _has_manifests(self, metadata: TableMetadata, number: int | None) -> bool:
         """Whether the files that list the rows are there: metadata may be cached, and outlive them."""
         try:
-            found = manifests.manifests_of(metadata, number)
+            found = manifests.manifests_of(self._store.io(metadata.location), metadata, number)
         except FileNotFoundError:
             return False
         return all(self._lakehouse.files.exists(manifest.manifest_path) for manifest in found)
@@ -226,7 +227,7 @@ class KeptTables:
             spec=document["spec"],
             sort_order=document["sort_order"],
             properties=document["properties"],
-            kept=manifests.manifests_of(metadata, number),
+            kept=manifests.manifests_of(participant.io, metadata, number),
             counts=document["counts"],
         )
         return True

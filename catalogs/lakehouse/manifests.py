@@ -7,9 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     ManifestContent,
@@ -110,33 +111,33 @@ _lists = _Lists()
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def manifests_of(metadata: TableMetadata, snapshot_id: int | None) -> list[ManifestFile]:
+def manifests_of(io: FileIO, metadata: TableMetadata, snapshot_id: int | None) -> list[ManifestFile]:
     """All manifests of a snapshot; none for an empty table, whose snapshot id is None."""
     snapshot = None if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         return []
     found = _lists.get(snapshot.manifest_list)
     if found is None:
-        found = tuple(snapshot.manifests(load_file_io({}, metadata.location)))
+        found = tuple(snapshot.manifests(io))
         _lists.put(snapshot.manifest_list, found)
     return list(found)
 
 
-def entries_of(manifest: ManifestFile) -> list[ManifestEntry]:
+def entries_of(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """The live files of a manifest."""
-    return manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=True)
+    return manifest.fetch_manifest_entry(io, discard_deleted=True)
 
 
-def removed_in(manifest: ManifestFile, snapshot_id: int) -> list[str]:
+def removed_in(io: FileIO, manifest: ManifestFile, snapshot_id: int) -> list[str]:
     """The files that a snapshot has removed, according to one of its manifests."""
-    found = manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted=False)
+    found = manifest.fetch_manifest_entry(io, discard_deleted=False)
     gone = (e for e in found if e.status == ManifestEntryStatus.DELETED and e.snapshot_id == snapshot_id)
     return [entry.data_file.file_path for entry in gone]
 
 
-def all_entries(manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
+def all_entries(io: FileIO, manifests: Iterable[ManifestFile]) -> list[ManifestEntry]:
     """The live files of several manifests, read in parallel."""
-    found = ExecutorFactory.get_or_create().map(entries_of, list(manifests))
+    found = ExecutorFactory.get_or_create().map(partial(entries_of, io), list(manifests))
     return [entry for entries in found for entry in entries]
 
 
@@ -161,6 +162,8 @@ class Work:
 
     Attributes
     ----------
+    io : pyiceberg.io.FileIO
+        Access to the files of the table.
     place : Place
     schema : pyiceberg.schema.Schema
     specs : mapping of int to pyiceberg.partitioning.PartitionSpec
@@ -171,6 +174,7 @@ class Work:
         Prefix for the names of manifests of kept files.
     """
 
+    io: FileIO
     place: Place
     schema: IcebergSchema
     specs: Mapping[int, PartitionSpec]
@@ -179,7 +183,7 @@ class Work:
     kept: str = "k"
 
     def writer(self, spec_id: int, location: str) -> ManifestWriter:
-        output = load_file_io({}, location).new_output(location)
+        output = self.io.new_output(location)
         return write_manifest(
             FORMAT_VERSION, self.specs[spec_id], self.schema, output, self.snapshot_id, _codec(self.properties)
         )
@@ -202,7 +206,7 @@ class Work:
         kept: list[ManifestFile] = []
         removed: list[DataFile] = []
         for number, manifest in enumerate(manifests):
-            entries = entries_of(manifest) if is_data(manifest) else []
+            entries = entries_of(self.io, manifest) if is_data(manifest) else []
             gone = {entry.data_file.file_path for entry in entries if not keeps(entry.data_file)}
             if not gone:
                 kept.append(manifest)
@@ -234,6 +238,7 @@ class Work:
 
 
 def write_list(
+    io: FileIO,
     location: str,
     manifests: Sequence[ManifestFile],
     *,
@@ -244,7 +249,7 @@ def write_list(
 ) -> None:
     """Write the manifest list of a snapshot; see :func:`twophase.catalogs.lakehouse.manifest_lists.write`."""
     manifest_lists.write(
-        load_file_io({}, location).new_output(location),
+        io.new_output(location),
         manifests,
         snapshot_id=snapshot_id,
         parent_id=parent_id,

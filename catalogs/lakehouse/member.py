@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
@@ -45,6 +46,11 @@ class Member(TwoPhaseCatalogTable):
     @property
     def store(self) -> Store:
         return self.lakehouse.store
+
+    @property
+    def io(self) -> FileIO:
+        """PyIceberg's access to the files of the table."""
+        return self.store.io(self.place.location)
 
     @property
     def name(self) -> str:
@@ -139,7 +145,7 @@ class Member(TwoPhaseCatalogTable):
         """The settings for writing manifests; with ``rebased``, under names that no earlier try has used."""
         specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
         kept = f"k{secrets.token_hex(4)}-" if rebased else "k"
-        return Work(self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties, kept)
+        return Work(self.io, self.place, to_iceberg(self.schema), specs, self.snapshot_id, self.properties, kept)
 
     # -- what it changes -----------------------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class Member(TwoPhaseCatalogTable):
     def removed_files(self) -> frozenset[str]:
         """The data files of the table that an overwrite removes."""
         own = [m for m in self.kept if m.added_snapshot_id == self.snapshot_id and manifests.is_data(m)]
-        return frozenset(path for manifest in own for path in manifests.removed_in(manifest, self.snapshot_id))
+        return frozenset(path for manifest in own for path in manifests.removed_in(self.io, manifest, self.snapshot_id))
 
     # -- what it can be published on -----------------------------------------------------------------------------
 

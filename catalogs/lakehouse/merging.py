@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestEntry, ManifestFile, ManifestWriter
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties
@@ -75,4 +74,4 @@ class _Producer:
         return self._work.writer(spec.spec_id, location)
 
     def fetch_manifest_entry(self, manifest: ManifestFile, discard_deleted: bool = True) -> list[ManifestEntry]:
-        return manifest.fetch_manifest_entry(load_file_io({}, manifest.manifest_path), discard_deleted)
+        return manifest.fetch_manifest_entry(self._work.io, discard_deleted)

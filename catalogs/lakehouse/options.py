@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from twophase.config import settings
 from twophase.config.schema_conflicts import DESCRIPTION, SchemaConflicts, strategy_of
-from twophase.config.settings import Count, Flag, Text, lower, option, secret
+from twophase.config.settings import Count, Flag, Text, lower, option, optional_flag, secret
 from twophase.redaction import redact
 from twophase.schema import SchemaConflictResolutionStrategy
 
@@ -25,6 +26,8 @@ _OF_ONE_KIND: Mapping[str, tuple[str, ...]] = {
     "hive": ("hive_locks",),
     "rest": ("rest_warehouse", "token", "credential", "oauth2_server_uri", "scope"),
 }
+#: The default of settings of file systems.
+_SESSION = "that of the session's Hadoop client"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
@@ -55,6 +58,20 @@ class Settings(settings.Settings):
     credential: str | None = secret("client_id:client_secret for the REST catalog", plain=False)
     oauth2_server_uri: Text = option(None, "where the credential is changed into a token")
     scope: Text = option(None, "of that token")
+    s3_endpoint: Text = option(None, "URL of the S3 store of its files", shown=_SESSION, alias="s3.endpoint")
+    s3_region: Text = option(None, "region of the S3 store", shown=_SESSION, alias="s3.region")
+    s3_access_key_id: Text = option(None, "access key for S3", shown=_SESSION, alias="s3.access-key-id", repr=False)
+    s3_secret_access_key: str | None = secret("secret key for S3", alias="s3.secret-access-key")
+    s3_session_token: str | None = secret("token of temporary credentials for S3", alias="s3.session-token")
+    s3_path_style: Annotated[bool | None, "true or false", BeforeValidator(optional_flag)] = option(
+        None,
+        "whether buckets are part of the path of the S3 store's URL",
+        shown=_SESSION,
+        alias="s3.path-style-access",
+    )
+    adls_account_key: str | None = secret("key of the Azure account", alias="adls.account-key")
+    adls_sas_token: str | None = secret("SAS token for the Azure account", alias="adls.sas-token")
+    gcs_token: str | None = secret("OAuth 2 token for Google's storage", alias="gcs.oauth2.token")
     init_catalog_tables: Flag = option(True, "whether to make the tables of the Iceberg catalog where they are missing")
     schema_conflicts: SchemaConflicts = option("rfc-82", DESCRIPTION)
     promotion: Annotated[Literal["exact"], lower] = option(
@@ -77,6 +94,22 @@ class Settings(settings.Settings):
             "scope": self.scope,
             "token": self.token,
             "credential": self.credential,
+        }
+        return {name: value for name, value in found.items() if value}
+
+    @property
+    def file_properties(self) -> dict[str, str]:
+        """PyIceberg's properties of the file systems, secrets among them; never shown."""
+        found = {
+            "s3.endpoint": self.s3_endpoint,
+            "s3.region": self.s3_region,
+            "s3.access-key-id": self.s3_access_key_id,
+            "s3.secret-access-key": self.s3_secret_access_key,
+            "s3.session-token": self.s3_session_token,
+            "s3.force-virtual-addressing": None if self.s3_path_style is None else str(not self.s3_path_style).lower(),
+            "adls.account-key": self.adls_account_key,
+            "adls.sas-token": self.adls_sas_token,
+            "gcs.oauth2.token": self.gcs_token,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -115,6 +148,8 @@ def read(catalog: str, options: Mapping[str, str], warehouse: str) -> Settings:
         for name in names:
             if of != kind and name in given.model_fields_set:
                 raise given.wrong(f"the option {name} is for catalogs of the type {of}, not {kind}.")
+    if (given.s3_access_key_id is None) != (given.s3_secret_access_key is None):
+        raise given.wrong("of the options s3.access-key-id and s3.secret-access-key, one is missing.")
     facts: dict[str, Any] = {"kind": kind, "catalog_name": given.catalog_name or catalog}
     facts["warehouse"] = _warehouse(given, warehouse)
     return given.model_copy(update={**facts, "uri": _ADDRESSES[kind](given, facts["warehouse"])})

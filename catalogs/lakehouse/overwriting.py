@@ -38,7 +38,7 @@ def kept_files(member: Member, scope: OverwriteScope, specs: Mapping[int, Partit
         wanted = static_values(member, scope)
         return _Rule(member, specs, list(wanted), {comparable(wanted.values())})
     if scope.dynamic and member.spec.fields:
-        new = {comparable(entry.data_file.partition._data) for entry in manifests.all_entries(member.added)}
+        new = {comparable(entry.data_file.partition._data) for entry in manifests.all_entries(member.io, member.added)}
         return _Rule(member, specs, list(range(len(member.spec.fields))), new)
     return lambda _: False
 

@@ -193,7 +193,7 @@ class LakehouseParticipant(Member):
         else:
             self.document["added"] += self.document["prior"] or []
             self.document["kept"] = self.document["base_kept"]
-        files = [entry.data_file for entry in manifests.all_entries(self.added)]
+        files = [entry.data_file for entry in manifests.all_entries(self.io, self.added)]
         removed = {k: v for k, v in self.counts.items() if k.startswith(("deleted-", "removed-"))}
         self.document["counts"] = {**self.document["base_counts"], **removed, **manifests.counts(files, [])}
 
@@ -221,7 +221,7 @@ class LakehouseParticipant(Member):
         if metadata is None or self.effect in (CREATE, REPLACE):
             return prior
         assert self.seen is not None
-        return [*prior, *manifests.manifests_of(metadata, self.seen.snapshot_id)]
+        return [*prior, *manifests.manifests_of(self.io, metadata, self.seen.snapshot_id)]
 
     def replaced_state(self) -> dict[str, Any]:
         # For an append it is only what was there lately: others may still be published in between.
@@ -329,7 +329,7 @@ class LakehouseParticipant(Member):
         snapshot = None if found is None else found.metadata.snapshot_by_id(self.snapshot_id)
         if found is None or snapshot is None:
             return
-        listed = snapshot.manifests(self.store.io(snapshot.manifest_list))
+        listed = snapshot.manifests(self.io)
         published = {found.location, snapshot.manifest_list, *(m.manifest_path for m in listed)}
         for place in places:
             place.remove_tries(self.lakehouse.files, published)
@@ -372,6 +372,7 @@ class LakehouseParticipant(Member):
         specs = {self.spec.spec_id: self.spec} | (dict(metadata.specs()) if metadata else {})
         schemas = (schema, *self.earlier_schemas, *(metadata.schemas if metadata else ()))
         state = State(
+            self.io,
             self.path,
             self.name,
             self.place.location,
@@ -390,7 +391,7 @@ class LakehouseParticipant(Member):
         seen = self.seen
         metadata = self.store.metadata(self.path, seen.document["metadata_location"]) if seen else None
         if self.effect == APPEND and metadata is not None and seen is not None:
-            return metadata, [*self.added, *manifests.manifests_of(metadata, seen.snapshot_id)]
+            return metadata, [*self.added, *manifests.manifests_of(self.io, metadata, seen.snapshot_id)]
         return metadata, [*self.added, *self.kept]
 
 

@@ -131,6 +131,7 @@ class Plan:
         location = member.place.manifest_list(member.snapshot_id)
         self._listed = _merged(member, self._manifests(), self._prepared)
         manifests.write_list(
+            member.io,
             location,
             self._listed,
             snapshot_id=member.snapshot_id,
@@ -183,7 +184,7 @@ class Plan:
         # Newest first, as in Iceberg.
         return [
             *member.added,
-            *(manifests.manifests_of(self._base, current_id(self._base)) if appends else self._kept),
+            *(manifests.manifests_of(member.io, self._base, current_id(self._base)) if appends else self._kept),
         ]
 
     def _parent(self, metadata: TableMetadata) -> Snapshot | None:

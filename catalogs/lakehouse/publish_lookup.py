@@ -7,6 +7,7 @@ participant until it expires; and as long as any of its files is needed, some ma
 
 from __future__ import annotations
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
@@ -45,11 +46,13 @@ def own_place(record: Staged) -> Place:
     return place
 
 
-def published_as(loaded: Loaded, record: Staged, *, thorough: bool) -> str | None:
+def published_as(io: FileIO, loaded: Loaded, record: Staged, *, thorough: bool) -> str | None:
     """The metadata file that published a participant, or a later one; None if it was not published.
 
     Parameters
     ----------
+    io : pyiceberg.io.FileIO
+        Access to its files.
     loaded : Loaded
         The current table.
     record : Staged
@@ -69,10 +72,10 @@ def published_as(loaded: Loaded, record: Staged, *, thorough: bool) -> str | Non
         return named
     if find_published(metadata, record.participant) is not None:
         return loaded.location
-    return loaded.location if thorough and _is_needed(metadata, place, record) else None
+    return loaded.location if thorough and _is_needed(io, metadata, place, record) else None
 
 
-def _is_needed(metadata: TableMetadata, place: Place, record: Staged) -> bool:
+def _is_needed(io: FileIO, metadata: TableMetadata, place: Place, record: Staged) -> bool:
     """Return True if any manifest of the current table lists a file of the participant."""
     current = metadata.current_snapshot()
     if current is None:
@@ -80,11 +83,11 @@ def _is_needed(metadata: TableMetadata, place: Place, record: Staged) -> bool:
     # Manifests older than the participant cannot list its files.
     since = record.document["last_sequence_number"]
     with reading_metadata(record.target, current.manifest_list):
-        listed = manifests.manifests_of(metadata, current.snapshot_id)
-        return any(_lists(manifest, place) for manifest in listed if manifest.sequence_number > since)
+        listed = manifests.manifests_of(io, metadata, current.snapshot_id)
+        return any(_lists(io, manifest, place) for manifest in listed if manifest.sequence_number > since)
 
 
-def _lists(manifest: ManifestFile, place: Place) -> bool:
+def _lists(io: FileIO, manifest: ManifestFile, place: Place) -> bool:
     if place.is_own(manifest.manifest_path):
         return True
-    return any(is_below(entry.data_file.file_path, place.data) for entry in manifests.entries_of(manifest))
+    return any(is_below(entry.data_file.file_path, place.data) for entry in manifests.entries_of(io, manifest))

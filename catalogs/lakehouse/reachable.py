@@ -11,6 +11,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 
@@ -83,11 +84,12 @@ def files_of(store: Store, path: object, loaded: Loaded, *, rest: bool = False) 
         A manifest list or a manifest is missing or damaged.
     """
     metadata = loaded.metadata
+    io = store.io(metadata.location)
     lists = {snapshot.manifest_list: snapshot.snapshot_id for snapshot in metadata.snapshots}
     with reading_metadata(path, metadata.location):
         there = [number for file, number in lists.items() if not rest or _exists(store, file)]
-        listed = _manifests(metadata, there)
-        data = _data_files(m for m in listed.values() if not rest or _exists(store, m.manifest_path))
+        listed = _manifests(io, metadata, there)
+        data = _data_files(io, (m for m in listed.values() if not rest or _exists(store, m.manifest_path)))
     return [data | _statistics(metadata), set(listed), set(lists), *reversed(versions_of(store, path, loaded))]
 
 
@@ -95,7 +97,7 @@ def _exists(store: Store, location: str) -> bool:
     return store.io(location).new_input(location).exists()
 
 
-def files_only_in(path: object, before: TableMetadata, after: TableMetadata) -> set[str]:
+def files_only_in(io: FileIO, path: object, before: TableMetadata, after: TableMetadata) -> set[str]:
     """Files that only the removed snapshots of a table needed; each manifest is read once.
 
     Raises
@@ -106,31 +108,31 @@ def files_only_in(path: object, before: TableMetadata, after: TableMetadata) -> 
     gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id not in set(left)]
     lists = {snapshot.manifest_list for snapshot in gone} - {snapshot.manifest_list for snapshot in after.snapshots}
     with reading_metadata(path, before.location):
-        kept = _manifests(after, left)
+        kept = _manifests(io, after, left)
         # Most manifests of a snapshot are also in the next one; these need not be read.
-        lost = _manifests(before, [snapshot.snapshot_id for snapshot in gone], but=kept)
-        data = _without(_data_files(lost.values()), kept.values())
+        lost = _manifests(io, before, [snapshot.snapshot_id for snapshot in gone], but=kept)
+        data = _without(io, _data_files(io, lost.values()), kept.values())
     return lists | lost.keys() | data | (_statistics(before) - _statistics(after))
 
 
 def _manifests(
-    metadata: TableMetadata, snapshots: Iterable[int], *, but: Container[str] = ()
+    io: FileIO, metadata: TableMetadata, snapshots: Iterable[int], *, but: Container[str] = ()
 ) -> dict[str, ManifestFile]:
     """The manifests of some snapshots by their location."""
-    found = (manifest for number in snapshots for manifest in manifests.manifests_of(metadata, number))
+    found = (manifest for number in snapshots for manifest in manifests.manifests_of(io, metadata, number))
     return {manifest.manifest_path: manifest for manifest in found if manifest.manifest_path not in but}
 
 
-def _data_files(found: Iterable[ManifestFile]) -> set[str]:
-    return {entry.data_file.file_path for entry in manifests.all_entries(found)}
+def _data_files(io: FileIO, found: Iterable[ManifestFile]) -> set[str]:
+    return {entry.data_file.file_path for entry in manifests.all_entries(io, found)}
 
 
-def _without(files: set[str], kept: Iterable[ManifestFile]) -> set[str]:
+def _without(io: FileIO, files: set[str], kept: Iterable[ManifestFile]) -> set[str]:
     """The files that no kept manifest lists; the search stops when none is left."""
     for manifest in kept:
         if not files:
             break
-        files -= {entry.data_file.file_path for entry in manifests.entries_of(manifest)}
+        files -= {entry.data_file.file_path for entry in manifests.entries_of(io, manifest)}
     return files
 
 

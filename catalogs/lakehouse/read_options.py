@@ -54,7 +54,7 @@ def source(lakehouse: Lakehouse, path: ObjectPath, options: Mapping[str, str]) -
     if chosen == [_START]:
         return _appended(lakehouse, path, metadata, asked)
     number = _state(lakehouse, path, metadata, chosen[0], asked[chosen[0]])
-    return source_of(path, metadata, number, metadata.current_schema_id)
+    return source_of(lakehouse.store.io(metadata.location), path, metadata, number, metadata.current_schema_id)
 
 
 def _state(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, name: str, value: str) -> int:
@@ -97,7 +97,8 @@ def _appended(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, a
     if end is None:
         raise CatalogError(f"{path} has no snapshots.", path=path)
     appends = {one.snapshot_id: one for one in _between(path, metadata, start, end) if _appends(one)}
-    shown = source_of(path, metadata, end.snapshot_id, metadata.current_schema_id)
+    io = lakehouse.store.io(metadata.location)
+    shown = source_of(io, path, metadata, end.snapshot_id, metadata.current_schema_id)
     if shown.kind != "parquet":
         raise CatalogError(
             f"What was appended to {path} cannot be determined here: another engine has deleted rows, or files have no "
@@ -107,15 +108,15 @@ def _appended(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, a
     found = {
         manifest.manifest_path: manifest
         for snapshot in appends
-        for manifest in manifests.manifests_of(metadata, snapshot)
+        for manifest in manifests.manifests_of(io, metadata, snapshot)
         if manifests.is_data(manifest) and manifest.added_snapshot_id == snapshot
     }
     added = [
         entry.data_file.file_path
-        for entry in manifests.all_entries(found.values())
+        for entry in manifests.all_entries(io, found.values())
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id in appends
     ]
-    state = State.of(path, metadata, end.snapshot_id, metadata.schema(), tuple(found.values()))
+    state = State.of(io, path, metadata, end.snapshot_id, metadata.schema(), tuple(found.values()))
     return ReadSource("parquet", definition=shown.definition, files=ListedFiles(state, added))
 
 

@@ -36,6 +36,7 @@ from pyiceberg.expressions.visitors import (
     inclusive_projection,
     manifest_evaluator,
 )
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
@@ -133,6 +134,8 @@ class State:
 
     Attributes
     ----------
+    io : pyiceberg.io.FileIO
+        Access to its files.
     path : ObjectPath
         Name of the table.
     version : str
@@ -148,6 +151,7 @@ class State:
     highest_field_id : int
     """
 
+    io: FileIO
     path: ObjectPath
     version: str
     location: str
@@ -160,6 +164,7 @@ class State:
     @classmethod
     def of(
         cls,
+        io: FileIO,
         path: ObjectPath,
         metadata: TableMetadata,
         snapshot_id: int | None,
@@ -167,9 +172,10 @@ class State:
         found: tuple[ManifestFile, ...] | None = None,
     ) -> State:
         """The state of a table in one of its snapshots, with all manifests of the snapshot or only the given ones."""
-        found = tuple(manifests.manifests_of(metadata, snapshot_id)) if found is None else found
+        found = tuple(manifests.manifests_of(io, metadata, snapshot_id)) if found is None else found
         version = f"{metadata.table_uuid}/{snapshot_id}/{schema.schema_id}"
         return cls(
+            io,
             path,
             version,
             metadata.location,
@@ -252,7 +258,8 @@ class ManifestReader(FileReader):
         found = [expression_of(condition, self._state.schema) for condition in conditions]
         wanted = reduce(And, [part for part in found if part is not None], AlwaysTrue())  # type: ignore[arg-type]
         pruner = _Pruner(self._state, wanted)
-        for entry in manifests.all_entries(m for m in self._state.manifests if pruner.may_hold(m)):
+        held = (m for m in self._state.manifests if pruner.may_hold(m))
+        for entry in manifests.all_entries(self._state.io, held):
             if pruner.may_match(entry.data_file):
                 yield entry
 

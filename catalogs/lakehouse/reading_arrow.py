@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, And
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
@@ -27,6 +27,7 @@ class IcebergReader(BatchReader):
 
     Attributes
     ----------
+    io : pyiceberg.io.FileIO
     path : ObjectPath
     metadata : pyiceberg.table.metadata.TableMetadata
     snapshot_id : int
@@ -34,6 +35,7 @@ class IcebergReader(BatchReader):
         Schema of the rows.
     """
 
+    io: FileIO
     path: ObjectPath
     metadata: TableMetadata
     snapshot_id: int
@@ -50,8 +52,7 @@ class IcebergReader(BatchReader):
             found = expression_of(condition, self.schema)
             wanted = wanted if found is None else And(wanted, found)
         projected = self.schema.select(*columns)
-        io = load_file_io({}, self.metadata.location)
-        scan = DataScan(self.metadata, io, row_filter=wanted, snapshot_id=self.snapshot_id)
+        scan = DataScan(self.metadata, self.io, row_filter=wanted, snapshot_id=self.snapshot_id)
         try:
             tasks = list(scan.plan_files())
         except ValueError as error:
@@ -63,21 +64,21 @@ class IcebergReader(BatchReader):
         check_formats(self.path, (file for task in tasks for file in (task.file, *task.delete_files)), FORMATS)
         arrow = definitions.arrow_of(self.schema, self.metadata.last_column_id)
         target = definitions.plain(pa.schema([arrow.field(name) for name in columns]))
-        return [IcebergPart(self.metadata, projected, task, target) for task in tasks]
+        return [IcebergPart(self.io, self.metadata, projected, task, target) for task in tasks]
 
 
 @dataclass(frozen=True)
 class IcebergPart:
     """One file with the deletes that apply to it. It is sent to an executor."""
 
+    io: FileIO
     metadata: TableMetadata
     schema: IcebergSchema
     task: FileScanTask
     target: pa.Schema
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        io = load_file_io({}, self.metadata.location)
-        for batch in rows_of(self.task, self.metadata, self.schema, io):
+        for batch in rows_of(self.task, self.metadata, self.schema, self.io):
             rows = pa.Table.from_batches([batch]).select(self.target.names)
             yield from rows.cast(_nullable(self.target)).to_batches()
 

@@ -91,11 +91,11 @@ class Rebase:
         """The manifests of the files that are kept; some are rewritten."""
         member, metadata = self._member, self._metadata
         assert member.seen is not None
-        before = {m.manifest_path for m in manifests.manifests_of(metadata, member.seen.snapshot_id)}
+        before = {m.manifest_path for m in manifests.manifests_of(member.io, metadata, member.seen.snapshot_id)}
         stays = {m.manifest_path for m in member.kept} & before
         removed = member.removed_files()
         snapshot = metadata.current_snapshot()
-        current = manifests.manifests_of(metadata, snapshot.snapshot_id if snapshot else None)
+        current = manifests.manifests_of(member.io, metadata, snapshot.snapshot_id if snapshot else None)
         # Manifests that the statement has kept as a whole need not be read.
         whole = [m for m in current if m.manifest_path in stays]
         for manifest in current:
@@ -108,7 +108,7 @@ class Rebase:
         return [*kept, *whole]
 
     def _check_new(self, manifest: ManifestFile, removed: frozenset[str]) -> None:
-        for entry in manifests.entries_of(manifest):
+        for entry in manifests.entries_of(self._member.io, manifest):
             file = entry.data_file
             if (file.file_path not in removed or not manifests.is_data(manifest)) and self._meets(file):
                 raise self._member.conflict(

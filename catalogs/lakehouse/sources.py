@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from twophase.catalog.reading import ReadSource
@@ -12,7 +13,9 @@ from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 
 
-def source_of(path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int) -> ReadSource:
+def source_of(
+    io: FileIO, path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None, schema_id: int
+) -> ReadSource:
     """Return the source for reading a snapshot of a table with one of its schemas."""
     if metadata.format_version > 2:
         raise CatalogError(
@@ -23,12 +26,12 @@ def source_of(path: ObjectPath, metadata: TableMetadata, snapshot_id: int | None
     schema = metadata.schema_by_id(schema_id)
     assert schema is not None
     definition = definitions.to_definition(metadata, schema)
-    found = manifests.manifests_of(metadata, snapshot_id)
+    found = manifests.manifests_of(io, metadata, snapshot_id)
     if snapshot_id is not None and (manifests.has_deletes(found) or definitions.NAME_MAPPING in metadata.properties):
-        reader = IcebergReader(path, metadata, snapshot_id, schema)
+        reader = IcebergReader(io, path, metadata, snapshot_id, schema)
         return ReadSource("batches", definition=definition, reader=reader)
     return ReadSource(
-        "parquet", definition=definition, files=ManifestReader(State.of(path, metadata, snapshot_id, schema))
+        "parquet", definition=definition, files=ManifestReader(State.of(io, path, metadata, snapshot_id, schema))
     )
 
 

@@ -118,4 +118,6 @@ class LakehouseRename(LakehouseDrop):
 
     def read_source(self) -> ReadSource | None:
         metadata = self._state.metadata
-        return source_of(self.path, metadata, current_id(metadata), metadata.current_schema_id)
+        return source_of(
+            self.store.io(metadata.location), self.path, metadata, current_id(metadata), metadata.current_schema_id
+        )

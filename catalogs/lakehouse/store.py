@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 from pyiceberg.catalog import Catalog as IcebergCatalog
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO
 from pyiceberg.serializers import Compressor, FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -30,6 +30,7 @@ from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.config import Config
 
 from twophase.catalogs.lakehouse import errors
+from twophase.catalogs.lakehouse.file_access import FileAccess
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.model import ObjectPath
 
@@ -161,6 +162,7 @@ class Store(ABC):
     Parameters
     ----------
     settings : Settings
+    access : FileAccess
     """
 
     #: Whether several tables are published, and undone, atomically.
@@ -168,8 +170,9 @@ class Store(ABC):
     #: The directory of records that are files; None if records are in a database.
     records_at: str | None = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, access: FileAccess) -> None:
         self.settings = settings
+        self.access = access
         self._metadata: OrderedDict[str, TableMetadata] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -235,8 +238,8 @@ class Store(ABC):
                 self._metadata.popitem(last=False)
 
     def io(self, location: str) -> FileIO:
-        """PyIceberg's access to files."""
-        return load_file_io({}, location)
+        """PyIceberg's access to files at a location, with its settings and credentials."""
+        return self.access.io(location)
 
     def iceberg_table(self, path: ObjectPath, loaded: Loaded) -> Table:
         """PyIceberg's own object for a table."""

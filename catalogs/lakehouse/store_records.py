@@ -13,6 +13,7 @@ from typing import Any
 
 from twophase.catalogs.files import Files, is_below
 from twophase.catalogs.lakehouse.errors import UnreadableMetadataError
+from twophase.catalogs.lakehouse.file_access import FileAccess
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.catalogs.lakehouse.publish_lookup import place_of, published_as
 from twophase.catalogs.lakehouse.records import Records
@@ -38,14 +39,15 @@ class RecordingStore(Store):
     Parameters
     ----------
     settings : Settings
+    access : FileAccess
     files : Files
         Access to the warehouse.
     """
 
     publishes_together = False
 
-    def __init__(self, settings: Settings, files: Files) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, access: FileAccess, files: Files) -> None:
+        super().__init__(settings, access)
         self.records_at = settings.warehouse
         self._records = Records(files, settings.warehouse, settings.display_uri)
 
@@ -68,7 +70,9 @@ class RecordingStore(Store):
         if record.state != STAGED:
             return record
         loaded = self._found(record, thorough=thorough)
-        location = None if loaded is None else published_as(loaded, record, thorough=thorough)
+        if loaded is None:
+            return record
+        location = published_as(self.io(loaded.metadata.location), loaded, record, thorough=thorough)
         if location is None:
             return record
         return replace(record, state=PUBLISHED, metadata_location=location)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from pydantic import ValidationError
 from pyiceberg.catalog.rest import RestCatalog
@@ -22,6 +23,7 @@ from pyiceberg.exceptions import (
     ServerError,
     TableAlreadyExistsError,
 )
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
@@ -63,7 +65,10 @@ class RestStore(RecordingStore):
     @cached_property
     def catalog(self) -> RestCatalog:
         with self.speaking():
-            return RestCatalog(self.settings.catalog_name, uri=self.settings.uri, **self.settings.rest_properties)
+            properties = {**self.settings.file_properties, **self.settings.rest_properties}
+            found = RestCatalog(self.settings.catalog_name, uri=self.settings.uri, **properties)
+        self.access.configure(found.properties)  # The server may add to them, or override them.
+        return found
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -98,8 +103,17 @@ class RestStore(RecordingStore):
                     path=path,
                     hint="Its metadata may be missing or damaged, or not for this user; see the server's log.",
                 ) from error
+        self.access.lend(found.metadata.location, self._lent(found))
         self._remember(found.metadata_location, found.metadata)
         return Loaded(found.metadata_location, found.metadata)
+
+    def _lent(self, table: Table) -> dict[str, Any]:
+        """What the server lends for a table, with the properties of the catalog; PyIceberg adds those of the table.
+
+        The latter are not used: whoever may set them would direct the credentials to another server.
+        """
+        known = table.metadata.properties
+        return {**table.config, **{k: v for k, v in table.io.properties.items() if known.get(k) != v}}
 
     def pointer(self, path: ObjectPath) -> str | None:
         found = self.load(path)

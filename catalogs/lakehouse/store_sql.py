@@ -36,6 +36,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from twophase.catalogs.forks import keep_from_children
 from twophase.catalogs.lakehouse import errors
+from twophase.catalogs.lakehouse.file_access import FileAccess
 from twophase.catalogs.lakehouse.options import Settings
 from twophase.catalogs.lakehouse.store import (
     ABORTED,
@@ -112,10 +113,11 @@ class SqlStore(Store):
     Parameters
     ----------
     settings : Settings
+    access : FileAccess
     """
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, access: FileAccess) -> None:
+        super().__init__(settings, access)
         self._engines: list[sa.Engine] = []
         # Closes the connections when the catalog is garbage collected.
         self._finalizer = weakref.finalize(self, _dispose, self._engines)

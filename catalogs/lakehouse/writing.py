@@ -38,7 +38,7 @@ def write(member: Member, df: Any) -> list[DataFile]:
     schema, properties = to_iceberg(member.schema), dict(member.properties)
     sort = None if isinstance(df, pa.Table) else sorting.keys(schema, member.sort_order)
     order_id = member.sort_order.order_id if sort else None
-    registrar = Registrar(str(member.path), schema, member.spec, properties, order_id)
+    registrar = Registrar(member.io, str(member.path), schema, member.spec, properties, order_id)
     codec, target = member.properties.get(_CODEC, "zstd"), target_size(member.path, member.properties)
     arrow = ArrowWriter(registrar, member.place.data, _arrow_codec(codec), target)
     if isinstance(df, pa.Table):

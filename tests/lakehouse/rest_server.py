@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,12 +33,19 @@ _STATUS = {
 TOKEN = "the-token-of-rest"
 
 
+class _Catalog(SqlCatalog):
+    #: Credentials for the files of its tables.
+    lends: Mapping[str, str]
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str], lends: Mapping[str, str]) -> None:
         super().__init__((HOST, 0), _Request)
-        self.catalog = SqlCatalog("rest", uri=f"sqlite:///{directory}/rest.db", warehouse=f"file://{directory}/rest")
+        facts = {"uri": f"sqlite:///{directory}/rest.db", "warehouse": f"file://{directory}/rest", **properties}
+        self.catalog = _Catalog("rest", **facts)
+        self.catalog.lends = lends
         self.lock = threading.Lock()
 
 
@@ -84,22 +91,23 @@ class _Request(BaseHTTPRequestHandler):
         return self._error(404, LookupError(path))
 
 
-def _table(catalog: SqlCatalog, name: tuple[str, str]) -> tuple[int, Any]:
+def _table(catalog: _Catalog, name: tuple[str, str]) -> tuple[int, Any]:
     table = catalog.load_table(name)
     return 200, {
         "metadata-location": table.metadata_location,
         "metadata": json.loads(table.metadata.model_dump_json()),
         "config": {},
+        "storage-credentials": [{"prefix": "s3a://", "config": catalog.lends}],
     }
 
 
-def _commit(catalog: SqlCatalog, body: Any, namespace: str, name: str) -> tuple[int, Any]:
+def _commit(catalog: _Catalog, body: Any, namespace: str, name: str) -> tuple[int, Any]:
     request = CommitTableRequest.model_validate({"identifier": {"namespace": [namespace], "name": name}, **body})
     catalog.commit_table(catalog.load_table((namespace, name)), request.requirements, request.updates)
     return _table(catalog, (namespace, name))
 
 
-def _register(catalog: SqlCatalog, body: Any, namespace: str) -> tuple[int, Any]:
+def _register(catalog: _Catalog, body: Any, namespace: str) -> tuple[int, Any]:
     catalog.register_table((namespace, body["name"]), body["metadata-location"])
     return _table(catalog, (namespace, body["name"]))
 
@@ -147,10 +155,21 @@ _ROUTES: list[tuple[str, str, Callable[..., tuple[int, Any]]]] = [
 
 
 @contextmanager
-def rest_catalog(directory: Path) -> Iterator[str]:
-    """A server over a catalog in a directory: its URI."""
+def rest_catalog(
+    directory: Path, properties: Mapping[str, str] | None = None, lends: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A server over a catalog in a directory: its URI.
+
+    Parameters
+    ----------
+    directory : Path
+    properties : mapping of str to str, optional
+        Of the server's own catalog, such as the credentials of its file system.
+    lends : mapping of str to str, optional
+        Credentials that it lends for tables on S3.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    with _Server(directory) as server:
+    with _Server(directory, properties or {}, lends or {}) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

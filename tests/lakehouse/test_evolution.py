@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import load_file_io
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
@@ -416,7 +417,7 @@ def test_a_file_whose_ids_are_not_the_tables_is_not_registered(
     pq.write_table(pa.table({"id": [1], "name": ["x"]}, schema=schema), file)
     table = shop.iceberg("t")
     with pytest.raises(CatalogError, match=problem):
-        Registrar("t", table.schema(), table.spec()).register(f"file://{file}")
+        Registrar(load_file_io(), "t", table.schema(), table.spec()).register(f"file://{file}")
 
 
 def test_a_table_of_another_format_version_is_refused_before_any_job(shop: Shop) -> None:

@@ -61,6 +61,8 @@ def _calm() -> Iterator[None]:
         ({"init_catalog_tables": "maybe"}, "true or false"),
         ({"schema_conflicts": "win"}, "rfc-82"),
         ({"promotion": "lossy"}, "exact"),
+        ({"s3.access-key-id": "me"}, "one is missing"),
+        ({"s3.path-style-access": "maybe"}, "true or false"),
         ({"password_env": "NO_SUCH_VARIABLE_HERE"}, "NO_SUCH_VARIABLE_HERE"),
         ({"password_file": "/no/such/file"}, "cannot be read"),
         ({"password_env": "HOME", "password_file": "/no/such/file"}, "given twice"),

@@ -101,7 +101,7 @@ def test_every_option_is_described_and_every_described_option_exists() -> None:
 def test_every_option_of_a_catalog_is_described_and_every_described_option_exists(catalog: type[Catalog]) -> None:
     page = readme.page(catalog.__name__.removesuffix("Catalog").lower())
     (table,) = re.findall(r"^\| option \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
-    described = {name for row in readme.rows(table) for name in re.findall(r"`(\w+)`", row[0])}
+    described = {name for row in readme.rows(table) for name in re.findall(r"`([\w.-]+)`", row[0])}
     assert described == set(catalog.known_options)
 
 

@@ -33,6 +33,21 @@ def _flag(value: object) -> bool:
     return text == "true"
 
 
+def optional_flag(value: object) -> bool | None:
+    """Validate a flag that may be left open: an empty one counts as None.
+
+    Parameters
+    ----------
+    value : object
+
+    Raises
+    ------
+    ValueError
+        It is anything else than true or false.
+    """
+    return None if value in (None, "") else _flag(value)
+
+
 def whole(most: int | None = None) -> BeforeValidator:
     """Validate a whole number of at least 1, up to an optional maximum."""
 

@@ -41,6 +41,10 @@ class SessionHadoopFiles:
             conf = self._jvm.session.sessionState().newHadoopConf()
         return java_object(self._jvm, "HadoopFiles", conf)
 
+    def settings(self, names: Sequence[str], *, secret: bool = False) -> Sequence[str | None]:
+        with _errors():
+            return cast(Sequence[str | None], json.loads(self._java.settings(json.dumps(list(names)), secret)))
+
     # -- reading -------------------------------------------------------------------------------------------------
 
     def status(self, location: str) -> tuple[bool, int, int] | None:

@@ -35,6 +35,22 @@ public final class HadoopFiles {
         this.conf = conf;
     }
 
+    /**
+     * Returns the JSON of the values of settings, given by the JSON of their names.
+     *
+     * @param secret whether they may be stored in a credential provider
+     */
+    public String settings(String names, boolean secret) throws Exception {
+        List found = new ArrayList();
+        Iterator each = ((List) new ObjectMapper().readValue(names, List.class)).iterator();
+        while (each.hasNext()) {
+            String name = (String) each.next();
+            char[] hidden = secret ? conf.getPassword(name) : null;
+            found.add(secret ? (hidden == null ? null : new String(hidden)) : conf.getTrimmed(name));
+        }
+        return new ObjectMapper().writeValueAsString(found);
+    }
+
     private FileSystem of(Path path) throws IOException {
         return path.getFileSystem(conf);
     }

@@ -1,0 +1,153 @@
+"""The settings of a Hadoop client for a file system, under the names that PyIceberg has for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from twophase.catalogs.files import HadoopFiles
+
+#: The region of a store that is not Amazon's: any will do.
+_ANY_REGION = "us-east-1"
+#: Amazon's for all regions, which stands for no choice.
+_CENTRAL = "s3.amazonaws.com"
+_AMAZON = re.compile(r"(?:^|//)(?:[^/]*\.)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
+_TENANT = re.compile(r"//[^/]+/([^/]+)/")
+#: PyIceberg has no such providers: they stand for its settings of a role, and for none at all.
+_ROLE, _ANONYMOUS = "AssumedRoleCredentialProvider", "AnonymousAWSCredentialsProvider"
+
+
+def of_hadoop(location: str, hadoop: HadoopFiles) -> dict[str, str]:
+    """The settings of a session's Hadoop client for the file system of a location; none if PyIceberg has no such.
+
+    Parameters
+    ----------
+    location : str
+    hadoop : HadoopFiles
+    """
+    scheme, _, rest = location.partition(":")
+    authority = rest.removeprefix("//").partition("/")[0] if rest.startswith("//") else ""
+    read = _BY_SCHEME.get(scheme)
+    if read is None:
+        return {}
+    return {name: value for name, value in read(authority, hadoop).items() if value}
+
+
+def _first(hadoop: HadoopFiles, names: Mapping[str, Sequence[str]], *, secret: bool = False) -> dict[str, str | None]:
+    """For each key the first of its settings that is set, all looked up in one call."""
+    wanted = [name for group in names.values() for name in group]
+    values = dict(zip(wanted, hadoop.settings(wanted, secret=secret), strict=True))
+    return {key: next((values[name] for name in group if values[name]), None) for key, group in names.items()}
+
+
+# -- S3 ----------------------------------------------------------------------------------------------------------------
+
+_S3_PLAIN = (
+    "endpoint",
+    "endpoint.region",
+    "path.style.access",
+    "connection.ssl.enabled",
+    "aws.credentials.provider",
+    "assumed.role.arn",
+    "assumed.role.session.name",
+)
+_S3_SECRET = ("access.key", "secret.key", "session.token")
+
+
+def _s3(bucket: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+    plain = _first(hadoop, _of_bucket(bucket, _S3_PLAIN))
+    endpoint = _endpoint(plain["endpoint"], plain["connection.ssl.enabled"])
+    is_by_path = (plain["path.style.access"] or "").lower() == "true"
+    return {
+        "s3.endpoint": endpoint,
+        "s3.region": plain["endpoint.region"],
+        "s3.force-virtual-addressing": None if endpoint is None else str(not is_by_path).lower(),
+        **_s3_credentials(plain, _first(hadoop, _of_bucket(bucket, _S3_SECRET), secret=True)),
+    }
+
+
+def _of_bucket(bucket: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {name: (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}") for name in names}
+
+
+def _endpoint(endpoint: str | None, encrypted: str | None) -> str | None:
+    if not endpoint or endpoint.rpartition("/")[2] == _CENTRAL:
+        return None
+    if "://" in endpoint:
+        return endpoint
+    return f"{'http' if (encrypted or '').lower() == 'false' else 'https'}://{endpoint}"
+
+
+def with_region(properties: Mapping[str, str]) -> dict[str, str]:
+    """Settings for S3 with a region, if they name a store: PyIceberg would ask Amazon for that of the bucket.
+
+    Parameters
+    ----------
+    properties : mapping of str to str
+        Under PyIceberg's names.
+    """
+    endpoint = properties.get("s3.endpoint")
+    if endpoint is None or not properties.keys().isdisjoint(("s3.region", "client.region")):
+        return dict(properties)
+    found = _AMAZON.search(endpoint)
+    return {**properties, "s3.region": found[1] if found else _ANY_REGION}
+
+
+def _s3_credentials(plain: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str | None]:
+    providers = plain["aws.credentials.provider"] or ""
+    if providers.strip().endswith(_ANONYMOUS) and "," not in providers:
+        return {"s3.anonymous": "true"}
+    found: dict[str, str | None] = {}
+    if given["access.key"] and given["secret.key"]:
+        found = {
+            "s3.access-key-id": given["access.key"],
+            "s3.secret-access-key": given["secret.key"],
+            "s3.session-token": given["session.token"],
+        }
+    if _ROLE in providers:
+        found |= {
+            "s3.role-arn": plain["assumed.role.arn"],
+            "s3.role-session-name": plain["assumed.role.session.name"],
+        }
+    return found
+
+
+# -- Azure and Google --------------------------------------------------------------------------------------------------
+
+
+def _azure(authority: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+    host = authority.rpartition("@")[2]
+    plain = _first(
+        hadoop, _of_account(host, ("account.auth.type", "account.oauth2.client.id", "account.oauth2.client.endpoint"))
+    )
+    secrets = ("account.key", "sas.fixed.token", "account.oauth2.client.secret")
+    given = _first(hadoop, _of_account(host, secrets), secret=True)
+    found: dict[str, str | None] = {"adls.account-name": host.partition(".")[0]}
+    kind = (plain["account.auth.type"] or "SharedKey").lower()
+    if kind == "sas":
+        return {**found, "adls.sas-token": given["sas.fixed.token"]}
+    if kind == "oauth":
+        tenant = _TENANT.search(plain["account.oauth2.client.endpoint"] or "")
+        return {
+            **found,
+            "adls.client-id": plain["account.oauth2.client.id"],
+            "adls.client-secret": given["account.oauth2.client.secret"],
+            "adls.tenant-id": tenant[1] if tenant else None,
+        }
+    return {**found, "adls.account-key": given["account.key"]}
+
+
+def _of_account(host: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {name: (f"fs.azure.{name}.{host}", f"fs.azure.{name}") for name in names}
+
+
+def _google(_: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+    names = {"gcs.service.host": ("fs.gs.storage.root.url",), "gcs.project-id": ("fs.gs.project.id",)}
+    return _first(hadoop, names)
+
+
+_BY_SCHEME: Mapping[str, Callable[[str, HadoopFiles], dict[str, str | None]]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), _s3),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), _azure),
+    "gs": _google,
+}

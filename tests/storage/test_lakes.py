@@ -1,0 +1,257 @@
+"""Iceberg tables in an object store, by PyIceberg's own client: with the session's settings, and with those of others.
+
+The store is a server with the API of S3, and takes any credentials; it shows which ones a request was signed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.conftest import start_session
+from tests.lakehouse.rest_server import TOKEN, rest_catalog
+from tests.lakehouse.statements import ROWS, run, stage
+from tests.storage.signed import SignedRequests, signed_requests
+from twophase.catalogs.lakehouse import LakehouseCatalog
+from twophase.catalogs.lakehouse.file_access import FileAccess, layered
+from twophase.model import ObjectPath, Purpose
+from twophase.spark.connect import ConnectEnvironment
+from twophase.spark.jvm.gateway import Jvm
+from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
+
+BUCKET = "lakes.test"
+#: In all secret keys and tokens.
+SECRET = "hunter2"
+_LISTS = pa.schema([("list", pa.list_(pa.int64()))])
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[SignedRequests]:
+    with signed_requests(BUCKET) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that nothing may use."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "environment")
+
+
+def keys(store: SignedRequests, user: str) -> dict[str, str]:
+    """PyIceberg's settings for the store."""
+    return {"s3.endpoint": store.url, "s3.access-key-id": user, "s3.secret-access-key": SECRET}
+
+
+def rows(catalog: Any) -> list[tuple[Any, ...]]:
+    """What PyIceberg reads in a catalog of its own."""
+    found = catalog.load_table(("shop", "daily")).scan().to_arrow()
+    return sorted(tuple(row.values()) for row in found.to_pylist())
+
+
+# -- without a session -------------------------------------------------------------------------------------------------
+
+
+def opened(**options: str) -> LakehouseCatalog:
+    return LakehouseCatalog("lake", options, ConnectEnvironment(allows_untested_storage=True))
+
+
+def test_files_are_opened_with_the_options_of_the_catalog(store: SignedRequests, tmp_path: Path) -> None:
+    uri, path = f"sqlite:///{tmp_path}/lake.db", ObjectPath.of("shop", "daily")
+    options = {**keys(store, "own"), "s3.path-style-access": "true"}
+    catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/own", **options)
+    catalog.create_database("shop")
+    run(catalog, path)
+    run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+    before = store.contents("own")
+    stage(catalog, path, Purpose.INSERT_INTO).abort()
+    assert store.contents("own") == before
+    assert store.users("own") == {"own"}
+    with SqlCatalog("lake", uri=uri, **keys(store, "reader"), **{"s3.region": "us-east-1"}) as iceberg:
+        assert rows(iceberg) == [*ROWS, (3, "three")]
+    catalog.drop_table(path, purge=True)
+    assert store.contents("own") == {}
+    catalog.close()
+
+
+def test_what_a_rest_catalog_lends_opens_the_files_of_its_tables(
+    store: SignedRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REST_TOKEN", TOKEN)
+    path = ObjectPath.of("shop", "daily")
+    server = {**keys(store, "server"), "s3.region": "us-east-1", "warehouse": f"s3a://{BUCKET}/lent"}
+    lent = {"s3.access-key-id": "lent", "s3.secret-access-key": SECRET, "s3.session-token": SECRET}
+    with rest_catalog(tmp_path / "rest", server, lent) as uri:
+        options = {"token_env": "REST_TOKEN", **keys(store, "own")}
+        catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/lent", **options)
+        catalog.create_database("shop")
+        run(catalog, path)
+        store.forget()
+        run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
+        assert store.users("lent/shop") == {"lent", "server"}
+        assert rows(catalog.store.catalog) == [*ROWS, (3, "three")]
+        assert not any(SECRET.encode() in content for content in store.contents("lent").values())
+        catalog.close()
+
+
+def test_credentials_of_several_sources_are_not_mixed() -> None:
+    session = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "c", "s3.region": "r"}
+    own = {"s3.access-key-id": "d", "s3.secret-access-key": "e", "token": "of the server"}
+    assert layered(session, own) == {"s3.access-key-id": "d", "s3.secret-access-key": "e", "s3.region": "r"}
+    assert "token" not in layered(session, {"token": "of the server"})
+
+
+# -- in a session ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    root = tmp_path_factory.mktemp("lakes")
+    s3a = {
+        "endpoint": store.url.removeprefix("http://"),
+        "connection.ssl.enabled": "false",
+        "path.style.access": "true",
+        "access.key": "session",
+        "secret.key": SECRET,
+        "bucket.central.endpoint": "s3.amazonaws.com",
+        "bucket.central.endpoint.region": "eu-north-1",
+        "bucket.paris.endpoint": "https://s3.eu-west-3.amazonaws.com",
+        "bucket.paris.path.style.access": "false",
+        "bucket.paris.access.key": "bucket",
+        "bucket.paris.secret.key": SECRET,
+        "bucket.paris.session.token": SECRET,
+    }
+    azure = {
+        "fs.azure.account.auth.type.other.dfs.core.windows.net": "OAuth",
+        "fs.azure.account.oauth2.client.id": "me",
+        "fs.azure.account.oauth2.client.secret": SECRET,
+        "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
+        "fs.azure.account.key.account.dfs.core.windows.net": SECRET,
+        "fs.gs.project.id": "project",
+    }
+    conf = {
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()},
+        **{f"spark.hadoop.{name}": value for name, value in azure.items()},
+        "spark.twophase.storage.untested": "allow",
+        "spark.twophase.timeline.local": "allow",
+        "spark.sql.catalog.lake": "twophase.lakehouse",
+        "spark.sql.catalog.lake.uri": f"sqlite:///{root}/lake.db",
+        "spark.sql.catalog.lake.warehouse": f"s3a://{BUCKET}/session",
+    }
+    session = start_session(root, hive=False, conf=conf)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession) -> Iterator[LakehouseCatalog]:
+    handle = twophase.attach(spark)
+    found = handle.catalog("lake")
+    assert isinstance(found, LakehouseCatalog)
+    yield found
+    handle.detach()
+
+
+@pytest.mark.promise(
+    "untested-storage", "PyIceberg opens the files of a lake with the settings and credentials of the session"
+)
+def test_tables_are_written_with_the_settings_of_the_session(
+    spark: SparkSession, lake: LakehouseCatalog, store: SignedRequests
+) -> None:
+    """Of tables with lists, which Spark's own writer does not write: the wheel's Hadoop client knows no S3."""
+    spark.sql("CREATE DATABASE lake.shop")
+    store.forget()
+    spark.sql("CREATE TABLE lake.shop.t AS SELECT id, array(id) AS list FROM range(0, 2)")
+    spark.sql("INSERT INTO lake.shop.t SELECT id, array(id) AS list FROM range(2, 3)")
+    assert store.users("session") == {"session"}
+    before = store.contents("session")
+    with pytest.raises(LookupError), twophase.transaction(spark):
+        spark.sql("INSERT INTO lake.shop.t VALUES (9L, array(9L))")
+        raise LookupError
+    assert store.contents("session") == before
+    path = ObjectPath.of("shop", "t")
+    table = lake.store.iceberg_table(path, lake.lakehouse.require(path))
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
+    spark.sql("DROP TABLE lake.shop.t PURGE")
+    assert store.contents("session") == {}
+
+
+@pytest.mark.promise("secrets", "settings of file systems are in no metadata, record or timeline")
+def test_no_secret_is_written_or_shown(
+    spark: SparkSession, lake: LakehouseCatalog, store: SignedRequests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    spark.sql("CREATE DATABASE IF NOT EXISTS lake.shop")
+    spark.sql("CREATE TABLE lake.shop.s AS SELECT array(1L) AS list")
+    participant = stage(lake, ObjectPath.of("shop", "s"), Purpose.INSERT_INTO, [([2],)], _LISTS)
+    shown = [repr(lake), repr(lake.store), repr(lake.store.access), repr(participant), str(participant.document)]
+    participant.abort()
+    stored = [*store.contents("session").values()]
+    stored += [file.read_bytes() for file in tmp_path_factory.getbasetemp().rglob("*.db*") if file.is_file()]
+    spark.sql("DROP TABLE lake.shop.s PURGE")
+    assert not any(SECRET in text for text in shown)
+    assert not any(SECRET.encode() in content for content in stored)
+
+
+_AMAZON = {"s3.endpoint": "https://s3.eu-west-3.amazonaws.com", "s3.region": "eu-west-3"}
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "file:/data": {},
+    "s3a://any/t": {
+        "s3.force-virtual-addressing": "false",
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "session",
+        "s3.secret-access-key": SECRET,
+    },
+    "s3a://central/t": {
+        "s3.region": "eu-north-1",
+        "s3.access-key-id": "session",
+        "s3.secret-access-key": SECRET,
+    },
+    "s3://paris/t": {
+        **_AMAZON,
+        "s3.force-virtual-addressing": "true",
+        "s3.access-key-id": "bucket",
+        "s3.secret-access-key": SECRET,
+        "s3.session-token": SECRET,
+    },
+    "abfss://c@account.dfs.core.windows.net/t": {"adls.account-name": "account", "adls.account-key": SECRET},
+    "abfss://c@other.dfs.core.windows.net/t": {
+        "adls.account-name": "other",
+        "adls.client-id": "me",
+        "adls.client-secret": SECRET,
+        "adls.tenant-id": "tenant",
+    },
+    "gs://bucket/t": {"gcs.project-id": "project"},
+}
+
+
+@pytest.mark.parametrize("place", SETTINGS)
+def test_settings_of_hadoop_have_pyicebergs_names(spark: SparkSession, store: SignedRequests, place: str) -> None:
+    access = FileAccess({}, SessionHadoopFiles(Jvm(spark)))
+    found = access.io(place).properties
+    expected = {"s3.endpoint": store.url, **SETTINGS[place]} if "any" in place else SETTINGS[place]
+    assert found == expected
+
+
+def test_a_secret_may_be_in_a_credential_provider(spark: SparkSession, tmp_path: Path) -> None:
+    provider = f"localjceks://file{tmp_path}/keys.jceks"
+    jvm: Any = spark.sparkContext._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
+    conf.set("hadoop.security.credential.provider.path", provider)
+    keystore = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(conf).get(0)
+    secret = spark.sparkContext._gateway.new_array(jvm.char, 6)
+    secret[:] = "hidden"
+    keystore.createCredentialEntry("fs.s3a.bucket.hidden.secret.key", secret)
+    keystore.flush()
+    spark.conf.set("hadoop.security.credential.provider.path", provider)
+    try:
+        found = FileAccess({}, SessionHadoopFiles(Jvm(spark))).io("s3a://hidden/t").properties
+    finally:
+        spark.conf.unset("hadoop.security.credential.provider.path")
+    assert found["s3.secret-access-key"] == "hidden"
