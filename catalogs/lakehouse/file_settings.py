@@ -15,6 +15,8 @@ _AMAZON = re.compile(r"(?:^|//)(?:[^/]*\.)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a
 _TENANT = re.compile(r"//[^/]+/([^/]+)/")
 #: PyIceberg has no such providers: they stand for its settings of a role, and for none at all.
 _ROLE, _ANONYMOUS = "AssumedRoleCredentialProvider", "AnonymousAWSCredentialsProvider"
+#: Those that look at the keys in the settings, the second one also at the token.
+_KEYS, _WITH_TOKEN = "SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider"
 
 
 def of_hadoop(location: str, hadoop: HadoopFiles) -> dict[str, str]:
@@ -94,22 +96,21 @@ def with_region(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _s3_credentials(plain: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str | None]:
-    providers = plain["aws.credentials.provider"] or ""
-    if providers.strip().endswith(_ANONYMOUS) and "," not in providers:
+    """What the providers in use would find: keys that they do not look at may be of another account."""
+    providers = [name.strip().rpartition(".")[2] for name in (plain["aws.credentials.provider"] or "").split(",")]
+    providers = [name for name in providers if name]
+    if providers == [_ANONYMOUS]:
         return {"s3.anonymous": "true"}
-    found: dict[str, str | None] = {}
-    if given["access.key"] and given["secret.key"]:
-        found = {
-            "s3.access-key-id": given["access.key"],
-            "s3.secret-access-key": given["secret.key"],
-            "s3.session-token": given["session.token"],
-        }
-    if _ROLE in providers:
-        found |= {
-            "s3.role-arn": plain["assumed.role.arn"],
-            "s3.role-session-name": plain["assumed.role.session.name"],
-        }
-    return found
+    if _ROLE in providers:  # PyArrow takes no keys beside it.
+        return {"s3.role-arn": plain["assumed.role.arn"], "s3.role-session-name": plain["assumed.role.session.name"]}
+    with_token = not providers or _WITH_TOKEN in providers
+    if not (given["access.key"] and given["secret.key"] and (with_token or _KEYS in providers)):
+        return {}
+    return {
+        "s3.access-key-id": given["access.key"],
+        "s3.secret-access-key": given["secret.key"],
+        "s3.session-token": given["session.token"] if with_token else None,
+    }
 
 
 # -- Azure and Google --------------------------------------------------------------------------------------------------

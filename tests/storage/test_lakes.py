@@ -127,6 +127,11 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
         "bucket.paris.access.key": "bucket",
         "bucket.paris.secret.key": SECRET,
         "bucket.paris.session.token": SECRET,
+        "bucket.any-role.aws.credentials.provider": "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider",
+        "bucket.any-role.assumed.role.arn": "arn:aws:iam::1:role/writer",
+        "bucket.any-machine.aws.credentials.provider": "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
+        "bucket.any-simple.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "bucket.any-simple.session.token": SECRET,
     }
     azure = {
         "fs.azure.account.auth.type.other.dfs.core.windows.net": "OAuth",
@@ -200,14 +205,13 @@ def test_no_secret_is_written_or_shown(
 
 
 _AMAZON = {"s3.endpoint": "https://s3.eu-west-3.amazonaws.com", "s3.region": "eu-west-3"}
+_BY_PATH = {"s3.force-virtual-addressing": "false", "s3.region": "us-east-1"}
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "file:/data": {},
-    "s3a://any/t": {
-        "s3.force-virtual-addressing": "false",
-        "s3.region": "us-east-1",
-        "s3.access-key-id": "session",
-        "s3.secret-access-key": SECRET,
-    },
+    "s3a://any/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
+    "s3a://any-role/t": {**_BY_PATH, "s3.role-arn": "arn:aws:iam::1:role/writer"},
+    "s3a://any-machine/t": _BY_PATH,
+    "s3a://any-simple/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
     "s3a://central/t": {
         "s3.region": "eu-north-1",
         "s3.access-key-id": "session",
@@ -237,6 +241,8 @@ def test_settings_of_hadoop_have_pyicebergs_names(spark: SparkSession, store: Si
     found = access.io(place).properties
     expected = {"s3.endpoint": store.url, **SETTINGS[place]} if "any" in place else SETTINGS[place]
     assert found == expected
+    if place.startswith("s3"):
+        access.filesystem(place)  # PyArrow refuses settings that do not fit together.
 
 
 def test_a_secret_may_be_in_a_credential_provider(spark: SparkSession, tmp_path: Path) -> None:
