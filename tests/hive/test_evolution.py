@@ -115,6 +115,23 @@ def test_a_table_over_files_with_the_notes_of_another_loses_no_row_by_its_former
         spark.sql("DROP TABLE copy")
 
 
+def test_a_table_that_a_session_without_twophase_has_made_of_an_altered_one_is_filtered_by_its_own_names(
+    spark: SparkSession, t: str
+) -> None:
+    made(spark, "SELECT 1L AS a, 2L AS b")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    spark.sql("INSERT OVERWRITE t VALUES (5, 105)")  # Without twophase, a file is read by the names that are in it.
+    twophase.attach(spark).detach()
+    try:
+        spark.sql("CREATE TABLE copy USING csv AS SELECT c, b FROM t")
+    finally:
+        twophase.attach(spark)
+    try:
+        assert rows(spark, "SELECT * FROM copy WHERE c = 5") == [(5, 105)]
+    finally:
+        spark.sql("DROP TABLE copy")
+
+
 @pytest.mark.promise("evolution", "a dropped column of a session table is never taken for another of its name")
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_dropped_column_is_gone_and_its_name_is_not_taken_for_another(spark: SparkSession, t: str, ids: bool) -> None:
