@@ -84,7 +84,7 @@ class Files:
         return open_arrow(scheme, authority, kind)
 
     def kind(self, location: str) -> StorageKind:
-        """What the file system of a location guarantees; it is not asked."""
+        """The guarantees of a location's file system; it is not asked."""
         return kind_of(normal(location).partition(":")[0], self._kinds)
 
     def is_local(self, location: str) -> bool:

@@ -31,7 +31,7 @@ _HAS_LENGTH = re.compile(r"\b(var)?char\(\d+\)")
 
 @dataclass(frozen=True)
 class Brought:
-    """What an insert whose rows are matched by name makes of its table.
+    """The change of a table by an insert whose rows are matched by name.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def is_empty(store: HiveStore, table: HiveTable) -> bool:
 
 
 def choose_rewrite(path: ObjectPath) -> str:
-    """How a user lets ``ALTER TABLE`` rewrite a table.
+    """The words by which a user lets ``ALTER TABLE`` rewrite a table.
 
     Parameters
     ----------

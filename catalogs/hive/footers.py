@@ -82,7 +82,7 @@ def _footer(files: Files, place: str) -> pa.Schema | None:
 def _boundaries(
     files: list[tuple[float, str]], read: Callable[[str], TableSchema | None]
 ) -> list[tuple[float, TableSchema]]:
-    """Where the schema changes in a list of files, found by bisection."""
+    """Find the places where the schema changes in a list of files, by bisection."""
     known: dict[int, TableSchema | None] = {}
 
     def at(index: int) -> TableSchema | None:

@@ -1,4 +1,4 @@
-"""What named savepoints keep of session tables: hard links of the files, the list of partitions, and the definition.
+"""Kept states of session tables, for named savepoints: hard links of the files, the partitions, and the definition.
 
 They are stored beside the databases, so that they outlive the table, and even its database. No reader sees them there,
 no byte is copied, and a link keeps the content of a file that is removed or replaced.
@@ -266,7 +266,7 @@ class KeptTables:
         return self._found(document)[0]
 
     def _found(self, document: Document) -> tuple[_Kept, list[Entry]]:
-        """What is kept, and its files: listed once, so that what is used is what was checked."""
+        """The kept state and its files: listed once, so that what is used is what was checked."""
         self._check(document)
         directory = str(document["directory"])
         facts = self._files.read_json(join(directory, layout.SAVEPOINT_FILE))

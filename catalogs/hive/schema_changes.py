@@ -1,4 +1,4 @@
-"""What a write changes of a table's columns, for the history of its schema."""
+"""Changes of a table's columns by a write, for the history of its schema."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RENAME, LEAVE = "rename", "leave"
 
 
 class Way(StrEnum):
-    """How a write is published; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps each value to a publisher."""
+    """The way a write is published; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps each value to a publisher."""
 
     CREATE_TABLE = "create table"
     CREATE_IN_PLACE = "create in place"

@@ -42,6 +42,6 @@ def levels_on(kind: StorageKind) -> str:
 
 
 def _needed_elsewhere(store: HiveStore) -> str:
-    """What writes need on file systems that are not local."""
+    """Requirements of writes on file systems that are not local."""
     shared = f", and a timeline that is no file, or {LOCAL_TIMELINE}=allow"
     return f". Not tested: writes there need {UNTRIED}=allow{shared if store.environment.has_local_timeline else ''}"

@@ -53,7 +53,7 @@ class Altered:
 
     @property
     def definition(self) -> str:
-        """What follows the name of a new column in SQL, without its comment."""
+        """The definition of a new column in SQL, behind its name and without its comment."""
         return f"{self.type}{self.default} {'NULL' if self.nullable else 'NOT NULL'}"
 
 

@@ -275,7 +275,7 @@ class Database(ABC):
         raise NotImplementedError
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
-        """What keeps a database from being dropped, except for twophase's own hidden tables."""
+        """Objects that keep a database from being dropped, except for twophase's own hidden tables."""
         return list(self.list_relations(connection, database))
 
     def is_bookkeeping(self, name: str) -> bool:

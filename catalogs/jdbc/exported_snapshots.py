@@ -56,7 +56,7 @@ Parts = tuple[tuple[int, int, str, str], ...]
 
 
 def _parts(connection: sa.Connection, table: Table) -> Parts:
-    """What a table consists of, as committed when the database transaction began."""
+    """The physical state of a table, as committed when the database transaction began."""
     rows = connection.execute(sa.text(_PARTS), {"database": table.database, "name": table.name})
     return tuple((int(oid), int(file), str(columns), str(query)) for oid, file, columns, query in rows)
 

@@ -1,4 +1,4 @@
-"""What a statement changes of a table's columns, for the history of its schema: as the database has them."""
+"""Changes of a table's columns by a statement, for the history of its schema: as the database has them."""
 
 from __future__ import annotations
 

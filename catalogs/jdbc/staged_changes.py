@@ -19,7 +19,7 @@ from twophase.model import ObjectPath, TableDefinition
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the statements of a transaction make of a table.
+    """The changes of a table by the statements of a transaction.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ def with_region(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _s3_credentials(plain: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What the providers in use would find: keys that they do not look at may be of another account."""
+    """The keys that the providers in use would find: keys that they do not look at may be of another account."""
     providers = [name.strip().rpartition(".")[2] for name in (plain["aws.credentials.provider"] or "").split(",")]
     providers = [name for name in providers if name]
     if providers == [_ANONYMOUS]:

@@ -1,4 +1,4 @@
-"""What named savepoints keep of Iceberg tables: a tag on the snapshot, with which no engine lets it expire.
+"""Kept states of Iceberg tables, for named savepoints: a tag on the snapshot, with which no engine lets it expire.
 
 The tag's name says for which savepoint it is. The definition of the table is recorded on the timeline, since a snapshot
 names only its schema. A restore replaces the table by a new snapshot of the kept manifests: no row is written. Where

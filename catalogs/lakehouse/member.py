@@ -94,7 +94,7 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def property_changes(self) -> Mapping[str, str | None]:
-        """What its transaction changes of the table's properties by ALTER TABLE; None removes one."""
+        """Changes of the table's properties by an ALTER TABLE of its transaction; None removes one."""
         found: Mapping[str, str | None] = self.document.get("property_changes", {})
         return found
 

@@ -80,12 +80,12 @@ class _Rule:
         )
 
     def _compared(self, spec_id: int) -> tuple[list[int], Set[tuple[Any, ...]]]:
-        """Where files of a partitioning have the compared fields, and what the replaced partitions have there."""
+        """The places of the compared fields in a partitioning, and the values of the replaced partitions there."""
         known = self._positions_in(spec_id)
         return list(known.values()), {tuple(partition[number] for number in known) for partition in self._replaced}
 
     def _positions_in(self, spec_id: int) -> dict[int, int]:
-        """Where a file has the fields that are compared, by their place among these."""
+        """The places of the compared fields in a file, by their place among these."""
         fields = self._member.spec.fields
         if spec_id == self._member.spec.spec_id:
             return dict(enumerate(self._positions))

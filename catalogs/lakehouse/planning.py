@@ -104,7 +104,7 @@ def plan_write(
 
 
 def _altered_before(properties: Mapping[str, str], base: Mapping[str, Any]) -> Document:
-    """What an ALTER of the same transaction has changed of the properties that a replace keeps."""
+    """Changes by an ALTER of the same transaction of the properties that a replace keeps."""
     kept = {key: value for key, value in base.get("property_changes", {}).items() if key not in properties}
     return {
         "properties": {**{key: value for key, value in kept.items() if value is not None}, **properties},

@@ -108,7 +108,7 @@ class RestStore(RecordingStore):
         return Loaded(found.metadata_location, found.metadata)
 
     def _lent(self, table: Table) -> dict[str, Any]:
-        """What the server lends for a table, with the properties of the catalog; PyIceberg adds those of the table.
+        """The credentials that the server lends, with the properties of the catalog; PyIceberg adds those of the table.
 
         The latter are not used: whoever may set them would direct the credentials to another server.
         """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import twophase
 import twophase.hooks
 import twophase.schema
 import twophase.testing
+from tests.project import source
 
 pytestmark = pytest.mark.quick
 
@@ -66,4 +69,21 @@ def complaints(name: str, thing: Any) -> Iterator[str | None]:
 
 def test_each_public_name_describes_its_parameters() -> None:
     found = [text for name, thing in public() for text in complaints(name, thing) if text]
+    assert not found, "\n".join(found)
+
+
+def first_words(file: Path) -> Iterator[tuple[int, str]]:
+    """The first line of each docstring of a module, of its classes and functions."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (doc := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), doc.splitlines()[0]
+
+
+def test_each_docstring_begins_with_the_thing_and_not_with_a_question() -> None:
+    found = [
+        f"{file.relative_to(source.ROOT)}:{line}: {text}"
+        for file in source.modules().values()
+        for line, text in first_words(file)
+        if text.split(" ", 1)[0] in ("How", "What", "Where", "Which", "Who", "Whose")
+    ]
     assert not found, "\n".join(found)

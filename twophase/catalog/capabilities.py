@@ -1,4 +1,4 @@
-"""How an optional interface of a catalog is asked for: ``Supports...``, which ``twophase.catalog`` lists."""
+"""Look-up of the optional interfaces of a catalog: ``Supports...``, which ``twophase.catalog`` lists."""
 
 from __future__ import annotations
 

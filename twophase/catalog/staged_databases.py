@@ -250,7 +250,7 @@ class DropDatabase(DatabaseChange):
     """The participant that drops a database, after the tables that its transaction drops in it."""
 
     def contents(self) -> list[str]:
-        """What is in it beside the tables that the transaction drops."""
+        """The contents of the database beside the tables that the transaction drops."""
         gone = {name.lower() for name in self.document["gone"]}
         return [name for name in self.databases.contents_of(self.name) if name.lower() not in gone]
 

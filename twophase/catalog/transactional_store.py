@@ -1,4 +1,4 @@
-"""What the author of a plugin for a transactional store answers: how to connect, and to create and read a table."""
+"""The questions that a plugin for a transactional store answers: how to connect, to create and read a table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StoredTable:
 
 
 class TransactionalStore(SupportsGroupPublish, SupportsCleaning):
-    """What a plugin author answers about a store; :class:`TransactionalCatalog` makes a catalog of it.
+    """The questions that a plugin author answers about a store; :class:`TransactionalCatalog` makes a catalog of it.
 
     In all of them, ``db`` is the object that :meth:`transaction` yields, a path is in its canonical form, and its
     database exists. If one of them raises, the transaction is rolled back.

@@ -39,7 +39,7 @@ _ASSUMED = {"committed": TransactionState.COMPLETED, "rolled-back": TransactionS
 
 @dataclass
 class Context:
-    """What every command gets.
+    """The options that every command takes.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict
 
 
 def _common(function: Callable[..., None]) -> Callable[..., None]:
-    """What is taken before and behind the name of a command, where the one behind counts if both are given."""
+    """An option before or behind the name of a command; the one behind counts if both are given."""
     for option in (
         click.option("--timeline", "url", metavar="URL", help="SQLAlchemy URL of the timeline."),
         click.option(

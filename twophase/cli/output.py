@@ -1,4 +1,4 @@
-"""What the command line prints: for people with Rich, for programs as JSON."""
+"""Output of the command line: for people with Rich, for programs as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STYLES = {"COMPLETED": "green", "ROLLED_BACK": "yellow", "IN_DOUBT": "bold red"
 
 
 class Output(ABC):
-    """Where results go."""
+    """The receiver of results."""
 
     @abstractmethod
     def transactions(self, records: Sequence[TransactionRecord]) -> None:
@@ -44,7 +44,7 @@ class Output(ABC):
 
     @abstractmethod
     def locks(self, locks: Sequence[Lock], records: Mapping[str, TransactionRecord]) -> None:
-        """What transactions have locked and wait for, and these transactions by their ids."""
+        """Tables that transactions have locked or wait for, and these transactions by their ids."""
 
     @abstractmethod
     def savepoints(self, records: Sequence[SavepointRecord]) -> None:
@@ -56,11 +56,11 @@ class Output(ABC):
 
     @abstractmethod
     def recovered(self, results: Sequence[Recovered]) -> None:
-        """What became of dead transactions."""
+        """Results of the recovery of dead transactions."""
 
     @abstractmethod
     def cleaned(self, results: Sequence[Cleaned], *, dry_run: bool) -> None:
-        """What was found and removed."""
+        """Leftovers that were found, and those that were removed."""
 
     @abstractmethod
     def checked(self, checks: Mapping[str, Sequence[str]]) -> None:
@@ -68,7 +68,7 @@ class Output(ABC):
 
     @abstractmethod
     def statements(self, answers: Sequence[Answer], records: Sequence[TransactionRecord]) -> None:
-        """What statements answered, and the transactions that they made together."""
+        """Answers of statements, and the transactions that they made together."""
 
     @abstractmethod
     def error(self, error: BaseException, records: Sequence[TransactionRecord] = ()) -> None:
@@ -278,7 +278,7 @@ def _documents(
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: numbers that are none, and keys that are no text, become text."""
+    """Convert a value for JSON: numbers that are none, and keys that are no text, become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a user chooses by name: one of ours, or a class of their own."""
+"""Choices of the user by name: one of ours, or a class of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reported of transactions to the systems that watch jobs: each part needs a package, and is an extra."""
+"""Reports of transactions to the systems that watch jobs: each part needs a package, and is an extra."""
 
 from __future__ import annotations
 

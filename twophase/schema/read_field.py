@@ -1,4 +1,4 @@
-"""How one field of a query is read from a file with an older schema."""
+"""The reading of one field of a query from a file with an older schema."""
 
 from __future__ import annotations
 

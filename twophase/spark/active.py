@@ -50,7 +50,7 @@ def running_task() -> Task | None:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a block says about its conflicts with others; None: as the session does.
+    """The terms of a block about its conflicts with others; None: as the session does.
 
     Attributes
     ----------
@@ -317,7 +317,7 @@ Surroundings: TypeAlias = tuple[str | None, str | None]
 
 
 def surroundings(session: AttachedSession) -> Surroundings:
-    """What is around the running code now, to be restored when a block that begins here is left."""
+    """The state around the running code, to be restored when a block that begins here is left."""
     return _context.get(), session.jvm.local_property(TRANSACTION_PROPERTY)
 
 

@@ -171,7 +171,7 @@ class AttachedSession:
 
     @property
     def timeout(self) -> float | None:
-        """How many seconds its blocks may last, unless they choose another time."""
+        """Longest time of its blocks in seconds, unless they choose another one."""
         return self.state.timeout
 
     @property

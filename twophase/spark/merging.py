@@ -137,7 +137,7 @@ def _stage(active: ActiveTransaction, conflict: Conflict, merged: DataFrame) -> 
 
 
 def _target(active: ActiveTransaction, conflict: Conflict) -> tuple[Purpose, TableDefinition]:
-    """What is staged: an overwrite, or another replacement if the block has replaced the table."""
+    """The purpose of the staged write: an overwrite, or another replacement if the block has replaced the table."""
     transaction, participant = active.transaction, conflict.participant
     definition = transaction.definition(participant) if transaction.redefines(participant) else None
     if definition is None:

@@ -139,7 +139,7 @@ def _recorded(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> l
 
 
 def _before(catalog: SupportsFieldIds, path: ObjectPath, found: list[RecordedSchema]) -> list[RecordedSchema]:
-    """What the files show of the time before the first version; that one gets its time if it is among them."""
+    """Versions before the first recorded one, from the files; that one gets its time if it is among them."""
     until = next((one.since for one in found if one.since is not None), None)
     result: list[RecordedSchema] = []
     first = found[0]

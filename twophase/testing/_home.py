@@ -1,4 +1,4 @@
-"""What the chaos catalog and its participants share: the store, the faults, and what is declared."""
+"""State that the chaos catalog and its participants share: the store, the faults, the declared capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of the timeline ask it: transactions, changes, reservations."""
+"""The questions of readers to the timeline: transactions, changes, reservations."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Lock:
 
     @property
     def words(self) -> str:
-        """What is reserved of the table, in words."""
+        """The reserved part of the table, in words."""
         scope = self.reservation.scope
         return self.reservation.mode.value + ("" if scope is None else f" {len(scope)} partitions")
 

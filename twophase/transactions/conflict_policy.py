@@ -11,7 +11,7 @@ from twophase.errors import ConfigurationError
 
 
 class Resolution(Enum):
-    """What the transaction that needs the table does."""
+    """The reaction of the transaction that needs the table."""
 
     #: It waits for the other one, up to its longest wait.
     WAIT = "wait"

@@ -1,4 +1,4 @@
-"""How a transaction gets its reservations, and what it does about the others that hold them."""
+"""The reservations of a transaction, and its conflicts with the others that hold them."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _unknown(timeline: Timeline, name: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Restore:
-    """What a restore does.
+    """The actions of a restore.
 
     Attributes
     ----------

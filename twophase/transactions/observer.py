@@ -43,7 +43,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a transaction has ended, or that it is in doubt.
+    """The end of a transaction, or that it is in doubt.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ def title_of(purpose: Purpose, name: str) -> str:
 
 
 class Observer:
-    """What may be observed of a coordinator; each method does nothing unless a subclass overrides it.
+    """Observer of a coordinator; each method does nothing unless a subclass overrides it.
 
     The methods are called on the threads of the transactions, and must be quick. Their errors are logged.
     """

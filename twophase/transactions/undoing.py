@@ -18,7 +18,7 @@ from twophase.timeline.timeline import Timeline
 
 @dataclass(frozen=True)
 class Undo:
-    """What an undo does.
+    """The actions of an undo.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a transaction sees, and what it has written so far."""
+"""The view of a transaction: its snapshot, and the tables that it has written so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show, as plain values."""
+"""The contents of the pages, as plain values."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Row:
 
     @property
     def tables(self) -> list[str]:
-        """What it writes, and to which table."""
+        """The kind of write, and its table."""
         return [f"{p.purpose.name.replace('_', ' ')} {p.name}" for p in self.record.participants]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search for leftovers in the stores has found.
+    """The result of a search for leftovers in the stores.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Pages:
         }
 
     def locks(self) -> dict[str, Any]:
-        """What is locked, and who waits for whom."""
+        """The locked tables, and who waits for whom."""
         records = {record.id: record for record in self.timeline.transactions(open_only=True)}
         return {"locks": lock_rows(self.timeline.locks(), records)}
 
@@ -119,7 +119,7 @@ class Pages:
         }
 
     def leftovers(self) -> dict[str, Any]:
-        """What ended transactions could not remove; and what the stores hold, if a session was wanted."""
+        """Leftovers that ended transactions could not remove, and those in the stores if a session was wanted."""
         found = None
         if self.search is not None:
             with self._searching:  # It may take long: one at a time.
@@ -151,7 +151,7 @@ class Pages:
 
 
 def _events(record: TransactionRecord, locks: Sequence[Lock]) -> list[tuple[float, str]]:
-    """What the timeline knows of its course, in order."""
+    """The course of a transaction as the timeline knows it, in order."""
     decided = "rolled back" if record.state is TransactionState.ROLLED_BACK else "decided to publish"
     by = f", by {record.wounded_by}" if record.wounded_by else ""
     found = [

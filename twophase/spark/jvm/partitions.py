@@ -69,7 +69,7 @@ class PartitionTexts:
         return self._jvm.once(("tables",), lambda: self._new_reader(catalog))
 
     def _new_reader(self, catalog: Any) -> Any:
-        """What reads tables: of a Hive metastore, by single calls of its own."""
+        """The reader of tables: of a Hive metastore, by single calls of its own."""
         mappers = (self._mapper(), values.mapper(self._jvm))
         below = hive_catalog(self._jvm)
         if below is None:

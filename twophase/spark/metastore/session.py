@@ -398,7 +398,7 @@ def _located(facts: Mapping[str, Any]) -> Located:
 
 
 def _as_read(table: HiveTable) -> list[Any]:
-    """What an ``ALTER TABLE`` is based on."""
+    """The state of a table on which an ``ALTER TABLE`` is based."""
     facts = table.extra["facts"]
     return [facts[key] for key in ("tableType", "provider", "storage", "schema", "properties", "comment")]
 

@@ -73,7 +73,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def place_of(text: str, position: int) -> str:
-    """Where a position is, in words: Spark counts lines from 1, and positions in them from 0."""
+    """Describe a position in words: Spark counts lines from 1, and positions in them from 0."""
     before = text[:position]
     line = before.count("\n") + 1
     return f"line {line}, position {position - (before.rfind(chr(10)) + 1)}"

@@ -61,7 +61,7 @@ _SYNTAX = {
 
 @dataclass(frozen=True)
 class Characteristics:
-    """What a statement says of a transaction; None: nothing.
+    """The characteristics that a statement gives a transaction; None: it does not say.
 
     Attributes
     ----------
