@@ -44,6 +44,7 @@ from twophase.spark.connector.delete import DeletableTable, TruncatableParquetTa
 from twophase.spark.connector.namespaces import NamespacesMixin
 from twophase.spark.connector.parquet import ParquetTable
 from twophase.spark.connector.read import BatchesTable
+from twophase.spark.connector.spark_versions import definition_facts, is_for_writing, time_travel
 from twophase.spark.connector.table import FilesTable, StagedTable, TableProxy, WriteTable, unread
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import caches, tables, values
@@ -163,10 +164,10 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if not path.namespace:
                 raise TableNotExistError(f"Table {path} has no database.", path=path)
             require_there(active.current_transaction(self._session), self._catalog, path)
-            as_of = _time_travel(arguments)
+            as_of = time_travel(arguments)
             if as_of:
                 return self._read_table(path, self._source_as_of(path, **as_of))
-            if _privileges(arguments):
+            if is_for_writing(arguments):
                 kind = DeletableTable if self._catalog.capabilities.delete else WriteTable
                 return kind(self._session, self._catalog, path, self._definition(path))
             history = schema_history.source(self._session, self._catalog, path)
@@ -296,11 +297,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return StagedTable(self._session, statement, definition)
 
     def _definition_of(self, facts: tuple[Any, ...]) -> TableDefinition:
-        if len(facts) == 1:  # TableInfo, Spark 4.1 and later
-            info = facts[0]
-            return definition_of(self._jvm, self._catalog, info.columns(), info.partitions(), info.properties())
-        columns, transforms, properties = facts
-        return definition_of(self._jvm, self._catalog, columns, transforms, properties)
+        return definition_of(self._jvm, self._catalog, *definition_facts(facts))
 
     def _with_options(self, path: ObjectPath, definition: TableDefinition) -> TableDefinition:
         """Add the options of a ``DataFrameWriter``: Spark itself passes them only after the table is staged."""
@@ -465,34 +462,6 @@ def _require_defined(path: ObjectPath, definition: TableDefinition) -> None:
             path=path,
             hint="Name its columns, or create it before the transaction.",
         )
-
-
-# -- the overloads of ``loadTable`` differ by version ------------------------------------------------------------------
-
-
-def _privileges(arguments: tuple[Any, ...]) -> bool:
-    """Return whether Spark intends to write."""
-    if not arguments:
-        return False
-    first = arguments[0]
-    if len(arguments) == 1:  # a set of privileges, Spark 4.0
-        return not first.isEmpty()
-    return not first.writePrivileges().isEmpty()  # a TableContext, Spark 4.1 and later
-
-
-def _time_travel(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """The ``VERSION AS OF`` or ``TIMESTAMP AS OF`` of a read, for :meth:`Catalog.read_source_as_of`; empty if none."""
-    if not arguments:
-        return {}
-    first = arguments[0]
-    if isinstance(first, (int, str)):  # Spark 4.0
-        return {"version": first} if isinstance(first, str) else {"timestamp": first}
-    if len(arguments) == 1 or not first.timeTravel().isPresent():
-        return {}
-    wanted = first.timeTravel().get()
-    if str(wanted.getClass().getSimpleName()) == "AsOfVersion":
-        return {"version": str(wanted.version())}
-    return {"timestamp": int(wanted.micros())}
 
 
 def table_of_source(session: AttachedSession, catalog: Catalog, path: ObjectPath, source: ReadSource) -> Any:

@@ -12,6 +12,7 @@ from twophase.model import ObjectPath, TableDefinition
 from twophase.spark.attached import AttachedSession
 from twophase.spark.connector.base import Proxy
 from twophase.spark.connector.read import filter_of
+from twophase.spark.connector.spark_versions import tells_empty_structs
 from twophase.spark.connector.table import TableProxy
 from twophase.spark.errors import thrown_to_spark
 from twophase.spark.execution.parquet import anonymous, pruned, top_level, with_ids
@@ -64,12 +65,7 @@ class ParquetScanBuilder(Proxy):
         super().__init__(jvm)
         self._wanted = schema_json
         self._files = files
-        self._told: list[tuple[Any, Filter]] = []
-
-    @property
-    def _knows_gaps(self) -> bool:
-        """Whether this version of Spark distinguishes a struct whose read fields are all missing from NULL."""
-        return tuple(map(int, str(self._jvm.spark.version).split(".")[:2])) >= (4, 3)
+        self._pushed: list[tuple[Any, Filter]] = []
 
     def pruneColumns(self, struct: Any) -> None:
         with thrown_to_spark(self._jvm):
@@ -79,13 +75,13 @@ class ParquetScanBuilder(Proxy):
         with thrown_to_spark(self._jvm):
             found = list(predicates)
             conditions = ((predicate, filter_of(predicate)) for predicate in found)
-            self._told = [(p, c) for p, c in conditions if c is not None and self._files.accepts(c)]
+            self._pushed = [(p, c) for p, c in conditions if c is not None and self._files.accepts(c)]
             # They skip files and row groups, not rows: Spark evaluates them again.
             return self._predicates(found)
 
     def pushedPredicates(self) -> Any:
         with thrown_to_spark(self._jvm):
-            return self._predicates([predicate for predicate, _ in self._told])
+            return self._predicates([predicate for predicate, _ in self._pushed])
 
     def _predicates(self, predicates: Sequence[Any]) -> Any:
         return values.array(self._jvm, "org.apache.spark.sql.connector.expressions.filter.Predicate", predicates)
@@ -95,17 +91,18 @@ class ParquetScanBuilder(Proxy):
 
     def build(self) -> Any:
         with thrown_to_spark(self._jvm):
-            scan = self._files.plan([condition for _, condition in self._told])
+            scan = self._files.plan([condition for _, condition in self._pushed])
             whole = with_ids(scan.schema)
-            wanted = pruned(whole, self._wanted if self._knows_gaps else top_level(whole, self._wanted))
-            if scan.has_gaps and not self._knows_gaps:
+            prunes_structs = tells_empty_structs(self._jvm.spark)
+            wanted = pruned(whole, self._wanted if prunes_structs else top_level(whole, self._wanted))
+            if scan.has_gaps and not prunes_structs:
                 raise CatalogError(
                     f"A struct of this table lost all fields that older files have of it, which Spark "
                     f"{self._jvm.spark.version} would read as NULL.",
                     hint="Read it with PySpark 4.3, or write its rows anew.",
                 )
             # The Parquet reader looks up the columns of conditions among those of the file, whatever is read.
-            by_name = [p for p, condition in self._told if set(_columns(condition)) <= scan.by_name]
+            by_name = [p for p, condition in self._pushed if set(_columns(condition)) <= scan.by_name]
             if scan.reuses_names:
                 hidden, hidden_wanted = anonymous(whole, wanted)
                 found = parquet_scan(self._jvm, scan.locations, hidden, hidden_wanted, by_name)
