@@ -13,8 +13,9 @@ import pyarrow as pa
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.evolution import ALTER, Evolution
-from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.readers import NATIVE, reads
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
 from twophase.schema import AddField, Change, ChangeType, ReconcilePolicy, assign_ids, reconcile

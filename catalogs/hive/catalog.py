@@ -41,16 +41,7 @@ from twophase.catalogs.hive.dropping import plan_drop
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.kept import KeptTables
-from twophase.catalogs.hive.metastore import (
-    EXTERNAL,
-    MANAGED,
-    VIEW,
-    HiveTable,
-    Located,
-    Metastore,
-    names_statement,
-    unfenced,
-)
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.options import Settings
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
@@ -59,8 +50,10 @@ from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
 from twophase.catalogs.hive.staged_renaming import pair_of, plan_leave, plan_rename, refuse_renamed
+from twophase.catalogs.hive.stamps import names_statement, unfenced
 from twophase.catalogs.hive.storage import described
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HiveTable, Located
 from twophase.errors import (
     CatalogError,
     ConfigurationError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import quote
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, STAMP, HiveTable
+from twophase.catalogs.hive.stamps import BROUGHT, STAMP
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.model import BucketSpec, ObjectPath, TableDefinition, Transform
 from twophase.redaction import is_secret
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import redacted, to_definition
-from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.catalogs.hive.state import DROP, Before, OwnState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import CatalogError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.transactions import failures

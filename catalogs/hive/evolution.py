@@ -20,9 +20,10 @@ from twophase.catalog.column_changes import default_sql, position_of
 from twophase.catalogs.files import is_hidden
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.readers import NATIVE, orc_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.schema import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 
 
 class HiddenTables:

@@ -20,20 +20,11 @@ import pyarrow as pa
 
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.hiveserver2_client import SqlClient
-from twophase.catalogs.hive.layout import HIDDEN_PREFIX, partition_key, partition_values
-from twophase.catalogs.hive.metastore import (
-    EXTERNAL,
-    MANAGED,
-    STAMP,
-    VIEW,
-    HivePartition,
-    HiveTable,
-    Located,
-    Metastore,
-    StampChangedError,
-    unfenced,
-)
+from twophase.catalogs.hive.layout import HIDDEN_PREFIX, partition_values
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.options import Settings
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, unfenced
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HivePartition, HiveTable, Located, partition_key
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from twophase.catalog import Leftover
 from twophase.catalogs.files import Files, base_name, data_entries, join, parent
 from twophase.catalogs.hive import identity, layout
-from twophase.catalogs.hive.metastore import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
 from twophase.catalogs.hive.references import Looks, References, distinct
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import MANAGED, PLACEHOLDER, VIEW, HiveTable, Located
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 

@@ -16,10 +16,10 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Entry, base_name, data_files, is_below, join, normal, parent
 from twophase.catalogs.hive import identity, layout, linking, replaced
 from twophase.catalogs.hive.definitions import is_redacted, redacted, to_definition
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.planning import plan_write
 from twophase.catalogs.hive.snapshots import SnapshotRead, TableState, read_format
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.failpoints import Failpoint, step

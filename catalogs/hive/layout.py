@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, normal, parent
-from twophase.catalogs.hive.metastore import NULL_PARTITION
+from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 
 ROOT = ".twophase"
@@ -324,12 +324,6 @@ def partition_values(name: str, columns: tuple[str, ...]) -> dict[str, str] | No
     if [unquote(key).lower() for key, _ in pairs] != [column.lower() for column in columns]:
         return None
     return {column: unquote(value) for column, (_, value) in zip(columns, pairs, strict=True)}
-
-
-def partition_key(values: dict[str, str], columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Key of a partition, whatever the case of the column names in ``values``."""
-    lowered = {key.lower(): value for key, value in values.items()}
-    return tuple(lowered[column.lower()] for column in columns)
 
 
 def partition_name(key: tuple[str, ...], columns: tuple[str, ...]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from twophase.catalogs.files import Files, data_entries, join
 from twophase.catalogs.hive.flattening import flat_name
-from twophase.catalogs.hive.layout import OWN_FILE, partition_key, partition_values
+from twophase.catalogs.hive.layout import OWN_FILE, partition_values
+from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 from twophase.model import OverwriteScope
 
@@ -38,16 +39,12 @@ def outside(scope: OverwriteScope, columns: tuple[str, ...], new: Mapping[tuple[
 
 def static_values(scope: OverwriteScope, columns: tuple[str, ...]) -> dict[str, str]:
     """Values of the static partition columns of a statement, by the table's names of these columns."""
-    from twophase.catalogs.hive.metastore import NULL_PARTITION
-
     given = {column.lower(): value for column, value in scope.static_partition.items()}
     return {column: given[column.lower()] or NULL_PARTITION for column in columns if column.lower() in given}
 
 
 def in_scope(scope: OverwriteScope, key: tuple[str, ...], columns: tuple[str, ...], *, replaced: bool) -> bool:
     """Whether an INSERT OVERWRITE replaces this partition; ``replaced``: new rows fell into it."""
-    from twophase.catalogs.hive.metastore import NULL_PARTITION
-
     values = dict(zip((column.lower() for column in columns), key, strict=True))
     for column, value in scope.static_partition.items():
         if values.get(column.lower()) != (NULL_PARTITION if value is None or value == "" else value):

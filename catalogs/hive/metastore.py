@@ -1,4 +1,4 @@
-"""The interface of a metastore to the Hive catalog, and the values passed through it.
+"""The interface of a metastore to the Hive catalog; what it takes and returns is in :mod:`.tables`.
 
 It has two implementations: the Spark session's own metastore (``twophase.spark.metastore``) and one through HiveServer2
 (:mod:`twophase.catalogs.hive.hiveserver2`). Locations are Hadoop path strings (``file:/warehouse/t``), not
@@ -7,209 +7,16 @@ percent-encoded. Methods that take lists make a bounded number of metastore call
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from twophase.catalogs.hive.columns import Columns
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable, Located, partition_key
 from twophase.errors import CatalogError
-from twophase.model import BucketSpec
-
-#: Hive's value for NULL (and the empty string) in a partition's directory name.
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-#: Table property with the transaction that published the current state: the owner stamp in the metastore.
-STAMP = "twophase.transaction"
-#: Table property with the transaction that has added columns and is about to publish their rows.
-BROUGHT = "twophase.brought"
-#: Table property of a table that only keeps its hidden name from being taken.
-PLACEHOLDER = "twophase.placeholder"
-#: Separates a stamp from its fence: a suffix that makes a dead driver's call, which expects the old stamp, fail.
-_FENCE = "#"
-#: Begins the name of a statement in a fence; no other fence begins with it.
-_STATEMENT = "statement-"
-
-MANAGED = "MANAGED"
-EXTERNAL = "EXTERNAL"
-VIEW = "VIEW"
-
-
-@dataclass(frozen=True)
-class HiveTable:
-    """A table as stored in a metastore, in Spark's terms.
-
-    Parameters
-    ----------
-    database, name : str
-    kind : str
-        ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
-    schema : pyarrow.Schema
-        All columns, partition columns last.
-    provider : str or None
-        Spark's name of the format; ``hive`` for a SerDe table.
-    location : str or None
-        Hadoop path string.
-    partition_columns : tuple of str
-    bucketing : BucketSpec, optional
-    serde : mapping of str to str
-        ``serde``, ``input_format``, ``output_format``.
-    options : mapping of str to str
-        Storage properties. May hold secrets: never log.
-    properties : mapping of str to str
-        Table properties, without those that Spark uses internally.
-    comment : str, optional
-    tracked : bool
-        Whether the metastore lists the partitions; otherwise Spark finds them in the directory.
-    extra : mapping
-        Data of the implementation, to write the table back unchanged; opaque, never stored.
-    """
-
-    database: str
-    name: str
-    kind: str
-    schema: pa.Schema
-    provider: str | None = None
-    location: str | None = None
-    partition_columns: tuple[str, ...] = ()
-    bucketing: BucketSpec | None = None
-    serde: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
-    comment: str | None = None
-    tracked: bool = True
-    extra: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def __repr__(self) -> str:
-        # Options may hold secrets.
-        return f"<HiveTable {self.database}.{self.name} {self.kind} at {self.location}>"
-
-    @property
-    def stamp(self) -> str | None:
-        """The transaction that published this state; None if twophase never wrote the table."""
-        stored = self.stored_stamp
-        return None if stored is None else unfenced(stored)
-
-    @property
-    def stored_stamp(self) -> str | None:
-        """The stamp as stored in the metastore, with its fence: the value that a conditional call expects."""
-        return self.properties.get(STAMP)
-
-    @property
-    def partitioned(self) -> bool:
-        """Whether the metastore tracks this table's partitions: they must be switched one by one."""
-        return bool(self.partition_columns) and self.tracked
-
-    def with_stamp(self, transaction_id: str) -> HiveTable:
-        """The same table, published by this transaction."""
-        return replace(self, properties={**self.properties, STAMP: transaction_id})
-
-
-@dataclass(frozen=True)
-class Located:
-    """The location of a table, with the few attributes needed when many tables are listed.
-
-    Parameters
-    ----------
-    database, name : str
-    kind : str
-        ``MANAGED``, ``EXTERNAL`` or ``VIEW``.
-    location : str or None
-        Hadoop path string.
-    partition_columns : tuple of str
-        The partition columns if the metastore tracks partitions; otherwise empty.
-    stamp : str or None
-        As :attr:`HiveTable.stamp`.
-    """
-
-    database: str
-    name: str
-    kind: str
-    location: str | None
-    partition_columns: tuple[str, ...] = ()
-    stamp: str | None = None
-
-    @classmethod
-    def of(cls, table: HiveTable) -> Located:
-        """Return these attributes of a table."""
-        columns = table.partition_columns if table.partitioned else ()
-        return cls(table.database, table.name, table.kind, table.location, columns, table.stamp)
-
-
-def unfenced(stored_stamp: str) -> str:
-    """Return a stamp without its fence."""
-    return stored_stamp.partition(_FENCE)[0]
-
-
-def fenced(stored_stamp: str) -> str:
-    """Add a new fence: the stamp stays the same to readers, but conditional calls that expect the old value fail.
-
-    It names the statement that the old one names.
-    """
-    ordinal = _ordinal(stored_stamp)
-    named = "" if ordinal is None else f"{_STATEMENT}{ordinal}-"
-    return f"{unfenced(stored_stamp)}{_FENCE}{named}{secrets.token_hex(4)}"
-
-
-def stamp_of_statement(transaction_id: str, ordinal: int) -> str:
-    """Return the stamp of a transaction, whose fence names a statement: the files do not tell which was published."""
-    return f"{transaction_id}{_FENCE}{_STATEMENT}{ordinal}"
-
-
-def is_of_statement(stored_stamp: str, ordinal: int) -> bool:
-    """Whether a stamp does not name another statement; a fence of another writer names none."""
-    return _ordinal(stored_stamp) in (None, str(ordinal))
-
-
-def names_statement(stored_stamp: str) -> bool:
-    """Whether a stamp is from :func:`stamp_of_statement`: of a publish that has moved no files."""
-    return _ordinal(stored_stamp) is not None
-
-
-def _ordinal(stored_stamp: str) -> str | None:
-    """The statement that the fence of a stamp names; None if it names none."""
-    fence = stored_stamp.partition(_FENCE)[2]
-    return fence.removeprefix(_STATEMENT).partition("-")[0] if fence.startswith(_STATEMENT) else None
-
-
-class StampChangedError(Exception):
-    """A conditional call found an unexpected stamp: the table was published or fenced meanwhile."""
-
-
-@dataclass(frozen=True)
-class HivePartition:
-    """One partition.
-
-    Parameters
-    ----------
-    values : mapping of str to str
-        Partition column to value as text, unescaped; :data:`NULL_PARTITION` for NULL.
-    location : str
-        Hadoop path string.
-    parameters : mapping of str to str
-    as_table : bool
-        Whether all its files are now in the table's format, so that the partition loses a format of its own.
-    extra : object
-        Data of the implementation, to write the partition back unchanged (format, parameters); opaque, never stored.
-    """
-
-    values: Mapping[str, str]
-    location: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    as_table: bool = False
-    extra: Any = field(default=None, compare=False, repr=False)
-
-
-def _key(table: HiveTable, partition: HivePartition) -> tuple[str, ...]:
-    values = {column.lower(): value for column, value in partition.values.items()}
-    return tuple(values[column.lower()] for column in table.partition_columns)
-
-
-def partition_specs(partitions: Sequence[HivePartition]) -> list[dict[str, str]]:
-    """Return the values of partitions, which identify them."""
-    return [dict(partition.values) for partition in partitions]
 
 
 class Metastore(ABC):
@@ -577,7 +384,8 @@ class Metastore(ABC):
 
         Overridden if they can be loaded without the others.
         """
-        return [part for part in self.list_partitions(table) if _key(table, part) in keys] if keys else []
+        columns, found = table.partition_columns, self.list_partitions(table) if keys else []
+        return [part for part in found if partition_key(part.values, columns) in keys]
 
     def partitions_within(self, table: HiveTable, values: Mapping[str, str]) -> list[HivePartition]:
         """Load the partitions that have these values in some of the partition columns.

@@ -15,12 +15,12 @@ from twophase.catalog.schema_versions import SchemaChange
 from twophase.catalogs.hive import replaced, schema_changes
 from twophase.catalogs.hive.definitions import fingerprint
 from twophase.catalogs.hive.linking import CannotLinkError
-from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.publish import Publisher, publisher_of
 from twophase.catalogs.hive.publish.by_rows import Choice
 from twophase.catalogs.hive.publish.new_columns import NewColumns
 from twophase.catalogs.hive.state import ALTER, CREATE, REPLACE, Way, WriteState
 from twophase.catalogs.hive.store import OverHive
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level, Outcome, TableDefinition
 

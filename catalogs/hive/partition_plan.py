@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from twophase.catalogs.files import Files, join, same
-from twophase.catalogs.hive.layout import MANIFEST_FILE, partition_key
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
+from twophase.catalogs.hive.layout import MANIFEST_FILE
+from twophase.catalogs.hive.tables import HivePartition, HiveTable, partition_key
 
 Key = tuple[str, ...]
 
@@ -82,7 +82,7 @@ class Plan:
 
 def by_key(table: HiveTable, partitions: Iterable[HivePartition]) -> dict[Key, HivePartition]:
     """Return the partitions of a table by their keys."""
-    return {partition_key(dict(part.values), table.partition_columns): part for part in partitions}
+    return {partition_key(part.values, table.partition_columns): part for part in partitions}
 
 
 def unexpected(plan: Plan, now: Mapping[Key, str], empty: Callable[[Key], str]) -> list[Key]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from twophase.catalogs.files import Files, is_below, normal
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.tables import partition_key
 
 
 class TablePaths:
@@ -44,7 +45,7 @@ class TablePaths:
         if not normal(location).startswith(top):
             return False
         values = layout.partition_values(normal(location).removeprefix(top), columns)
-        return values is not None and layout.partition_key(values, columns) == key
+        return values is not None and partition_key(values, columns) == key
 
     def _version(self, location: str) -> str | None:
         """The version directory that contains a location, if it carries our stamp; otherwise None."""

@@ -27,7 +27,6 @@ from twophase.catalogs.hive.definitions import (
     to_table,
 )
 from twophase.catalogs.hive.dropping import before_of, dropped_by
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, VIEW, HiveTable
 from twophase.catalogs.hive.partition_plan import by_key
 from twophase.catalogs.hive.paths import TablePaths
 from twophase.catalogs.hive.publish.by_rows import APPENDS, cannot_build
@@ -46,6 +45,7 @@ from twophase.catalogs.hive.state import (
     WriteState,
 )
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, VIEW, HiveTable
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,

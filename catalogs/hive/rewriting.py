@@ -16,8 +16,8 @@ from twophase.catalogs.hive import evolution
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, Columns
 from twophase.catalogs.hive.ddl import sql_type
 from twophase.catalogs.hive.definitions import FIELD_IDS, fingerprint, to_definition
-from twophase.catalogs.hive.metastore import HiveTable
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath, quote
 from twophase.schema import PromotionPolicy, Schema, plan_read, promotion_policy

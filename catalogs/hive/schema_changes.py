@@ -7,8 +7,9 @@ from dataclasses import replace
 from twophase.catalog.schema_versions import SchemaChange, TableSchema
 from twophase.catalogs.hive.bringing import plain
 from twophase.catalogs.hive.definitions import to_table
-from twophase.catalogs.hive.metastore import MANAGED, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.state import CREATE, DROP, INSERT, LEAVE, RENAME, WriteState
+from twophase.catalogs.hive.tables import MANAGED
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
 from twophase.schema import assign_ids

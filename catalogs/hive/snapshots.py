@@ -24,10 +24,10 @@ from twophase.catalogs.hive.definitions import (
     redacted,
     to_definition,
 )
-from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
 from twophase.catalogs.hive.replaced import Added, Defined, Directory, Nothing, Partitions, Replaced
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import SnapshotTooOldError, TableNotExistError
 from twophase.model import ObjectPath, TableDefinition
 

@@ -11,11 +11,11 @@ from twophase.catalogs.files import refuse_untried
 from twophase.catalogs.hive import alter, layout, names, rewriting
 from twophase.catalogs.hive.definitions import REDACTED, redacted, to_definition
 from twophase.catalogs.hive.dropping import before_of
-from twophase.catalogs.hive.metastore import VIEW, HiveTable
 from twophase.catalogs.hive.publish.alter import property_changes, with_properties
 from twophase.catalogs.hive.snapshots import read_format
 from twophase.catalogs.hive.state import ALTER, INSERT, OwnState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import CatalogError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.transactions import failures

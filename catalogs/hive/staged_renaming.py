@@ -11,10 +11,10 @@ from typing import Any
 from twophase.catalogs.files import refuse_untried, same
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.dropping import before_of
-from twophase.catalogs.hive.metastore import MANAGED, VIEW, HiveTable
 from twophase.catalogs.hive.snapshots import read_format
 from twophase.catalogs.hive.state import LEAVE, RENAME, LeaveState, RenameState, Way, WriteState
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import MANAGED, VIEW, HiveTable
 from twophase.errors import AtomicityNotSupportedError, CatalogError, TableAlreadyExistsError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.transactions import failures

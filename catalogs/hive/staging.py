@@ -13,9 +13,9 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import UNMARKED, data_files, join, parent
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.store import partitions_of
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.catalogs.rows import aligned
 from twophase.errors import CatalogError, ConfigurationError

@@ -27,7 +27,7 @@ RENAME, LEAVE = "rename", "leave"
 
 
 class Way(StrEnum):
-    """The way a write is published; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps each value to a publisher."""
+    """The way of a publish; :data:`twophase.catalogs.hive.publish.PUBLISHERS` maps each value to a publisher."""
 
     CREATE_TABLE = "create table"
     CREATE_IN_PLACE = "create in place"
@@ -161,7 +161,7 @@ _Own = TypeVar("_Own", bound=OwnState)
 
 @dataclass(frozen=True)
 class Before:
-    """A table as it was when the write was planned; see :class:`~twophase.catalogs.hive.metastore.HiveTable`."""
+    """A table as it was when the write was planned; see :class:`~twophase.catalogs.hive.tables.HiveTable`."""
 
     location: str
     kind: str

@@ -10,10 +10,11 @@ from twophase.catalog import Environment
 from twophase.catalogs.files import Files, is_below, join, parent
 from twophase.catalogs.hive import layout, names
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.options import Settings
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.paths import TablePaths
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import CatalogError, DatabaseNotExistError, TableAlreadyExistsError
 from twophase.model import Capabilities, ObjectPath, TableDefinition
 

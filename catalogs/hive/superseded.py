@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from twophase.catalogs.files import is_below, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition
 from twophase.catalogs.hive.partition_plan import Key
+from twophase.catalogs.hive.tables import MANAGED, HivePartition, partition_key
 from twophase.catalogs.hive.write import TableWrite
 
 
@@ -44,7 +44,7 @@ class Superseded:
     def mark_outside(self, partitions: Iterable[HivePartition], root: str, columns: tuple[str, ...]) -> None:
         """Mark replaced partitions outside a root, which the mark of that root does not cover."""
         outside = [part for part in partitions if not is_below(part.location, root)]
-        self.mark_partitions({layout.partition_key(dict(p.values), columns): p.location for p in outside})
+        self.mark_partitions({partition_key(p.values, columns): p.location for p in outside})
 
     def unmark(self, location: str) -> None:
         """Remove the mark of a directory that is in use again."""

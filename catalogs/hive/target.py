@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from twophase.catalogs.files import join, same
 from twophase.catalogs.hive import layout, linking, schema_conflicts
 from twophase.catalogs.hive.definitions import fingerprint, redacted, same_layout, to_definition
-from twophase.catalogs.hive.metastore import BROUGHT, EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key, by_key
 from twophase.catalogs.hive.replaced import Directory, Partitions, Replaced, content_of
+from twophase.catalogs.hive.stamps import BROUGHT
 from twophase.catalogs.hive.state import INSERT
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import CatalogError
 from twophase.model import Purpose, TableDefinition

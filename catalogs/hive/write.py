@@ -11,10 +11,11 @@ from twophase.catalogs.hive import steps
 from twophase.catalogs.hive.calls import PublishCalls
 from twophase.catalogs.hive.definitions import is_redacted, to_definition, to_table, with_secrets
 from twophase.catalogs.hive.hidden import HiddenTables
-from twophase.catalogs.hive.metastore import MANAGED, HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.paths import TablePaths
 from twophase.catalogs.hive.state import INSERT, WriteState
 from twophase.catalogs.hive.store import HiveStore
+from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.errors import CatalogError, WriteConflictError
 from twophase.failpoints import step
 from twophase.model import Level, ObjectPath, TableDefinition

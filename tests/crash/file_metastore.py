@@ -20,7 +20,9 @@ from twophase import failpoints
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import is_recursive
-from twophase.catalogs.hive.metastore import MANAGED, STAMP, HivePartition, HiveTable, Metastore, StampChangedError
+from twophase.catalogs.hive.metastore import Metastore
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError
+from twophase.catalogs.hive.tables import MANAGED, HivePartition, HiveTable
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,

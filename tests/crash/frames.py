@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twophase import failpoints
-from twophase.catalogs.hive.metastore import NULL_PARTITION
+from twophase.catalogs.hive.tables import NULL_PARTITION
 
 FILE = failpoints.Failpoint("rows.file")
 SUCCESS = failpoints.Failpoint("rows.success")

@@ -26,7 +26,8 @@ from twophase.catalog import Catalog, Environment
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
 from twophase.catalogs.hive.layout import SAVEPOINTS
-from twophase.catalogs.hive.metastore import MANAGED, HivePartition, Metastore
+from twophase.catalogs.hive.metastore import Metastore
+from twophase.catalogs.hive.tables import MANAGED, HivePartition
 from twophase.model import Purpose, TableDefinition
 
 

@@ -13,7 +13,7 @@ from tests.hive.test_statements import hive_of
 from tests.hive.world import World
 from twophase.catalog import TableChange
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.metastore import STAMP
+from twophase.catalogs.hive.stamps import STAMP
 from twophase.errors import CatalogError, DatabaseNotExistError, TableNotExistError, WriteConflictError
 from twophase.model import ObjectPath, Purpose
 from twophase.spark.jvm.hive import HiveTables

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.hive.world import Rows, World
-from twophase.catalogs.hive.metastore import EXTERNAL, STAMP
 from twophase.catalogs.hive.participant import HiveParticipant
+from twophase.catalogs.hive.stamps import STAMP
+from twophase.catalogs.hive.tables import EXTERNAL
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import ObjectPath, Outcome, Purpose
 

@@ -15,7 +15,7 @@ import pytest
 from tests.hive.place import ROWS, Place
 from twophase.catalogs.files import Files, Root, is_below, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.catalogs.location_identity import Identities
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, Purpose

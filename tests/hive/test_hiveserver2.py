@@ -13,7 +13,8 @@ from tests.hive.world import World
 from tests.servers import Server
 from twophase.catalog import TableChange
 from twophase.catalogs.hive.identity import STORE
-from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError, ConfigurationError, TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
 

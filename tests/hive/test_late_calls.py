@@ -13,12 +13,13 @@ from tests.hive.world import World
 from twophase import failpoints
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, StampChangedError
 from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.publish.move import MoveFiles
 from twophase.catalogs.hive.publish.partitions import SwitchPartitions
 from twophase.catalogs.hive.staging import Staging
+from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import INSERT
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED
 from twophase.errors import TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import ObjectPath, Outcome, Purpose, WriteContext

@@ -15,7 +15,7 @@ from tests.crash.frames import local
 from tests.hive.place import PATH, Place
 from tests.savepoints import Savepoints
 from twophase import failpoints
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,

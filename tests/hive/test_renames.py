@@ -20,7 +20,7 @@ from twophase.catalogs.files.kinds import OBJECT_STORE
 from twophase.catalogs.files.local import LocalStore
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.catalog import HiveCatalog
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import Outcome, Purpose, TableDefinition, Transform, WriteContext
 

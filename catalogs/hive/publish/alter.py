@@ -10,18 +10,12 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import evolution, layout
 from twophase.catalogs.hive.definitions import FIELD_IDS, redacted, same_layout, to_definition
-from twophase.catalogs.hive.metastore import (
-    STAMP,
-    HiveTable,
-    StampChangedError,
-    fenced,
-    is_of_statement,
-    stamp_of_statement,
-)
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Defined, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, fenced, is_of_statement, stamp_of_statement
 from twophase.catalogs.hive.state import WriteState
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.model import Level, TableDefinition
 
 

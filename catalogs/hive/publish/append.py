@@ -16,11 +16,11 @@ from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import RECURSIVE, is_recursive
 from twophase.catalogs.hive.flattening import flat_name
 from twophase.catalogs.hive.linking import CannotLinkError
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.move import MoveFiles, Moves
 from twophase.catalogs.hive.staging import written_as_files
 from twophase.catalogs.hive.state import MoveState
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import WriteConflictError
 
 

@@ -26,11 +26,11 @@ from collections.abc import Mapping
 from twophase.catalogs.files import data_entries, data_files, refuse_untried
 from twophase.catalogs.hive import flattening, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_recursive
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.staging import Staging
 from twophase.catalogs.hive.state import ByRowsState, MoveState, OwnState, PointerState, Way
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import AtomicityNotSupportedError

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalogs.files import is_below, same
-from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.publish.pointer import SwitchPointer
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
 from twophase.catalogs.hive.store import partitions_of
+from twophase.catalogs.hive.tables import HivePartition, HiveTable, partition_key
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level
 
@@ -98,7 +97,7 @@ class SwitchLayout(Publisher):
         or all new ones, never a part of them, as it would if partitions were dropped one by one.
         """
         empty = self.state.empty
-        old = {layout.partition_key(dict(part.values), table.partition_columns): part for part in listed}
+        old = {partition_key(part.values, table.partition_columns): part for part in listed}
         wanted = self.staging.partition_locations(table)
         missing = partitions_of(table, {key: empty for key in wanted if key not in old})
         gone = {key: part for key, part in old.items() if key not in wanted}
@@ -124,7 +123,7 @@ class SwitchLayout(Publisher):
             self.metastore.drop_partitions(table, old)
         if not table.partition_columns:
             return
-        there = {layout.partition_key(dict(p.values), table.partition_columns) for p in listed if p not in old}
+        there = {partition_key(p.values, table.partition_columns) for p in listed if p not in old}
         wanted = {key: place for key, place in self.staging.partition_locations(table).items() if key not in there}
         with self.write.step("add_partitions"):
             self.metastore.add_partitions(table, partitions_of(table, wanted))

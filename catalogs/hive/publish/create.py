@@ -6,9 +6,9 @@ from enum import Enum
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.hive.definitions import is_redacted
-from twophase.catalogs.hive.metastore import MANAGED
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.state import CreateState
+from twophase.catalogs.hive.tables import MANAGED
 from twophase.model import Level
 
 #: Maximum number of data files the metastore may scan during the publish call (a millisecond or two).

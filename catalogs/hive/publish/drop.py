@@ -12,9 +12,9 @@ from twophase.catalogs.files import is_below, join
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.housekeeping import Housekeeping
 from twophase.catalogs.hive.layout import BACKUP
-from twophase.catalogs.hive.metastore import EXTERNAL, PLACEHOLDER, HiveTable
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Nothing, Replaced
+from twophase.catalogs.hive.tables import EXTERNAL, PLACEHOLDER, HiveTable
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, Outcome
 

@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from twophase.catalogs.files import join, parent, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import EXTERNAL, HiveTable, StampChangedError
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.publish.swap import NameSwap
+from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import InPlaceState
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level
 

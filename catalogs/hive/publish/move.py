@@ -16,12 +16,12 @@ from twophase.catalogs.files import Files, data_entries, data_files, join
 from twophase.catalogs.hive import layout, linking, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import Key
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Added, Replaced, added_files
 from twophase.catalogs.hive.state import MoveState
 from twophase.catalogs.hive.store import partitions_of
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.errors import CatalogError
 from twophase.model import Level, Purpose
 

@@ -17,7 +17,8 @@ from twophase.catalogs.files import data_files, join
 from twophase.catalogs.hive.definitions import columns
 from twophase.catalogs.hive.dropping import before_of
 from twophase.catalogs.hive.layout import MANIFEST_FILE
-from twophase.catalogs.hive.metastore import BROUGHT, HiveTable, StampChangedError
+from twophase.catalogs.hive.stamps import BROUGHT, StampChangedError
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Purpose

@@ -8,10 +8,10 @@ from typing import Any
 
 from twophase.catalogs.files import is_below, join
 from twophase.catalogs.hive import layout, linking
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable
 from twophase.catalogs.hive.partition_plan import ADD, REMOVE, SWITCH, Change, Key, Plan
 from twophase.catalogs.hive.staging import Staging
 from twophase.catalogs.hive.state import INSERT
+from twophase.catalogs.hive.tables import HivePartition, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Purpose

@@ -12,13 +12,14 @@ from twophase.catalogs.files import is_below, join, parent, same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import is_redacted
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE, SUPERSEDED_FILE
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HivePartition, HiveTable, StampChangedError
 from twophase.catalogs.hive.partition_plan import ADD, REMOVE, SWITCH, Change, Key, Plan, by_key, published, unexpected
 from twophase.catalogs.hive.publish.partition_changes import PartitionChanges
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Partitions, Replaced
+from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import INSERT, REPLACE
 from twophase.catalogs.hive.store import partitions_of
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level, Purpose

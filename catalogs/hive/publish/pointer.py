@@ -9,11 +9,12 @@ from typing import ClassVar
 from twophase.catalogs.files import same
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import columns, is_redacted, to_table
-from twophase.catalogs.hive.metastore import EXTERNAL, STAMP, HiveTable, StampChangedError, fenced
 from twophase.catalogs.hive.publish.new_columns import former_columns
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, fenced
 from twophase.catalogs.hive.state import INSERT, Before, PointerState
+from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.model import Level
 

@@ -8,11 +8,12 @@ from typing import ClassVar, TypeVar
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import Files, join, same
 from twophase.catalogs.hive import layout
-from twophase.catalogs.hive.metastore import HiveTable, Metastore
+from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.staging import Staging
 from twophase.catalogs.hive.state import CREATE, INSERT, WriteState
 from twophase.catalogs.hive.superseded import Superseded
+from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import CatalogError

@@ -12,18 +12,12 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.files import join
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.housekeeping import Housekeeping
-from twophase.catalogs.hive.metastore import (
-    MANAGED,
-    HiveTable,
-    StampChangedError,
-    fenced,
-    is_of_statement,
-    stamp_of_statement,
-)
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
+from twophase.catalogs.hive.stamps import StampChangedError, fenced, is_of_statement, stamp_of_statement
 from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState
+from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError, TableNotExistError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from twophase.catalog.reading import ReadSource
 from twophase.catalogs.hive.layout import BACKUP
-from twophase.catalogs.hive.metastore import MANAGED, HiveTable
 from twophase.catalogs.hive.publish.create import own_files
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
+from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError
 from twophase.model import Level, Outcome

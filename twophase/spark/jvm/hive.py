@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
 
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, STAMP, HiveTable, StampChangedError, fenced, unfenced
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, fenced, unfenced
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HiveTable
 from twophase.spark.jvm import values
 from twophase.spark.jvm.callbacks import JavaCallable
 from twophase.spark.jvm.gateway import Jvm, private_name

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from twophase.catalogs.hive.metastore import STAMP
+from twophase.catalogs.hive.stamps import STAMP
 from twophase.spark.jvm.gateway import Jvm, private_name
 from twophase.spark.jvm.java_sources import java_object
 from twophase.spark.jvm.partitions import path_of

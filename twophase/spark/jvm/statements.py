@@ -59,7 +59,7 @@ class StatementReader:
         return True
 
     def _parse_with(self, text: str, args: Any) -> Any | None:
-        # Since Spark 4.1 a parameter is allowed wherever a literal is, and the plain parser refuses some of those places.
+        # Since Spark 4.1 a parameter is allowed wherever a literal is; the plain parser refuses some of those places.
         from py4j.protocol import Py4JError
 
         try:

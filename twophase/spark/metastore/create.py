@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from twophase.catalogs.hive.metastore import EXTERNAL, MANAGED, HiveTable
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HiveTable
 from twophase.errors import DatabaseNotExistError, TableAlreadyExistsError
 from twophase.model import BucketSpec
 from twophase.spark import types

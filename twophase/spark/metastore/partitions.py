@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from twophase.catalogs.hive.metastore import HivePartition, HiveTable, Located, partition_specs
+from twophase.catalogs.hive.tables import HivePartition, HiveTable, Located, partition_specs
 from twophase.errors import TableNotExistError
 from twophase.spark.jvm.partitions import path_of, tidy, uri_of
 from twophase.spark.metastore.base import SessionStore

@@ -18,16 +18,9 @@ from twophase.catalogs.files import same
 from twophase.catalogs.hive import identity as identities
 from twophase.catalogs.hive.columns import Columns
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
-from twophase.catalogs.hive.metastore import (
-    EXTERNAL,
-    MANAGED,
-    STAMP,
-    HiveTable,
-    Located,
-    StampChangedError,
-    unfenced,
-)
 from twophase.catalogs.hive.readers import EVOLVING
+from twophase.catalogs.hive.stamps import STAMP, StampChangedError, unfenced
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HiveTable, Located
 from twophase.errors import (
     CatalogError,
     TableAlreadyExistsError,
