@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import join
-from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.housekeeping import Housekeeping
+from twophase.catalogs.hive.publish.one_call import OneCall
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Nothing, Replaced
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format
-from twophase.catalogs.hive.stamps import StampChangedError, fenced, is_of_statement, stamp_of_statement
+from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.state import LeaveState, RenameState, WriteState
 from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.catalogs.hive.target import Target
@@ -34,15 +33,9 @@ def former_path(state: WriteState) -> ObjectPath:
     return ObjectPath(state.path.namespace, state.of(RenameState).former)
 
 
-class RenameTable(Publisher):
-    """The new name of a renamed table.
+class RenameTable(OneCall):
+    """The new name of a renamed table. The target is the table of the former name."""
 
-    Its stamp is the record of the publish, and afterwards a mark in the staging directory, which has no rows. The
-    target is the table of the former name.
-    """
-
-    changes_table: ClassVar[bool] = True
-    fences: ClassVar[bool] = True
     result: ClassVar[str] = "it has its new name"
 
     _source: ReadSource | None = None
@@ -51,15 +44,10 @@ class RenameTable(Publisher):
         self.former = former_path(write.state)
         super().__init__(write, Target(TableWrite(write.store, replace(write.state, path=self.former))))
 
-    # -- before the decision -------------------------------------------------------------------------------------
+    # -- the publish ---------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        self._checked()
-        self.write.update(can_undo=True)
-        self.write.reach(Level.ATOMIC)
-
-    def _checked(self) -> HiveTable:
-        """Check that the new name is free and the table unchanged, and return it as just loaded."""
+    def checked(self) -> HiveTable:
+        """Check that the new name is free, too."""
         if self.write.current() is not None:
             raise self.write.conflict("another writer created it meanwhile")
         now = self.target.check_unchanged()
@@ -69,35 +57,9 @@ class RenameTable(Publisher):
     def replaced_state(self) -> Replaced:
         return Nothing()
 
-    # -- the publish ---------------------------------------------------------------------------------------------
-
-    def publish(self) -> None:
-        if not self.was_published():
-            self._publish()
-        self.staging.mark_published()
-        self._forget()
-
-    def _publish(self) -> None:
-        with self.write.step("publish"), self.write.calls.calling():
-            try:
-                self._rename()
-            except StampChangedError:
-                # Another writer's change, which the next check refuses, or a fence against a third one's call.
-                self._rename_again()
-
-    def _rename_again(self) -> None:
+    def change(self, now: HiveTable) -> None:
         try:
-            self._rename()
-        except StampChangedError as error:
-            raise self.write.conflict("another writer changed the table meanwhile") from error
-
-    def _rename(self) -> None:
-        now = self._checked()
-        # Checked last: recovery first records that it rolls this back, and then fences the table.
-        self.check_staged()
-        stamp = stamp_of_statement(self.state.transaction_id, self.state.ordinal)
-        try:
-            self._give_name(self.former, self.write.path, stamp=stamp, instead_of=now.stored_stamp)
+            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=now.stored_stamp)
         except TableAlreadyExistsError as error:
             raise self.write.conflict("another writer created it meanwhile") from error
         except TableNotExistError as error:
@@ -110,56 +72,37 @@ class RenameTable(Publisher):
             path.database, path.name, new_path.name, kind=kind, stamp=stamp, instead_of=instead_of
         )
 
-    def _forget(self) -> None:
+    def announce(self) -> None:
         for path in (self.former, self.write.path):
             self.metastore.changed(path.database, path.name)
-
-    def is_ours(self, table: HiveTable | None) -> bool:
-        """Whether the table has the stamp of this write: its location does not change."""
-        if table is None or table.stamp != self.state.transaction_id or not self.target.is_unmoved(table):
-            return False
-        return is_of_statement(str(table.stored_stamp), self.state.ordinal)
 
     # -- after it ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        if not self.was_published():
-            return
-        self.staging.mark_published()
-        Housekeeping(self.write.store).table_dropped(self.former)
-        self._forget()
+        if self.was_published():
+            self.staging.mark_published()
+            Housekeeping(self.write.store).table_dropped(self.former)
+            self.announce()
 
-    def compensate(self) -> bool:
+    def is_changed_back(self) -> bool:
         now = self.write.current()
-        if now is not None and self.is_ours(now):
-            with self.write.step("restore"):
-                if not self._is_given_back(now):
-                    return False
-        elif not self._has_former_name():
-            return False
-        self.files.remove_file(join(self.state.version, layout.PUBLISHED_FILE))
-        self._forget()
-        return True
+        if now is None or not self.is_ours(now):
+            return self.is_as_before(self.write.store.find(self.former))
+        with self.write.step("restore"):
+            return self._is_given_back(now)
 
     def _is_given_back(self, now: HiveTable) -> bool:
         """Give the table its former name and stamp; return False if another table has the one, or it has changed."""
         if self.write.store.find(self.former) is not None:
             return False
-        stamp = self.state.old.stamp
-        if stamp is not None and not self.metastore.ends_with_driver:
-            stamp = fenced(stamp)  # A delayed call that expects the old stamp must not match this one.
+        stamp = self.former_stamp or ""
         try:
-            self._give_name(self.write.path, self.former, stamp=stamp or "", instead_of=now.stored_stamp)
+            self._give_name(self.write.path, self.former, stamp=stamp, instead_of=now.stored_stamp)
         except (StampChangedError, TableAlreadyExistsError, TableNotExistError):
             if self.state.old.kind == MANAGED and self.is_ours(self.write.current()):
                 self.metastore.make_managed(self.write.database, self.write.path.name)  # It was external for the call.
             return False
         return True
-
-    def _has_former_name(self) -> bool:
-        """Whether an interrupted compensation has left the table as it was before."""
-        now = self.write.store.find(self.former)
-        return now is not None and self.target.is_unmoved(now) and now.stamp == self.state.old.stamp
 
     # -- a rollback ----------------------------------------------------------------------------------------------
 
