@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import twophase
+import twophase.catalog
 import twophase.hooks
 import twophase.schema
 import twophase.testing
@@ -40,7 +41,7 @@ def undescribed(name: str, function: Any, doc: str | None) -> str | None:
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    for module in (twophase, twophase.hooks, twophase.schema, twophase.testing):
+    for module in (twophase, twophase.catalog, twophase.hooks, twophase.schema, twophase.testing):
         for name in module.__all__:
             yield f"{module.__name__}.{name}", getattr(module, name)
 

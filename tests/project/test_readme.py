@@ -13,7 +13,7 @@ import pytest
 
 import twophase.errors
 from tests.project import readme, source
-from twophase import hooks, testing
+from twophase import catalog, hooks, testing
 from twophase.catalog import Catalog
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.jdbc import JdbcCatalog
@@ -140,4 +140,5 @@ def test_every_file_that_a_page_names_exists() -> None:
 def test_every_public_name_is_on_the_page_of_the_api() -> None:
     documented = set(re.findall(r"^::: (\S+)$", readme.page("api"), re.MULTILINE))
     public = {f"{module.__name__}.{name}" for module in (twophase, hooks, testing) for name in module.__all__}
+    public |= {f"twophase.catalog.{name}" for name in catalog.__all__ if name not in twophase.__all__}
     assert documented == public | {"twophase.errors", "twophase.schema"}

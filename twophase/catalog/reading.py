@@ -106,15 +106,32 @@ class FileReader(ABC):
 
     @abstractmethod
     def accepts(self, condition: Filter) -> bool:
-        """Return whether files can be skipped by this condition, without ever skipping a file with a matching row."""
+        """Return whether files can be skipped by this condition, without ever skipping a file with a matching row.
+
+        Parameters
+        ----------
+        condition : Filter
+        """
 
     @abstractmethod
     def plan(self, conditions: Sequence[Filter]) -> ParquetScan:
-        """Return the files of one read, without those in which no row can match all conditions."""
+        """Return the files of one read, without those in which no row can match all conditions.
+
+        Parameters
+        ----------
+        conditions : sequence of Filter
+            Those that :meth:`accepts` has accepted.
+        """
 
     @abstractmethod
     def only(self, files: Collection[str]) -> FileReader:
-        """Return a reader of the same state of the table, limited to some files."""
+        """Return a reader of the same state of the table, limited to some files.
+
+        Parameters
+        ----------
+        files : collection of str
+            Their locations.
+        """
 
 
 @dataclass(frozen=True)
