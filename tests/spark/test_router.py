@@ -536,6 +536,24 @@ def test_a_target_may_be_a_parameter_of_execute_immediate(spark: SparkSession, u
     assert is_ours(spark, "t")
 
 
+@pytest.mark.promise("routing", "a partition's value may be a parameter of `EXECUTE IMMEDIATE`")
+def test_a_partitions_value_may_be_a_parameter_of_execute_immediate(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE t USING parquet PARTITIONED BY (p) AS SELECT 1 AS a, 3 AS p UNION ALL SELECT 2, 4")
+    spark.sql("EXECUTE IMMEDIATE 'INSERT OVERWRITE t PARTITION (p = ?) SELECT ?' USING 3, 7")
+    assert rows(spark, "SELECT * FROM t") == [(2, 4), (7, 3)]
+    assert is_ours(spark, "t")
+
+
+@pytest.mark.promise("routing", "a target may be a variable of Spark's own substitution")
+def test_a_target_may_be_a_substituted_variable(spark: SparkSession) -> None:
+    spark.sql("SET chosen = t")
+    spark.sql("CREATE TABLE ${chosen} USING parquet AS SELECT 1 AS a")
+    spark.sql("INSERT INTO ${chosen} SELECT 2")
+    spark.sql("RESET chosen")
+    assert rows(spark, "SELECT * FROM t") == [(1,), (2,)]
+    assert is_ours(spark, "t")
+
+
 #: In scripts a name means what it means when its statement is reached.
 SCRIPTS = {
     "DECLARE v STRING DEFAULT 't'; INSERT INTO IDENTIFIER(v) SELECT 2": [(1,), (2,)],
