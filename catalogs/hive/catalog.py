@@ -175,9 +175,10 @@ class HiveCatalog(
             raise self.store.no_database(database)
         return found
 
-    def stages_database(self, database: str) -> bool:
-        # Hive never drops the database `default`. HiveServer2 does not tell what is in a database's directory.
-        return self.settings.metastore == "session" and self.metastore.canonical(database) != "default"
+    def unstaged_database_reason(self, database: str) -> str | None:
+        if self.settings.metastore != "session":
+            return "HiveServer2 does not tell what is in a database's directory"
+        return "Hive never drops it" if self.metastore.canonical(database) == "default" else None
 
     def database_facts(self) -> dict[str, Any]:
         return {identity.STORE: self.metastore.identity}

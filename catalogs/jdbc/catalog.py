@@ -153,8 +153,8 @@ class JdbcCatalog(
         self._require_database(database)
         return database_notes.properties_of(self.store, database)
 
-    def stages_database(self, database: str) -> bool:
-        return self.store.database.comments_databases
+    def unstaged_database_reason(self, database: str) -> str | None:
+        return None if self.store.comments_databases(database) else self.store.database.unstaged_database_reason
 
     def refuse_new_database(self, database: str, properties: Mapping[str, str]) -> None:
         self.store.database.check_name(database, "database", database)
@@ -163,6 +163,10 @@ class JdbcCatalog(
         with self.store.begin(database, path=database, read_only=True) as connection:
             found = self.store.database.contents(connection, database)
         return sorted(name for name in found if not self.store.is_hidden(name))
+
+    def database_identity(self, database: str) -> str | None:
+        with self.store.begin(database, path=database, read_only=True) as connection:
+            return self.store.database.database_identity(connection, database)
 
     def remove_staged_database(self, database: str, transaction_id: str) -> None:
         if self.database_exists(database):

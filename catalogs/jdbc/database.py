@@ -93,7 +93,7 @@ class Database(ABC):
     #: Several tables can be published atomically.
     groups: ClassVar[bool] = True
     #: Whether a database has a comment, which is set in the transaction that creates the database.
-    comments_databases: ClassVar[bool] = False
+    comments_databases: bool = False
     #: ``CREATE TABLE`` takes comments, in the syntax of MariaDB and MySQL; they hold the owner stamps, too.
     comments_in_ddl: ClassVar[bool] = False
     #: Columns have comments of their own.
@@ -273,6 +273,15 @@ class Database(ABC):
     def set_database_comment(self, connection: sa.Connection, database: str, text: str | None) -> None:
         """Set the comment of a database; only where it has one."""
         raise NotImplementedError
+
+    def database_identity(self, connection: sa.Connection, database: str) -> str | None:
+        """An identifier that changes when the database is dropped and created again; None if there is none."""
+        return None
+
+    @property
+    def unstaged_database_reason(self) -> str:
+        """Why a transaction neither creates nor drops databases; only where they have no comments."""
+        return f"nothing of a database of {self.title} says which transaction has created it"
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
         """Objects that keep a database from being dropped, except for twophase's own hidden tables."""

@@ -55,7 +55,7 @@ def alter(store: Store, database: str, changes: Mapping[str, str | None]) -> Non
     AtomicityNotSupportedError
         A database has no comment there; nothing was changed.
     """
-    if not store.database.comments_databases:
+    if not store.comments_databases(database):
         raise AtomicityNotSupportedError(
             f"{store.database.title} has no place for properties of the database {database}.", path=database
         )

@@ -63,6 +63,13 @@ UNION ALL
 SELECT CONCAT('event ', EVENT_NAME) FROM information_schema.EVENTS WHERE EVENT_SCHEMA = :schema
 """
 
+#: MariaDB cuts a longer comment of a database.
+_DATABASE_COMMENT = 1024
+
+_DATABASE = """
+SELECT DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = :schema
+"""
+
 #: Part of EXTRA for a column that the server changes at each UPDATE.
 ON_UPDATE = re.compile(r"on update current_timestamp(\(\d*\))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
@@ -100,6 +107,9 @@ class MySQL(Database):
     _sees_numbers = True
     comments_in_ddl = True
     nullable = " NULL"
+    #: Of MariaDB only; which one it is shows at the first connection.
+    comments_databases = True
+    _is_known = False
 
     def check_name(self, name: str, what: str, path: object) -> None:
         super().check_name(name, what, path)
@@ -127,6 +137,12 @@ class MySQL(Database):
         if engine.dialect.driver == "pymysql":
             sa.event.listen(engine, "do_connect", _allow_rows)
 
+    def learn(self, engine: sa.Engine, database: str) -> None:
+        if not self._is_known:
+            with engine.connect() as connection:
+                self.comments_databases = self.is_mariadb(connection)
+            self._is_known = True
+
     # -- databases -----------------------------------------------------------------------------------------------
 
     def list_databases(self, connection: sa.Connection) -> list[str]:
@@ -135,16 +151,49 @@ class MySQL(Database):
 
     def create_database(self, connection: sa.Connection, database: str, comment: str | None) -> None:
         self._check_case(connection, database)
-        self.run(connection, f"CREATE DATABASE {self.quote(database)} CHARACTER SET utf8mb4")
+        said = ""
+        if comment and self.is_mariadb(connection):
+            said = f" COMMENT {self._database_comment(database, comment)}"
+        self.run(connection, f"CREATE DATABASE {self.quote(database)} CHARACTER SET utf8mb4{said}")
+
+    def database_comment(self, connection: sa.Connection, database: str) -> str | None:
+        if not self.is_mariadb(connection):
+            return None
+        found = "SELECT SCHEMA_COMMENT FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = :schema"
+        return connection.scalar(sa.text(found), {"schema": database}) or None
+
+    def set_database_comment(self, connection: sa.Connection, database: str, text: str | None) -> None:
+        # Without them, the statement would set the character set of the server.
+        charset, collation = connection.execute(sa.text(_DATABASE), {"schema": database}).one()
+        said = self._database_comment(database, text or "")
+        self.run(
+            connection,
+            f"ALTER DATABASE {self.quote(database)} CHARACTER SET {charset} COLLATE {collation} COMMENT {said}",
+        )
+
+    def _database_comment(self, database: str, text: str) -> str:
+        if len(text) > _DATABASE_COMMENT:
+            raise CatalogError(
+                f"Comment and properties of database {database} take {len(text)} characters; MariaDB holds "
+                f"{_DATABASE_COMMENT}. Nothing was changed.",
+                path=database,
+            )
+        return self.text(text)
+
+    @property
+    def unstaged_database_reason(self) -> str:
+        return "nothing of a database of MySQL says which transaction has created it, as its comment does in MariaDB"
+
+    def contents(self, connection: sa.Connection, database: str) -> list[str]:
+        programs = connection.execute(sa.text(_PROGRAMS), {"schema": database})
+        return [*super().contents(connection, database), *(str(name) for (name,) in programs)]
 
     def drop_database(self, connection: sa.Connection, database: str) -> None:
         self.run(connection, f"DROP DATABASE {self.quote(database)}")
 
     def drop_empty_database(self, connection: sa.Connection, database: str) -> None:
         """Check routines and events, too: ``DROP DATABASE`` drops them without asking."""
-        found = [name for name in self.list_relations(connection, database) if not self.is_bookkeeping(name)]
-        found += [str(name) for (name,) in connection.execute(sa.text(_PROGRAMS), {"schema": database})]
-        if found:
+        if found := [name for name in self.contents(connection, database) if not self.is_bookkeeping(name)]:
             raise self.not_empty(database, found)
         self.drop_database(connection, database)
 

@@ -100,15 +100,16 @@ WHERE c.oid = to_regclass(:name) AND x.grantee <> c.relowner
 """
 
 
-#: Functions, types and sequences that belong to no table: what else keeps a schema from being dropped.
+#: All objects of a schema, of whatever kind, but tables and views, and those that go with another object.
 _OTHERS = """
-SELECT proname FROM pg_proc WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
-UNION ALL
-SELECT typname FROM pg_type WHERE typnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
-AND typrelid = 0 AND typcategory <> 'A'
-UNION ALL
-SELECT relname FROM pg_class c WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
-AND relkind = 'S' AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = c.oid AND deptype IN ('a', 'i'))
+SELECT pg_describe_object(d.classid, d.objid, d.objsubid)
+FROM pg_depend d LEFT JOIN pg_class c ON d.classid = CAST('pg_class' AS regclass) AND c.oid = d.objid
+WHERE d.refclassid = CAST('pg_namespace' AS regclass) AND d.deptype = 'n'
+AND d.refobjid = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
+AND (c.relkind IS NULL OR c.relkind NOT IN ('r', 'p', 'f', 'v', 'm'))
+AND NOT EXISTS (
+    SELECT FROM pg_depend o WHERE o.classid = d.classid AND o.objid = d.objid AND o.deptype IN ('a', 'i')
+)
 """
 
 
@@ -156,6 +157,10 @@ class PostgreSQL(Database):
     def set_database_comment(self, connection: sa.Connection, database: str, text: str | None) -> None:
         literal = "NULL" if text is None else self.text(text)
         self.run(connection, f"COMMENT ON SCHEMA {self.quote(database)} IS {literal}")
+
+    def database_identity(self, connection: sa.Connection, database: str) -> str | None:
+        found = connection.scalar(sa.text("SELECT oid FROM pg_namespace WHERE nspname = :schema"), {"schema": database})
+        return None if found is None else str(found)
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
         others = [str(name) for (name,) in connection.execute(sa.text(_OTHERS), {"schema": database})]

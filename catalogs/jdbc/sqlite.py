@@ -169,6 +169,10 @@ class SQLite(Database):
                 raise self.not_empty(database, found)
             self.drop_database(connection, database)
 
+    @property
+    def unstaged_database_reason(self) -> str:
+        return "a database of SQLite is a file, which is created and deleted outside of every transaction"
+
     # -- tables --------------------------------------------------------------------------------------------------
 
     def list_relations(self, connection: sa.Connection, database: str) -> dict[str, str]:

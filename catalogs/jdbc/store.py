@@ -145,6 +145,12 @@ class Store:
         with errors.speaking(self.settings, path=path):
             self.database.learn(self.engine(database), self.home(database))
 
+    def comments_databases(self, database: str) -> bool:
+        """Whether a database has a comment, which holds its properties."""
+        if self.database.comments_databases:
+            self.learn(database, database)
+        return self.database.comments_databases
+
     def database_exists(self, database: str) -> bool:
         """Whether a database exists."""
         if isinstance(self.database, SQLite):

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.jdbc.places import Place
-from tests.jdbc.statements import run, stage
+from tests.jdbc.statements import run, stage, transaction_id
 from twophase.catalog import Environment
+from twophase.catalog.staged_databases import plan_create, plan_drop
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import CatalogError
-from twophase.model import ObjectPath, Purpose
+from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
 
 CREATE = Purpose.CREATE_TABLE_AS
 
@@ -68,6 +69,50 @@ def test_what_depends_on_a_database_elsewhere_keeps_it(place: Place, catalog: Jd
         catalog.drop_database(database)
     assert place.rows(people) == [("ok",)]
     place.execute(f"DROP TABLE {place.name(people)}")
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_objects_of_every_kind_keep_a_database_in_a_transaction(
+    place: Place, catalog: JdbcCatalog, database: str
+) -> None:
+    place.execute(f"CREATE TABLE {database}.with_a_key (id SERIAL PRIMARY KEY, name TEXT)")
+    place.execute(f"CREATE STATISTICS {database}.both_columns ON id, name FROM {database}.with_a_key")
+    assert catalog.contents_of(database) == ["with_a_key"]  # All else goes with the table.
+    place.execute(f"DROP TABLE {database}.with_a_key")
+    for create in (
+        "OPERATOR {}.=== (FUNCTION = int4eq, LEFTARG = int, RIGHTARG = int)",
+        'COLLATION {}.plain FROM "C"',
+        "TEXT SEARCH CONFIGURATION {}.words (PARSER = pg_catalog.default)",
+        "DOMAIN {}.small AS int",
+    ):
+        place.execute(f"CREATE {create.format(database)}")
+    found = " ".join(catalog.contents_of(database))
+    assert not [name for name in ("===", "plain", "words", "small") if name not in found]
+    with pytest.raises(CatalogError, match="not empty"):
+        plan_drop(catalog, database, (), WriteContext(transaction_id()))
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.promise("ddl-in-blocks", "a comment that another program gives to a schema meanwhile leaves none behind")
+def test_a_comment_of_another_program_leaves_no_database_behind(
+    place: Place, catalog: JdbcCatalog, database: str
+) -> None:
+    said = f"COMMENT ON SCHEMA {database} IS 'theirs'"
+    dropped = plan_drop(catalog, database, (), WriteContext(transaction_id()))
+    for step in (dropped.begin, dropped.prepare, dropped.persist, dropped.commit):
+        step()
+    place.execute(said)
+    catalog.restore(dropped.document).finish()
+    assert not catalog.database_exists(database)
+    for ends in ("abort", "commit"):
+        created = plan_create(catalog, database, {}, WriteContext(transaction_id()))
+        created.begin()
+        place.execute(said)
+        created.prepare()
+        getattr(created, ends)()
+        assert catalog.database_exists(database) == (ends == "commit")
+    assert created.outcome() is Outcome.PUBLISHED
+    assert catalog.load_database(database)["comment"] == "theirs"
 
 
 class _Known(Environment):

@@ -271,15 +271,28 @@ class SupportsStagedDatabases(SupportsAlterDatabase):
     participants: the catalog's ``restore`` returns those of their documents, and its group publishes leave them out.
     """
 
-    def stages_database(self, database: str) -> bool:
-        """Return whether this store can create or drop a database in a transaction.
+    def unstaged_database_reason(self, database: str) -> str | None:
+        """Return why this store can neither create nor drop a database in a transaction; None if it can.
 
         Parameters
         ----------
         database : str
             Its name, unquoted.
         """
-        return True
+        return None
+
+    def database_identity(self, database: str) -> str | None:
+        """Return what a database has as long as it exists, whatever its properties; None if that is nothing.
+
+        A store in which other programs can overwrite the properties of a database has it: by it a database is known
+        as that of the transaction, of which the properties do not tell any more.
+
+        Parameters
+        ----------
+        database : str
+            Its name, unquoted.
+        """
+        return None
 
     def database_facts(self) -> dict[str, Any]:
         """Return what the participant's document says about the store, beside what each of them says."""

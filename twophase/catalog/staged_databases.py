@@ -91,7 +91,11 @@ def plan_drop(
     if not catalog.database_exists(database):
         raise DatabaseNotExistError(f"Database {database} does not exist in catalog {catalog.name}.", path=database)
     # Marked last, when the tables are gone; but before those whose publish cannot be undone, as the mark can be.
-    facts = {"gone": sorted(gone), "can_undo": not catalog.capabilities.compensate}
+    facts = {
+        "gone": sorted(gone),
+        "can_undo": not catalog.capabilities.compensate,
+        "identity": catalog.database_identity(database),
+    }
     found = DropDatabase(catalog, _document(catalog, database, Purpose.DROP_DATABASE, context, **facts))
     if left := found.contents():
         raise not_empty(database, left)
@@ -167,6 +171,11 @@ class DatabaseChange(TwoPhaseCatalogTable):
         except DatabaseNotExistError:
             return None
 
+    def is_same(self) -> bool:
+        """Whether the database is that of the document, as far as its store has an identity of it."""
+        identity = self.document.get("identity")
+        return identity is not None and self.databases.database_identity(self.name) == identity
+
     def write(self, df: Any) -> None:
         raise NotImplementedError("A database has no rows.")
 
@@ -188,12 +197,19 @@ class CreateDatabase(DatabaseChange):
 
     def begin(self) -> None:
         facts = self.facts()
-        if facts is not None:
-            if facts.get(CREATED) != self.transaction_id:
-                raise _exists(self.catalog, self.name)
-            return
-        marks = {CREATED: self.transaction_id, PENDING: self.transaction_id}
-        self.catalog.create_database(self.name, properties={**self.document["properties"], **marks})
+        if facts is None:
+            self.catalog.create_database(self.name, properties={**self.document["properties"], **self._marks})
+        elif not self._is_own(facts):
+            raise _exists(self.catalog, self.name)
+        self.document["identity"] = self.databases.database_identity(self.name)
+
+    @property
+    def _marks(self) -> dict[str, str]:
+        return {CREATED: self.transaction_id, PENDING: self.transaction_id}
+
+    def _is_own(self, facts: Mapping[str, str]) -> bool:
+        """Whether the transaction has created the database; another program may have overwritten what says so."""
+        return facts[CREATED] == self.transaction_id if CREATED in facts else self.is_same()
 
     def prepare(self) -> None:
         self._own()
@@ -201,13 +217,14 @@ class CreateDatabase(DatabaseChange):
 
     def _own(self) -> Mapping[str, str]:
         facts = self.facts()
-        if facts is None or facts.get(CREATED) != self.transaction_id:
+        if facts is None or not self._is_own(facts):
             raise self.conflict("another session has dropped it since it was created")
         return facts
 
     def commit(self) -> None:
-        if PENDING in self._own():
-            self.databases.alter_database(self.name, {PENDING: None})
+        facts = self._own()
+        if PENDING in facts or CREATED not in facts:
+            self.databases.alter_database(self.name, {CREATED: self.transaction_id, PENDING: None})
 
     def outcome(self) -> Outcome:
         try:
@@ -220,9 +237,9 @@ class CreateDatabase(DatabaseChange):
     def compensate(self) -> bool:
         """Mark it again as not published: the rollback that follows drops it."""
         facts = self.facts()
-        if facts is None or facts.get(CREATED) != self.transaction_id:
+        if facts is None or not self._is_own(facts):
             return False
-        self.databases.alter_database(self.name, {PENDING: self.transaction_id})
+        self.databases.alter_database(self.name, self._marks)
         return True
 
     def abort(self) -> None:
@@ -240,7 +257,9 @@ class CreateDatabase(DatabaseChange):
 
     def _is_pending(self) -> bool:
         facts = self.facts()
-        return facts is not None and facts.get(CREATED) == facts.get(PENDING) == self.transaction_id
+        if facts is None or not self._is_own(facts):
+            return False
+        return facts.get(PENDING) == self.transaction_id or CREATED not in facts
 
     def left_behind(self) -> list[str]:
         return [f"database {self.name}"] if self._is_pending() else []
@@ -263,7 +282,7 @@ class DropDatabase(DatabaseChange):
 
     def _check(self) -> Mapping[str, str]:
         facts = self.facts()
-        if facts is None:
+        if facts is None or not (self.is_same() or self.document.get("identity") is None):
             raise self.conflict("another session has dropped it meanwhile")
         if left := self.contents():
             raise self.conflict(f"another session has put {_some(left)} into it")
@@ -284,7 +303,8 @@ class DropDatabase(DatabaseChange):
         return facts is not None and facts.get(DROPPING) == self.transaction_id
 
     def finish(self) -> None:
-        if not self._is_marked():
+        # Its mark is gone where another program has overwritten the properties since.
+        if not (self._is_marked() or self.is_same()):
             return
         if left := self.databases.contents_of(self.name):
             self.databases.alter_database(self.name, {DROPPING: None})

@@ -587,7 +587,7 @@ def _around(session: AttachedSession) -> ActiveTransaction | None:
     return active
 
 
-def refuse_in_transaction(session: AttachedSession, statement: str, path: object) -> None:
+def refuse_in_transaction(session: AttachedSession, statement: str, path: object, why: str | None = None) -> None:
     """Refuse a change that would take effect immediately, inside a transaction; warn under ``preferred``.
 
     Raises
@@ -601,7 +601,8 @@ def refuse_in_transaction(session: AttachedSession, statement: str, path: object
         log.warning("%s takes effect immediately, inside transaction %s.", statement, transaction.id)
         return
     raise AtomicityNotSupportedError(
-        f"{statement} takes effect immediately and cannot be part of transaction {transaction.id}.",
+        f"{statement} takes effect immediately and cannot be part of transaction {transaction.id}"
+        f"{f': {why}' if why else ''}.",
         path=path,
         hint=f"Run it before or after the transaction, or {PREFER}.",
     )

@@ -12,6 +12,7 @@ from twophase.errors import AtomicityNotSupportedError
 from twophase.hooks.statement import Statement
 from twophase.model import ObjectPath, TableDefinition
 from twophase.spark import active
+from twophase.spark.attached import AttachedSession
 from twophase.spark.statement import (
     StatementContext,
     open_create_database,
@@ -24,7 +25,18 @@ from twophase.transactions.transaction import Transaction
 
 def is_staged_by(catalog: Catalog, database: str) -> bool:
     """Return whether a catalog creates and drops a database in a transaction."""
-    return isinstance(catalog, SupportsStagedDatabases) and catalog.stages_database(database)
+    return isinstance(catalog, SupportsStagedDatabases) and catalog.unstaged_database_reason(database) is None
+
+
+def refuse(session: AttachedSession, catalog: Catalog, statement: str, database: str) -> None:
+    """Refuse to create or drop a database in a transaction that would do it immediately, and say why.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+    """
+    why = catalog.unstaged_database_reason(database) if isinstance(catalog, SupportsStagedDatabases) else None
+    active.refuse_in_transaction(session, f"{statement} {database}", database, why)
 
 
 def create(

@@ -32,6 +32,7 @@ from twophase.testing._suite_contract import (
     OwnershipChapter,
     VisibilityChapter,
 )
+from twophase.testing._suite_databases import StagedDatabasesChapter
 from twophase.testing._suite_drops import DropsChapter
 from twophase.testing._suite_interruptions import InterruptionChapter
 from twophase.testing._suite_purposes import LayoutChapter, PurposesChapter
@@ -57,6 +58,7 @@ class CatalogConformance(
     TransactionChapter,
     DropsChapter,
     AlterationsChapter,
+    StagedDatabasesChapter,
     SavepointsChapter,
     LeftoversChapter,
     InterruptionChapter,

@@ -69,7 +69,7 @@ class NamespacesMixin:
             if (staging := self._staging(database)) is not None:
                 made_databases.create(*staging, database, given)
                 return
-            active.refuse_in_transaction(self._session, f"CREATE DATABASE {database}", database)
+            made_databases.refuse(self._session, self._catalog, "CREATE DATABASE", database)
             self._catalog.create_database(database, properties=given)
 
     def _staging(self, database: str) -> tuple[StatementContext, SupportsStagedDatabases] | None:
@@ -96,7 +96,7 @@ class NamespacesMixin:
                     return False
                 made_databases.drop(*staging, database, cascade=cascade)
                 return True
-            active.refuse_in_transaction(self._session, f"DROP DATABASE {database}", database)
+            made_databases.refuse(self._session, self._catalog, "DROP DATABASE", database)
             if not self._catalog.database_exists(database):
                 return False
             if not cascade and self._catalog.list_tables(database):
