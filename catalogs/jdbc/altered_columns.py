@@ -61,6 +61,7 @@ def altered(
     database: Database,
     connection: sa.Connection,
     path: ObjectPath,
+    table: Table,
     columns: Sequence[Column],
     comments: Mapping[str, str],
     changes: Sequence[TableChange],
@@ -74,6 +75,8 @@ def altered(
     database : Database
     connection : sqlalchemy.Connection
     path : ObjectPath
+        For errors.
+    table : Table
     columns : sequence of Column
         As they are now.
     comments : mapping of str to str
@@ -87,7 +90,7 @@ def altered(
     CatalogError, SchemaError
         A change is not possible.
     """
-    return _Work(database, connection, path, columns, comments, changes).columns(promotion)
+    return _Work(database, connection, path, table, columns, comments, changes).columns(promotion)
 
 
 class _Work:
@@ -98,6 +101,7 @@ class _Work:
         database: Database,
         connection: sa.Connection,
         path: ObjectPath,
+        table: Table,
         columns: Sequence[Column],
         comments: Mapping[str, str],
         changes: Sequence[TableChange],
@@ -105,6 +109,7 @@ class _Work:
         self._database = database
         self._connection = connection
         self._path = path
+        self._table = table
         self._changes = [change for change in changes if change.kind not in OF_THE_TABLE]
         self._before = dict(enumerate(columns, 1))
         self._start = self._schema(columns, comments)
@@ -126,8 +131,7 @@ class _Work:
         return [self._altered(node, given.get(node.id)) for node in wanted]
 
     def _schema(self, columns: Sequence[Column], comments: Mapping[str, str]) -> Schema:
-        table = Table(self._path.database, self._path.name)
-        keys = self._database.primary_key(self._connection, table) if self._changes else []
+        keys = self._database.primary_key(self._connection, self._table) if self._changes else []
         # A key of SQLite may be nullable by its declaration.
         fields = [
             pa.field(c.name, c.arrow, c.nullable and c.name not in keys, {"comment": text} if text else None)
@@ -187,7 +191,7 @@ class _Work:
             ) from error
 
     def _holds_no_null(self, node: Field) -> bool:
-        rows = self._database.construct(Table(self._path.database, self._path.name), node.name)
+        rows = self._database.construct(self._table, node.name)
         return not self._connection.scalar(sa.select(sa.exists().where(rows.c[node.name].is_(None))))
 
     def _altered(self, node: Field, change: TableChange | None) -> Altered:

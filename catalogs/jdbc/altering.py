@@ -61,28 +61,42 @@ def alter(store: Store, path: ObjectPath, changes: Sequence[TableChange]) -> Non
 
 
 def apply(
-    database: Database, connection: sa.Connection, path: ObjectPath, changes: Sequence[TableChange]
+    database: Database,
+    connection: sa.Connection,
+    path: ObjectPath,
+    changes: Sequence[TableChange],
+    table: Table | None = None,
 ) -> list[Altered]:
     """Apply changes to a table that is locked, in a transaction of the database; return its columns.
+
+    Parameters
+    ----------
+    database : Database
+    connection : sqlalchemy.Connection
+    path : ObjectPath
+        The table as the user knows it.
+    changes : sequence of TableChange
+    table : Table, optional
+        The table that is altered instead of it.
 
     Raises
     ------
     CatalogError, SchemaError
         As for :func:`alter`.
     """
-    table = Table(path.database, path.name)
+    table = table or Table(path.database, path.name)
     columns = database.columns(connection, table)
     before = Note.read(database.comment(connection, table))
     retypes = any(change.kind == "update_column_type" for change in changes)
     promotion = _promotion(database, path, before.properties) if retypes else database.settings.promotion
-    wanted = altered(database, connection, path, columns, before.columns, changes, promotion=promotion)
+    wanted = altered(database, connection, path, table, columns, before.columns, changes, promotion=promotion)
     note = before
     for change in changes:
         note = _noted(note, change)
     if not database.column_comments:
         note = replace(note, columns={column.name: column.comment for column in wanted if column.comment})
     text = None if note == before else note.write() or ""
-    altering_statements.run(database, connection, path, columns, wanted, text)
+    altering_statements.run(database, connection, path, table, columns, wanted, text)
     return wanted
 
 

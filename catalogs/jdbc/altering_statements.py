@@ -28,6 +28,7 @@ def run(
     database: Database,
     connection: sa.Connection,
     path: ObjectPath,
+    table: Table,
     columns: Sequence[Column],
     wanted: Sequence[Altered],
     table_comment: str | None,
@@ -40,6 +41,8 @@ def run(
     connection : sqlalchemy.Connection
         A transaction.
     path : ObjectPath
+        For errors.
+    table : Table
     columns : sequence of Column
         As they are.
     wanted : sequence of Altered
@@ -51,7 +54,6 @@ def run(
     CatalogError
         This database cannot make such a change.
     """
-    table = Table(path.database, path.name)
     if isinstance(database, MySQL):
         clauses = _mysql(database, connection, table, columns, wanted)
         if table_comment is not None:

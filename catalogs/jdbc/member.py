@@ -20,6 +20,8 @@ from twophase.transactions.failures import of_another_store
 
 CREATE, REPLACE, APPEND, OVERWRITE = "create", "replace", "append", "overwrite"
 DROP, ALTER = "drop", "alter"
+#: An altered copy takes the table's name.
+ALTER_COPY = "alter_copy"
 #: Of a renamed table: its new name, and its former one.
 RENAME, LEAVE = "rename", "leave"
 #: Effects without rows: nothing but the ledger is staged.
@@ -81,13 +83,13 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def effect(self) -> str:
-        """``create``, ``replace``, ``append``, ``overwrite``, ``drop``, ``alter``, ``rename`` or ``leave``."""
+        """What is done to the table: one of the constants above, such as ``create``."""
         return str(self.document["effect"])
 
     @property
     def swaps(self) -> bool:
         """Whether the target itself becomes another table, or none, instead of getting other rows."""
-        return self.effect in (CREATE, REPLACE, DROP)
+        return self.effect in (CREATE, REPLACE, DROP, ALTER_COPY)
 
     @property
     def preserves(self) -> bool:

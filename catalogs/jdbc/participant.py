@@ -12,6 +12,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalog.schema_versions import SchemaChange
 from twophase.catalogs.jdbc import (
     altering,
+    altering_by_copy,
     bringing,
     defaults,
     definitions,
@@ -26,7 +27,7 @@ from twophase.catalogs.jdbc import (
 )
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
-from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, LEAVE, RENAME, WITHOUT_ROWS, Member
+from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, LEAVE, RENAME, WITHOUT_ROWS, Member
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import TAKEN_OVER
@@ -69,7 +70,7 @@ class JdbcParticipant(Member):
     def _stage(self, connection: sa.Connection) -> None:
         place = self.place
         there = self.store.there(connection, place)
-        if place.staging.name in there or place.done.name in there:
+        if place.done.name in there or (place.staging.name in there and self._is_made(connection)):
             return
         if self.store.was_published(connection, self.home, self.key):
             return
@@ -80,7 +81,13 @@ class JdbcParticipant(Member):
         if self.effect in WITHOUT_ROWS:
             return
         with step(STAGE_TABLE):
-            self._make_staging(connection)
+            if self.effect == ALTER_COPY:
+                self.document["definition"] = altering_by_copy.make(self).to_document()
+            else:
+                self._make_staging(connection)
+
+    def _is_made(self, connection: sa.Connection) -> bool:
+        return self.effect != ALTER_COPY or altering_by_copy.is_made(self, connection)
 
     def _check_free(self, connection: sa.Connection) -> None:
         if self.effect in (CREATE, RENAME) and self.store.database.table_kind(connection, self.target) is not None:
@@ -158,6 +165,8 @@ class JdbcParticipant(Member):
             self.check_staged(connection)
             self.store.database.stop_writers(connection, self.place.label)
             self.check_target(connection)
+            if self.effect == ALTER_COPY:
+                altering_by_copy.check_unchanged(self, connection)
             self._take_over(connection)
         if self.drops and self.document["seen"] is not None:
             with step(TRY_DROP):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, APPEND, CREATE, DROP, OVERWRITE, REPLACE, document_of
+from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, OVERWRITE, REPLACE, document_of
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.preserving import preserver
 from twophase.catalogs.jdbc.store import Store
@@ -59,7 +59,7 @@ def plan_write(
                 effect = facts.pop("effect")
         if effect == OVERWRITE:
             _check_overwritten(store, connection, path)
-        before = _watched(store, connection, path, effect, context.base["seen"] if context.base else seen)
+        before = watched(store, connection, path, effect, context.base["seen"] if context.base else seen)
     swaps, database = effect in _SWAPS, store.database
     if reason := database.refusal(swaps):
         raise AtomicityNotSupportedError(f"{path} cannot be written atomically: {reason}.", path=path)
@@ -101,7 +101,7 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
         if seen is None and context.base is None:
             raise _no_table(store, path)
         _refuse_view(store, connection, path)
-        before = _watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
+        before = watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
     return {**document_of(path, Purpose.DROP_TABLE, DROP, context, since), "seen": before}
 
 
@@ -132,12 +132,22 @@ def _check_target(
         raise CatalogError(f"{path} cannot be written atomically: {reason}.", path=path)
 
 
-def _watched(
+def watched(
     store: Store, connection: sa.Connection, path: ObjectPath, effect: str, seen: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Add a checksum of rows to be deleted, to detect external writes, unless an earlier statement has added it."""
-    watched = effect in (OVERWRITE, REPLACE, DROP) and store.settings.external_writes == "conflict"
-    if seen is None or not watched or "content" in seen:
+    """Add a checksum of rows to be deleted, to detect external writes, unless an earlier statement has added it.
+
+    Parameters
+    ----------
+    store : Store
+    connection : sqlalchemy.Connection
+    path : ObjectPath
+    effect : str
+    seen : mapping or None
+        The state of the table, from :meth:`.Store.seen`.
+    """
+    is_watched = effect in (OVERWRITE, REPLACE, DROP) and store.settings.external_writes == "conflict"
+    if seen is None or not is_watched or "content" in seen:
         return seen
     return {**seen, "content": store.database.content(connection, Table(path.database, path.name))}
 
@@ -221,7 +231,7 @@ def _insert(
     rows: TableDefinition,
     base: Mapping[str, Any] | None,
 ) -> Document:
-    if base is not None and base["effect"] == ALTER:
+    if base is not None and base["effect"] in (ALTER, ALTER_COPY):
         raise AtomicityNotSupportedError(
             f"{path} was altered in transaction {base['transaction_id']}, and no rows can be written to it there. This "
             "statement wrote nothing.",

@@ -16,9 +16,9 @@ from contextlib import contextmanager, nullcontext, suppress
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import bringing, errors, preserving, publishing_in_steps, staged_changes
+from twophase.catalogs.jdbc import altering_by_copy, bringing, errors, preserving, publishing_in_steps, staged_changes
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, CREATE, DROP, LEAVE, OVERWRITE, RENAME, REPLACE, Member
+from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, CREATE, DROP, LEAVE, OVERWRITE, RENAME, REPLACE, Member
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
 from twophase.errors import CatalogError
@@ -131,7 +131,7 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
     pairs: list[tuple[Table, Table]] = []
     for member in members:
         place = member.place
-        if member.effect in (REPLACE, DROP) and member.document["seen"] is not None:
+        if member.effect in (REPLACE, DROP, ALTER_COPY) and member.document["seen"] is not None:
             pairs.append((member.target, place.backup))
         if member.effect != DROP:
             pairs.append((place.staging, member.target))
@@ -151,7 +151,9 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
 
 def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:
     for member in members:
-        if member.preserves:
+        if member.effect == ALTER_COPY:
+            altering_by_copy.check_unchanged(member, connection)
+        elif member.preserves:
             preserving.check_alone(member, connection)
         elif member.drops:
             preserving.check_unreferred(member, connection)

@@ -37,7 +37,7 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
             after: pa.Schema = altered.schema
         else:
             after = _after(member, before, _schema(member, connection, member.place.staging))
-    statements = [] if altered is None else statements_of(member.document)
+    statements = statements_of(member.document) if member.purpose.alters else []
     renames = renames_of(change for changes in statements for change in changes)
     try:
         known = None if before is None else TableSchema(assign_ids(before))

@@ -1,7 +1,8 @@
 """ALTER TABLE as a statement of a transaction: made in the database transaction of the publish.
 
 It is tried before, in a transaction that is rolled back: so the database itself says what it refuses, and how the table
-will be. Until the publish the old rows are read by a query that shows them in the new columns.
+will be. Until the publish the old rows are read by a query that shows them in the new columns. MariaDB and MySQL:
+:mod:`~twophase.catalogs.jdbc.altering_by_copy`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import pyarrow as pa
 
 from twophase.catalog import TableChange
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.jdbc import altering_statements, definitions
+from twophase.catalogs.jdbc import altering_by_copy, altering_statements, definitions
 from twophase.catalogs.jdbc.altered_columns import Altered
 from twophase.catalogs.jdbc.database import Column, Database, Table
-from twophase.catalogs.jdbc.member import ALTER, APPEND, OVERWRITE, Member, document_of
+from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, OVERWRITE, Member, document_of
+from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.postgresql import PostgreSQL
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.sqlite import SQLite
-from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_document
+from twophase.catalogs.jdbc.staged_changes import attempt, statements_of, to_document, without_secrets
 from twophase.catalogs.jdbc.store import Store
 from twophase.errors import CatalogError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
@@ -38,7 +40,7 @@ def plan_alter(
 ) -> Document | None:
     """Return the document of a participant that alters a table; None if the transaction makes the table itself.
 
-    None as well where an ALTER TABLE is not undone with the transaction of the database.
+    None as well where an ALTER TABLE is not undone with the transaction of the database, nor a copy published.
 
     Raises
     ------
@@ -51,21 +53,23 @@ def plan_alter(
     """
     base = context.base
     store.learn(path.database, path)
-    if not isinstance(store.database, PostgreSQL | SQLite):
+    if not isinstance(store.database, PostgreSQL | SQLite | MySQL):
         return None
-    if base is not None and base["effect"] != ALTER:
+    if base is not None and base["effect"] not in (ALTER, ALTER_COPY):
         if base["effect"] in (APPEND, OVERWRITE):
             raise failures.rows_before(path, context.transaction_id)
         return None
     _refuse_secrets(path, changes, context)
     seen = base["seen"] if base is not None else _seen(store, path)
+    if isinstance(store.database, MySQL):
+        return altering_by_copy.plan(store, path, seen, changes, context, since)
     statements = [*(statements_of(base) if base is not None else []), list(changes)]
     found = attempt(store, path, statements)
     return {
         **document_of(path, Purpose.ALTER_TABLE, ALTER, context, since),
         "seen": seen,
         "pins_reads": context.pins_reads,
-        "definition": _without_secrets(found.definition).to_document(),
+        "definition": without_secrets(found.definition).to_document(),
         "statements": [[to_document(change) for change in statement] for statement in statements],
         "read": [[c.name, c.type] for c in found.columns],
         "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in found.columns])).to_document(),
@@ -77,11 +81,6 @@ def _refuse_secrets(path: ObjectPath, changes: Sequence[TableChange], context: W
     for change in changes:
         if change.kind == "set_property" and is_secret(change.arguments["key"], change.arguments["value"]):
             raise failures.secret_property(path, change.arguments["key"], context.transaction_id)
-
-
-def _without_secrets(definition: TableDefinition) -> TableDefinition:
-    kept = {key: value for key, value in definition.properties.items() if not is_secret(key, value)}
-    return replace(definition, properties=kept)
 
 
 def _seen(store: Store, path: ObjectPath) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from twophase.catalogs.jdbc.database import Column, Table
 from twophase.catalogs.jdbc.member import REPLACE, Member
 from twophase.catalogs.jdbc.store import Store
 from twophase.model import ObjectPath, TableDefinition
+from twophase.redaction import is_secret
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,17 @@ def statements_of(document: Mapping[str, Any]) -> list[list[TableChange]]:
     document : mapping
     """
     return [[_from_document(change) for change in statement] for statement in document["statements"]]
+
+
+def without_secrets(definition: TableDefinition) -> TableDefinition:
+    """Return a definition as a document may hold it.
+
+    Parameters
+    ----------
+    definition : TableDefinition
+    """
+    kept = {key: value for key, value in definition.properties.items() if not is_secret(key, value)}
+    return replace(definition, properties=kept)
 
 
 def to_document(change: TableChange) -> dict[str, Any]:

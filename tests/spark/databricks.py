@@ -313,7 +313,7 @@ ROWS = [
         "evolve",
         "`ALTER TABLE` of a table that was there before",
         "refused",
-        "yes, of session tables, Iceberg tables, PostgreSQL and SQLite; elsewhere it is refused",
+        "yes, of session tables, Iceberg, PostgreSQL, SQLite, MariaDB and MySQL; elsewhere it is refused",
         _evolve,
     ),
     Row(
@@ -327,7 +327,7 @@ ROWS = [
         "databases",
         "`CREATE DATABASE`, `DROP DATABASE`",
         "refused",
-        "yes, of session tables, Iceberg and PostgreSQL; elsewhere it is refused",
+        "yes, of session tables, Iceberg, PostgreSQL and MariaDB; elsewhere it is refused",
         _databases,
     ),
     Row("frames", "DataFrame writers", "`spark.sql` is documented", "yes", _frames),

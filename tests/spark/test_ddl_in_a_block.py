@@ -28,6 +28,8 @@ STORES = {
     "sqlite": ("lite.main", ""),
     "postgresql": ("pg.hermitage", ""),
 }
+#: The databases that alter their tables in a block: in the transaction of the publish, or by a copy.
+ALTERING = {"sqlite": "lite.main", "postgresql": "pg.hermitage", "mariadb": "maria.hermitage"}
 
 
 class RolledBack(Exception):
@@ -35,8 +37,8 @@ class RolledBack(Exception):
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator[SparkSession]:
-    with session(tmp_path_factory.mktemp("ddl"), {"pg": postgresql}) as found:
+def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any, mariadb: Any) -> Iterator[SparkSession]:
+    with session(tmp_path_factory.mktemp("ddl"), {"pg": postgresql, "maria": mariadb}) as found:
         yield found
 
 
@@ -766,9 +768,9 @@ def test_a_block_reads_a_session_table_as_it_was_before_an_alter(spark: SparkSes
         assert rows(spark, f"SELECT id FROM {table} WHERE extra = 90") == [(9,)]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=ALTERING)
 def database(request: pytest.FixtureRequest) -> str:
-    return STORES[request.param][0]
+    return ALTERING[request.param]
 
 
 @pytest.mark.promise("ddl-in-blocks", "a block alters a table of a database: seen by it, published or undone with it")

@@ -1,0 +1,198 @@
+"""ALTER TABLE as a statement of a transaction in MariaDB and MySQL, where an ALTER TABLE commits by itself.
+
+The server copies the table under a hidden name, and alters the copy: so whatever it refuses, also for the sake of the
+rows, is refused by the statement. The publish gives the copy the table's name, in the one ``RENAME TABLE`` of all
+tables that the transaction creates or replaces. Until then the transaction reads the copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from twophase.catalog import TableChange
+from twophase.catalogs.jdbc import altering, staged_changes
+from twophase.catalogs.jdbc.database import Database, Table
+from twophase.catalogs.jdbc.member import ALTER_COPY, REPLACE, Member, document_of
+from twophase.catalogs.jdbc.planning import watched
+from twophase.catalogs.jdbc.preserving import preserver
+from twophase.catalogs.jdbc.store import TAKEN_OVER, Store
+from twophase.errors import AtomicityNotSupportedError
+from twophase.failpoints import Failpoint, step
+from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+
+ALTER = Failpoint("jdbc.alter_copy")
+
+#: The next value of an AUTO_INCREMENT, which every row changes.
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+_COUNTED = "SELECT AUTO_INCREMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema AND TABLE_NAME = :name"
+_VERSIONED = "WITH SYSTEM VERSIONING"
+
+
+def plan(
+    store: Store,
+    path: ObjectPath,
+    seen: Mapping[str, Any],
+    changes: Sequence[TableChange],
+    context: WriteContext,
+    since: float,
+) -> dict[str, Any]:
+    """Return the document of a participant that publishes an altered copy of a table.
+
+    Parameters
+    ----------
+    store : Store
+    path : ObjectPath
+    seen : mapping
+        The state of the table, from :meth:`.Store.seen`, or as an earlier statement of the transaction has seen it.
+    changes : sequence of TableChange
+    context : WriteContext
+    since : float
+        When the statement began.
+
+    Raises
+    ------
+    AtomicityNotSupportedError
+        A copy would not have all of the table.
+    """
+    base, table = context.base, Table(path.database, path.name)
+    with store.begin(path.database, path=path, read_only=True) as connection:
+        if reason := store.database.writable_reason(connection, table):
+            raise _refused(path, context.transaction_id, reason)
+        _check_kept(store.database, connection, path, context.transaction_id)
+        facts = {
+            "seen": watched(store, connection, path, REPLACE, seen),
+            "shown": base["shown"] if base else _shown(store.database, connection, table),
+        }
+        # Until the copy is altered.
+        definition = staged_changes.without_secrets(store.definition(connection, path))
+    earlier = base["statements"] if base else []
+    return {
+        **document_of(path, Purpose.ALTER_TABLE, ALTER_COPY, context, since),
+        **facts,
+        "definition": definition.to_document(),
+        "statements": [*earlier, [staged_changes.to_document(change) for change in changes]],
+    }
+
+
+def _refused(path: ObjectPath, transaction_id: str, why: str) -> AtomicityNotSupportedError:
+    return AtomicityNotSupportedError(
+        f"{path} cannot be altered in transaction {transaction_id}, which would publish an altered copy of it: {why}. "
+        "Nothing was changed.",
+        path=path,
+        transaction_id=transaction_id,
+        hint="Alter it before or after the transaction.",
+    )
+
+
+def _check_kept(database: Database, connection: sa.Connection, path: ObjectPath, transaction_id: str) -> None:
+    table = Table(path.database, path.name)
+    lost = preserver(connection, database, table, table, frozenset()).dependents()
+    if _VERSIONED in _shown(database, connection, table):
+        lost.append("its history")
+    if lost:
+        raise _refused(path, transaction_id, f"{', '.join(lost)} would be lost")
+
+
+def _shown(database: Database, connection: sa.Connection, table: Table) -> str:
+    """The definition of a table, whatever its name."""
+    text = str(database.run(connection, f"SHOW CREATE TABLE {database.name(table)}").one()[1])
+    return _COUNTER.sub("", text.partition("\n")[2])
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip().removesuffix(",") for line in text.splitlines()]
+
+
+# -- staging -----------------------------------------------------------------------------------------------------------
+
+
+def is_made(member: Member, connection: sa.Connection) -> bool:
+    """Return whether the altered copy is complete.
+
+    Parameters
+    ----------
+    member : Member
+    connection : sqlalchemy.Connection
+    """
+    return TAKEN_OVER in member.store.written(connection, member.place)
+
+
+def make(member: Member) -> TableDefinition:
+    """Copy the table with its rows, alter the copy, and return the definition of it.
+
+    Parameters
+    ----------
+    member : Member
+
+    Raises
+    ------
+    WriteConflictError
+        Another program has changed the rows since the statement began.
+    CatalogError, SchemaError
+        A change is not possible.
+    """
+    store, staging = member.store, member.place.staging
+    database = store.database
+    with member.begin_transaction() as connection:
+        database.drop(connection, staging)  # Of an attempt that was cut off.
+        database.run(connection, f"CREATE TABLE {database.name(staging)} LIKE {database.name(member.target)}")
+        made = _lines(_shown(database, connection, staging))
+        if lost := [line for line in _lines(str(member.document["shown"])) if line not in made]:
+            raise _refused(member.path, member.transaction_id, f"{'; '.join(lost)} would be lost")
+    with member.begin_transaction(snapshot=True) as connection:
+        _copy_rows(member, connection)
+    with step(ALTER), member.begin_transaction() as connection:
+        _keep_counter(member, connection)
+        for changes in staged_changes.statements_of(member.document):
+            altering.apply(database, connection, member.path, changes, staging)
+        definition = store.definition(connection, ObjectPath.of(staging.database, staging.name))
+    with member.begin_transaction() as connection:
+        ledger = store.ledger_table(member.place.ledger)
+        connection.execute(sa.insert(ledger).values(part=TAKEN_OVER, row_count=0))
+    return staged_changes.without_secrets(definition)
+
+
+def _copy_rows(member: Member, connection: sa.Connection) -> None:
+    database = member.store.database
+    if member.is_watched:
+        member.check_content(connection, lock=True)  # So that no other writer comes between this and the copy.
+    names = ", ".join(database.quote(c.name) for c in database.columns(connection, member.target) if not c.generated)
+    database.run(
+        connection,
+        f"INSERT INTO {database.name(member.place.staging)} ({names}) "
+        f"SELECT {names} FROM {database.name(member.target)}",
+    )
+
+
+def _keep_counter(member: Member, connection: sa.Connection) -> None:
+    target, database = member.target, member.store.database
+    found = connection.scalar(sa.text(_COUNTED), {"schema": target.database, "name": target.name})
+    if found is not None:
+        database.run(connection, f"ALTER TABLE {database.name(member.place.staging)} AUTO_INCREMENT = {int(found)}")
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def check_unchanged(member: Member, connection: sa.Connection) -> None:
+    """Refuse to publish the copy of a table that another session has altered since.
+
+    Parameters
+    ----------
+    member : Member
+    connection : sqlalchemy.Connection
+
+    Raises
+    ------
+    WriteConflictError
+    """
+    database, target = member.store.database, member.target
+    found = preserver(connection, database, target, target, frozenset()).dependents()
+    if found:
+        raise member.conflict(f"meanwhile it was given what its altered copy would not have: {', '.join(found)}")
+    if _shown(database, connection, target) != member.document["shown"]:
+        raise member.conflict("another session has altered it meanwhile")
