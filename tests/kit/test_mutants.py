@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from tests.kit import alter_mutants, mutants, plugin_mutants
+from tests.kit import alter_mutants, database_mutants, mutants, plugin_mutants
 from twophase.testing._participant import ChaosTable
 
 #: Which test must find which mutant.
@@ -77,6 +77,16 @@ ALTER_FINDERS: dict[type, str] = {
     alter_mutants.AltersAMissingTable: "test_a_missing_table_is_not_altered",
 }
 
+#: The same for those of a catalog that stages databases.
+DATABASE_FINDERS: dict[type, str] = {
+    database_mutants.LosesWhatOthersHavePutIntoADatabase: "test_a_created_database_that_others_use_is_not_lost",
+    database_mutants.KeepsADatabaseAfterARollback: "test_a_created_database_is_gone_after_a_rollback",
+    database_mutants.NeverPublishesADatabase: "test_a_created_database_is_published_and_stays",
+    database_mutants.DropsADatabaseByItsMark: "test_a_dropped_database_is_there_until_the_transaction_has_ended",
+    database_mutants.KnowsADatabaseByItsName: "test_a_dropped_database_is_there_until_the_transaction_has_ended",
+    database_mutants.KeepsTheMarkOfADrop: "test_a_drop_of_a_database_is_undone",
+}
+
 #: The same for those of the plugin, whose publish is interrupted and whose tasks run twice.
 PLUGIN_FINDERS: dict[type, tuple[str, ...]] = {
     plugin_mutants.PublishesAgain: ("test_each_method_twice_is_as_once",),
@@ -88,11 +98,11 @@ PLUGIN_FINDERS: dict[type, tuple[str, ...]] = {
     ),
 }
 
-MUTANTS = [*FINDERS, *ALTER_FINDERS, *PLUGIN_FINDERS]
+MUTANTS = [*FINDERS, *ALTER_FINDERS, *DATABASE_FINDERS, *PLUGIN_FINDERS]
 
 SUITE = """
 import pytest
-from tests.kit import alter_mutants, mutants
+from tests.kit import alter_mutants, database_mutants, mutants
 from tests.kit.plugin_mutants import open_mutant
 from tests.kit.test_chaos_conforms import TestChaosInAFile as _Suite
 from tests.kit.test_plugin_conforms import TestSqlitePlugin as _Plugin
@@ -155,7 +165,11 @@ class Test{name}(_PluginMutantSuite):
 """
 
 #: They break nothing: they show that the others fail for what they break.
-CONTROLS: dict[type, dict[type, str]] = {mutants.Mutant: FINDERS, alter_mutants.Altering: ALTER_FINDERS}
+CONTROLS: dict[type, dict[type, str]] = {
+    mutants.Mutant: FINDERS,
+    alter_mutants.Altering: ALTER_FINDERS,
+    database_mutants.StagingDatabases: DATABASE_FINDERS,
+}
 
 
 class Results:
@@ -179,13 +193,17 @@ def _class(mutant: type) -> str:
         return CLASS.format(name=name, made="alter_mutants.Altering", participant=f"alter_mutants.{name}")
     if issubclass(mutant, alter_mutants.Altering):
         return CLASS.format(name=name, made=f"alter_mutants.{name}", participant="None")
+    if issubclass(mutant, database_mutants.StagingDatabases):
+        return CLASS.format(name=name, made=f"database_mutants.{name}", participant="None")
     if issubclass(mutant, ChaosTable):
         return CLASS.format(name=name, made="mutants.Mutant", participant=f"mutants.{name}")
     return CLASS.format(name=name, made=f"mutants.{name}", participant="None")
 
 
 def _finders(mutant: type) -> tuple[str, ...]:
-    return PLUGIN_FINDERS[mutant] if mutant in PLUGIN_FINDERS else ((FINDERS | ALTER_FINDERS)[mutant],)
+    return (
+        PLUGIN_FINDERS[mutant] if mutant in PLUGIN_FINDERS else ((FINDERS | ALTER_FINDERS | DATABASE_FINDERS)[mutant],)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -231,5 +249,6 @@ def test_every_mutant_is_looked_for() -> None:
     }
     assert made - set(CONTROLS) == set(FINDERS)
     assert set(alter_mutants.MUTANTS) == set(ALTER_FINDERS)
+    assert set(database_mutants.MUTANTS) == set(DATABASE_FINDERS)
     bugs = {thing for thing in vars(plugin_mutants).values() if isinstance(thing, type)}
     assert {bug for bug in bugs if bug.__module__ == plugin_mutants.__name__} == set(PLUGIN_FINDERS)
