@@ -280,7 +280,7 @@ class Database(ABC):
 
     @property
     def unstaged_database_reason(self) -> str:
-        """Why a transaction neither creates nor drops databases; only where they have no comments."""
+        """The reason why a transaction neither creates nor drops databases; only where they have no comments."""
         return f"nothing of a database of {self.title} says which transaction has created it"
 
     def contents(self, connection: sa.Connection, database: str) -> list[str]:

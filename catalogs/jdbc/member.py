@@ -83,7 +83,7 @@ class Member(TwoPhaseCatalogTable):
 
     @property
     def effect(self) -> str:
-        """What is done to the table: one of the constants above, such as ``create``."""
+        """The change of the table: one of the constants above, such as ``create``."""
         return str(self.document["effect"])
 
     @property
