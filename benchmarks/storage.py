@@ -157,7 +157,7 @@ def sessions(root: Path) -> Iterator[tuple[SparkSession, SparkSession, World]]:
     ours = stock.newSession()
     handle = twophase.attach(ours)
     try:
-        yield ours, stock, counting.world_of(stock, root / "warehouse")
+        yield ours, stock, counting.world_of(stock, str(root / "warehouse"))
     finally:
         handle.detach()
         stock.stop()

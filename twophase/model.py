@@ -494,6 +494,11 @@ class Capabilities:
         this is not the case declare it (:attr:`TwoPhaseCatalogTable.can_undo`).
     delete : bool
         Whether ``DELETE FROM ... WHERE`` and ``TRUNCATE TABLE`` are supported.
+    copying_savepoints : bool
+        Whether a named savepoint keeps a copy of the rows, so that it must be allowed to (``WITH COPIES``).
+    unseen_changes : bool
+        Whether another writer's change of a table may go unnoticed by the publish of a transaction that drops it, as
+        the store has nothing that tells of a change. The reservations of twophase's own transactions are not meant.
     providers : frozenset of str
         The supported formats; empty if the store has no choice of formats.
     max_level : Level
@@ -512,6 +517,8 @@ class Capabilities:
     external_location: bool = False
     compensate: bool = False
     delete: bool = False
+    copying_savepoints: bool = False
+    unseen_changes: bool = False
     providers: frozenset[str] = frozenset()
     max_level: Level = Level.ATOMIC
 

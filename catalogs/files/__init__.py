@@ -10,6 +10,7 @@ from twophase.catalogs.files.files import UNMARKED, Files
 from twophase.catalogs.files.hadoop import HadoopFiles
 from twophase.catalogs.files.interface import FileStore
 from twophase.catalogs.files.kinds import KINDS, StorageKind
+from twophase.catalogs.files.parts import is_part
 from twophase.catalogs.files.paths import (
     Root,
     base_name,
@@ -40,6 +41,7 @@ __all__ = [
     "file_system_of",
     "is_below",
     "is_hidden",
+    "is_part",
     "join",
     "normal",
     "parent",

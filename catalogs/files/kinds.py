@@ -21,6 +21,8 @@ class StorageKind:
         A file can have two names.
     cheap_listing : bool
         All files below a directory are listed without looking into each directory in it.
+    change_marks : bool
+        A directory tells when a file was added to it or removed.
     """
 
     name: str
@@ -28,12 +30,15 @@ class StorageKind:
     atomic_rename_directory: bool = False
     hard_links: bool = False
     cheap_listing: bool = False
+    change_marks: bool = False
 
     def __str__(self) -> str:
         return self.name
 
 
-LOCAL_DISK = StorageKind("local", atomic_rename_file=True, atomic_rename_directory=True, hard_links=True)
+LOCAL_DISK = StorageKind(
+    "local", atomic_rename_file=True, atomic_rename_directory=True, hard_links=True, change_marks=True
+)
 HDFS = StorageKind("hdfs", atomic_rename_file=True, atomic_rename_directory=True)
 OBJECT_STORE = StorageKind("object_store", cheap_listing=True)
 

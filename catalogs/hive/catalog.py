@@ -34,7 +34,7 @@ from twophase.catalog import (
 )
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.schema_versions import TableSchema
-from twophase.catalogs.files import Files, join, same
+from twophase.catalogs.files import Files, StorageKind, join, same
 from twophase.catalogs.hive import alter, footers, identity, layout, names, rewriting, schema_changes
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, PROVIDERS, complete, to_definition, to_table
 from twophase.catalogs.hive.dropping import plan_drop
@@ -143,7 +143,7 @@ class HiveCatalog(
 
     @property
     def capabilities(self) -> Capabilities:
-        return _capabilities(self.settings.metastore == "session")
+        return _capabilities(self.settings.metastore == "session", self.files.kind(self.environment.warehouse))
 
     # -- databases -----------------------------------------------------------------------------------------------
 
@@ -542,7 +542,7 @@ def _arriving(participants: list[TwoPhaseCatalogTable]) -> TwoPhaseCatalogTable:
 
 
 @functools.cache  # Each statement asks a dozen times.
-def _capabilities(through_session: bool) -> Capabilities:
+def _capabilities(through_session: bool, storage: StorageKind) -> Capabilities:
     return Capabilities(
         purposes=frozenset(Purpose),
         partitioning=frozenset({"identity", "cluster_by"} if through_session else {"identity"}),
@@ -553,6 +553,8 @@ def _capabilities(through_session: bool) -> Capabilities:
         read=True,
         external_location=True,
         compensate=True,
+        copying_savepoints=not storage.hard_links,
+        unseen_changes=not storage.change_marks,
         providers=PROVIDERS if through_session else FILE_PROVIDERS,
         max_level=Level.ATOMIC,
     )

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twophase.catalogs.files import Entry, Files, base_name, data_entries, join, normal, parent
+from twophase.catalogs.files import Entry, Files, base_name, data_entries, is_part, join, normal, parent
 from twophase.catalogs.hive.tables import NULL_PARTITION, partition_key
 from twophase.errors import CatalogError
 
@@ -302,8 +302,9 @@ def remove_superseded(files: Files, directory: str) -> None:
         return
     if not is_trusted(files, directory, SUPERSEDED_FILE):
         raise CatalogError(f"{directory} was kept: {UNTRUSTED}.", hint="Run it as the owner of the mark.")
-    # Our own marks may be younger than the list; the directory's own mark is removed last.
-    marks = [e.name for e in files.list(directory, links=False) if e.is_file and e.base in DOCUMENTS]
+    # Our own marks, and what a killed process wrote of one, may be younger than the list; its own is removed last.
+    entries = files.list(directory, links=False)
+    marks = [e.name for e in entries if e.is_file and (e.base in DOCUMENTS or is_part(e.base))]
     files.remove_files(directory, {*mark.files, *marks} - {SUPERSEDED_FILE})
     files.remove_files(directory, [SUPERSEDED_FILE])
     directories = [entry.name for entry in files.list(directory, links=False) if not entry.is_file]

@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.crash.frames import local, read
+from tests.crash.frames import read
+from tests.crash.remote_files import local
 from twophase import failpoints
 from twophase.catalogs.files import Files
 from twophase.catalogs.hive.columns import Columns
@@ -72,9 +73,12 @@ class FileMetastore(Metastore):
         Holds the JSON file and the warehouse.
     name : str
         Of the JSON file.
+    scheme : str
+        Of the warehouse's file system.
     """
 
-    def __init__(self, directory: Path, name: str = "metastore.json") -> None:
+    def __init__(self, directory: Path, name: str = "metastore.json", *, scheme: str = "file") -> None:
+        self._scheme = scheme
         self._store = FileStore(str(directory / name))
         self._warehouse = directory / "warehouse"
 
@@ -99,7 +103,7 @@ class FileMetastore(Metastore):
         found = self._store.read()["databases"].get(database)
         if found is None:
             return None
-        return {"location": f"file:{self._warehouse / database}.db", "comment": "", **found["properties"]}
+        return {"location": f"{self._scheme}:{self._warehouse / database}.db", "comment": "", **found["properties"]}
 
     def create_database(self, database: str, properties: Mapping[str, str], *, ignore_if_exists: bool) -> None:
         with self._change("create_database") as document:

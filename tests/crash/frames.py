@@ -5,23 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.crash.remote_files import local
 from twophase import failpoints
 from twophase.catalogs.hive.tables import NULL_PARTITION
 
 FILE = failpoints.Failpoint("rows.file")
 SUCCESS = failpoints.Failpoint("rows.success")
-
-
-def local(location: str) -> Path:
-    """A Hadoop path string as a path."""
-    return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 class ArrowFrame:

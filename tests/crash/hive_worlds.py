@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
-from tests.crash.frames import ArrowFrame, local
+from tests.crash.frames import ArrowFrame
+from tests.crash.remote_files import LikeHdfs, ObjectStore, RemoteFiles, local
 from tests.crash.scenarios import (
     HIVE,
     HIVE_ALTERS,
@@ -23,12 +24,21 @@ from tests.crash.scenarios import (
 )
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
+from twophase.catalogs.files import is_part
 from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.hive.definitions import to_table
 from twophase.catalogs.hive.layout import SAVEPOINTS
 from twophase.catalogs.hive.metastore import Metastore
-from twophase.catalogs.hive.tables import MANAGED, HivePartition
+from twophase.catalogs.hive.tables import EXTERNAL, MANAGED, HivePartition
 from twophase.model import Purpose, TableDefinition
+
+#: Where there are no links, a second statement on a table is refused before any work.
+WRITTEN_TWICE = {
+    "create then insert",
+    "insert twice",
+    "alter then insert",
+    "an outsider comes before the publish of an alter",
+}
 
 
 class HiveWorld(World):
@@ -38,16 +48,26 @@ class HiveWorld(World):
     recipe = "pointer"
     database = DATABASE
     retention = 0.0
+    #: Of the file system.
+    scheme = "file"
+    #: Whether a table is created at a LOCATION.
+    locates = True
     metastore: Metastore
 
     def open_catalogs(self) -> dict[str, Catalog]:
-        environment = Environment()
-        environment.session_metastore = self.metastore = self.file = FileMetastore(self.directory)
-        environment.warehouse = str(self.directory / "warehouse")
+        environment = self.environment()
+        environment.session_metastore = self.metastore = self.file = FileMetastore(self.directory, scheme=self.scheme)
+        environment.warehouse = f"{self.scheme}:{self.directory}/warehouse"
         environment.retention = self.retention
+        return {"hive": self.open_catalog(environment)}
+
+    def environment(self) -> Environment:
+        return Environment()
+
+    def open_catalog(self, environment: Environment) -> HiveCatalog:
         catalog = HiveCatalog("hive", {"recipe": self.recipe}, environment)
         catalog.store.files = ProbedFiles()
-        return {"hive": catalog}
+        return catalog
 
     def rows(self, table: str) -> Rows | None:
         path = self.path(table)
@@ -63,11 +83,11 @@ class HiveWorld(World):
         properties = {"twophase.append": statement.append} if statement.append else {}
         made = replace(super().definition(statement), provider="parquet", properties=properties)
         if statement.external and statement.purpose.creates:
-            return replace(made, location=f"file:{self.directory}/elsewhere/{statement.name}", external=True)
+            return replace(made, location=f"{self.scheme}:{self.directory}/elsewhere/{statement.name}", external=True)
         return made
 
     def make(self, statement: Statement, rows: Rows) -> None:
-        if statement.foreign:
+        if statement.foreign or (statement.external and not self.locates):
             self._make_as_spark_does(statement, rows)
         else:
             of_table = Purpose.CREATE_TABLE_AS
@@ -80,8 +100,11 @@ class HiveWorld(World):
             self.make(replace(statement, partitioned=False), list(rows))
 
     def _make_as_spark_does(self, statement: Statement, rows: Rows) -> None:
-        location = f"{self.catalogs['hive'].load_database(DATABASE)['location']}/{statement.name}"
-        table = to_table(self.path(statement.table), self.definition(statement), kind=MANAGED, location=location)
+        definition = self.definition(replace(statement, purpose=Purpose.CREATE_TABLE_AS))
+        kind = EXTERNAL if definition.external else MANAGED
+        location = definition.location
+        location = location or f"{self.catalogs['hive'].load_database(DATABASE)['location']}/{statement.name}"
+        table = to_table(self.path(statement.table), definition, kind=kind, location=location)
         self.metastore.create_table(table)
         writer = self.frame(rows, SCHEMA).write.format("parquet").mode("append")
         keys = table.partition_columns
@@ -114,8 +137,9 @@ class HiveWorld(World):
     def _is_held(self, file: Path, held: list[Path]) -> bool:
         if any(file.is_relative_to(directory) for directory in held) or SAVEPOINTS in file.parts:
             return True
-        # Stamps of a version stand above the partitions that live in it.
-        return file.name.startswith("_") and any(directory.is_relative_to(file.parent) for directory in held)
+        # Stamps of a version, also partly written ones, are removed with it: they are above the partitions in it.
+        is_stamp = file.name.startswith("_") or is_part(file.name)
+        return is_stamp and any(directory.is_relative_to(file.parent) for directory in held)
 
 
 class HiveUndoWorld(HiveWorld):
@@ -134,3 +158,39 @@ class HiveRenameWorld(HiveWorld):
 
     recipe = "rename"
     undoes = False
+
+
+class HiveRemoteWorld(HiveWorld):
+    """The same on a file system without links, reached by a client that is asked for each file."""
+
+    scenarios = {name: scenario for name, scenario in HiveWorld.scenarios.items() if name not in WRITTEN_TWICE}
+    kind: type[RemoteFiles]
+
+    def environment(self) -> Environment:
+        environment = super().environment()
+        environment.allows_untested_storage = True
+        environment.hadoop_files = self.kind(self.directory)
+        return environment
+
+    def open_catalog(self, environment: Environment) -> HiveCatalog:
+        return HiveCatalog("hive", {"recipe": self.recipe}, environment)
+
+
+class HiveObjectStoreWorld(HiveRemoteWorld):
+    """On an object store."""
+
+    scenarios = {
+        name: scenario
+        for name, scenario in HiveRemoteWorld.scenarios.items()
+        if name != "create external"  # Refused.
+    }
+    kind = ObjectStore
+    scheme = "s3a"
+    locates = False
+
+
+class HiveHdfsWorld(HiveRemoteWorld):
+    """On a file system like HDFS."""
+
+    kind = LikeHdfs
+    scheme = "hdfs"

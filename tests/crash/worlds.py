@@ -36,6 +36,8 @@ PLACES = {
     "hive-pointer": "hive_worlds:HiveWorld",
     "hive-undo": "hive_worlds:HiveUndoWorld",
     "hive-rename": "hive_worlds:HiveRenameWorld",
+    "hive-object_store": "hive_worlds:HiveObjectStoreWorld",
+    "hive-hdfs": "hive_worlds:HiveHdfsWorld",
     "hive-hiveserver2": "hive_server_worlds:HiveServer2World",
     "jdbc-sqlite": "jdbc_worlds:JdbcWorld",
     "jdbc-postgresql": "jdbc_worlds:JdbcServerWorld",
@@ -172,7 +174,8 @@ class World(ABC):
         for statement in kept:
             self.make(statement, list(statement.rows))
         tables = [(self.catalogs[statement.catalog], self.path(statement.table)) for statement in kept]
-        create_savepoint(coordinator, SAVEPOINT, tables=tables)
+        copies = any(catalog.capabilities.copying_savepoints for catalog, _ in tables)
+        create_savepoint(coordinator, SAVEPOINT, tables=tables, copies=copies)
         for statement in kept:
             self.change(statement, scenario.before.get(statement.table))
 

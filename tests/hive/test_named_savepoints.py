@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.crash.frames import local
+from tests.crash.remote_files import local
 from tests.hive.place import PATH, Place
 from tests.savepoints import Savepoints
 from twophase import failpoints

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import IntegerType
 
-from tests.crash.frames import local
+from tests.crash.remote_files import local
 from tests.lakehouse.conftest import make_lake
 from tests.lakehouse.places import Lake
 from tests.lakehouse.statements import ROWS, SCHEMA, run, table

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.hive.conftest import start_session
 from tests.hive.world import World, jvm_of
 from tests.storage import filesystems
-from twophase.catalogs.files import Files
+from twophase.catalogs.hive import HiveCatalog
 from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
 
 _PACKAGE = "twophasetests"
@@ -41,11 +41,14 @@ def session(root: Path, conf: Mapping[str, str] | None = None) -> SparkSession:
     return start_session(root, hive=True, conf={**facts, **(conf or {})})
 
 
-def world_of(spark: SparkSession, warehouse: Path, options: Mapping[str, str] | None = None) -> World:
+def world_of(spark: SparkSession, warehouse: str, options: Mapping[str, str] | None = None) -> World:
     """A Hive catalog whose files are those of the session's Hadoop client."""
-    found = World(spark, warehouse, options)
+    found = World(spark, Path(warehouse), options)
+    found.environment.warehouse = warehouse
     found.environment.allows_untested_storage = True
-    found.catalog.store.files = Files(hadoop=SessionHadoopFiles(jvm_of(spark)), kinds=_KINDS)
+    found.environment.hadoop_files = SessionHadoopFiles(jvm_of(spark))
+    found.environment.storage_kinds = _KINDS
+    found.catalog = HiveCatalog("hive", options or {}, found.environment)
     return found
 
 

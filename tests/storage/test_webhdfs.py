@@ -45,7 +45,7 @@ def test_a_table_behind_webhdfs_is_created_overwritten_and_appended_to(spark: Sp
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return counting.world_of(spark, tmp_path_factory.mktemp("warehouse"))
+    return counting.world_of(spark, str(tmp_path_factory.mktemp("warehouse")))
 
 
 @pytest.mark.parametrize("purpose", [Purpose.REPLACE_TABLE_AS, Purpose.INSERT_INTO])

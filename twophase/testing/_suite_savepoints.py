@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twophase.catalog import SupportsSavepoints
-from twophase.errors import CatalogError, TableNotExistError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TableNotExistError
 from twophase.model import ObjectPath, Purpose, WriteContext
 from twophase.testing._suite_base import NEW, Driver, SuiteBase, quick, transaction_id
 
@@ -19,11 +19,14 @@ class SavepointsChapter(SuiteBase):
     """A state is kept, given back, and forgotten; of a catalog that has savepoints."""
 
     def planned(self, driver: Driver, path: ObjectPath) -> Mapping[str, Any] | None:
-        """Plan to keep a table; None if the catalog has no savepoints, which is no failure."""
+        """Plan to keep a table, with copies if the catalog needs them; None if it has no savepoints: no failure."""
         if not isinstance(driver.catalog, SupportsSavepoints):
             return None
-        document = driver.catalog.plan_kept(path, f"sp{secrets.token_hex(10)}", "before it")
-        return self.recorded(document)
+        name, copies = f"sp{secrets.token_hex(10)}", self.capabilities.copying_savepoints
+        if copies and driver.catalog.table_exists(path):
+            with pytest.raises(AtomicityNotSupportedError):
+                driver.catalog.plan_kept(path, name, "before it")
+        return self.recorded(driver.catalog.plan_kept(path, name, "before it", copies=copies))
 
     def recorded(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a document after its way through the timeline."""

@@ -1,0 +1,71 @@
+"""The crash matrix of the Hive catalog on other storage: the scenarios of a local disk, but for what is refused there.
+
+The clients are those of ``remote_files.py``: each request that changes something is a step to die at. Hadoop's own
+client dies in ``tests/storage``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.hive_worlds import HiveHdfsWorld, HiveObjectStoreWorld
+from tests.crash.matrix import KILLS, Case, Crew, errors_of, other_actions
+from tests.crash.test_hive_matrix import DEATHS
+
+SCENARIOS = {"object_store": HiveObjectStoreWorld.scenarios, "hdfs": HiveHdfsWorld.scenarios}
+CASES = [(storage, scenario) for storage, scenarios in SCENARIOS.items() for scenario in scenarios]
+#: Tried every time: appends, which are renames of files.
+TRIED = [("object_store", "insert external"), ("hdfs", "insert several files")]
+
+
+def deaths(step: str) -> tuple[str, ...]:
+    return KILLS
+
+
+@pytest.mark.promise(
+    "killed-driver",
+    "on an object store, or one like HDFS, a session table is wholly old or wholly new after a death at any step",
+)
+@pytest.mark.parametrize(
+    ("storage", "scenario"),
+    [pytest.param(*case, marks=() if case in TRIED else pytest.mark.exhaustive) for case in CASES],
+)
+def test_after_any_death_on_other_storage_everything_is_old_or_new(
+    crew_of: Callable[[str], Crew], storage: str, scenario: str
+) -> None:
+    crew = crew_of(f"hive-{storage}")
+    assert not crew.run(crew.planner.cases(scenario, deaths))
+
+
+@pytest.mark.promise(
+    "killed-driver", "on an object store, a death between the copy and the delete of a rename loses or doubles no row"
+)
+@pytest.mark.parametrize("scenario", ["insert", pytest.param("overwrite external", marks=pytest.mark.exhaustive)])
+def test_a_death_between_the_copy_and_the_delete_of_a_rename_is_recovered_from(
+    crew_of: Callable[[str], Crew], scenario: str
+) -> None:
+    crew = crew_of("hive-object_store")
+    assert not crew.run(crew.planner.cases(scenario, lambda step: KILLS if step == "remote.copied" else ()))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("storage", "scenario"), CASES)
+def test_after_any_error_on_other_storage_everything_is_old_or_new(
+    crew_of: Callable[[str], Crew], storage: str, scenario: str
+) -> None:
+    crew = crew_of(f"hive-{storage}")
+    assert not crew.run(crew.planner.cases(scenario, errors_of(other_actions(deaths))))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("storage", SCENARIOS)
+@pytest.mark.parametrize("death", [*DEATHS, Case("insert several files", "core.publish=exit_after")], ids=str)
+def test_a_recovery_on_other_storage_that_fails_in_any_way_is_recovered_from(
+    crew_of: Callable[[str], Crew], storage: str, death: Case
+) -> None:
+    crew = crew_of(f"hive-{storage}")
+    failures = crew.planner.recovery_cases(death, ("error", "lost_reply", "exit", "exit_after"))
+    concurrent = (Case(death.scenario, death.work, at_once=True) for _ in range(3))
+    assert not crew.run([*failures, *concurrent])
