@@ -19,8 +19,13 @@ class HadoopFiles(Protocol):
     :class:`FileNotFoundError` if it is for want of the file.
     """
 
-    def settings(self, names: Sequence[str], *, secret: bool = False) -> Sequence[str | None]:
-        """Values of settings, None for those that are not set; secret: also those in a credential provider."""
+    def settings(
+        self, names: Sequence[str], *, secret: bool = False, providers: str | None = None
+    ) -> Sequence[str | None]:
+        """Values of settings, None for those that are not set.
+
+        Secret: also those in a credential provider, of which those at the given paths are asked first.
+        """
 
     def status(self, location: str) -> tuple[bool, int, int] | None:
         """Whether it is a file, its bytes, and when it was written, in milliseconds; None if it does not exist."""

@@ -79,15 +79,16 @@ class FileAccess:
             key = (place, *sorted(lent.items()))
             found = self._open.get(key)
             if found is None:
-                properties = layered(self._of_session(place), self._options, lent)
+                own = layered(self._options, lent)
+                properties = layered(self._of_session(place, not _CREDENTIALS[0].isdisjoint(own)), own)
                 found = self._open[key] = load_file_io(with_region(properties), location)
             self._open.move_to_end(key)
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
             return found
 
-    def _of_session(self, place: str) -> dict[str, str]:
-        return {} if self._hadoop is None else of_hadoop(place, self._hadoop)
+    def _of_session(self, place: str, has_credentials: bool) -> dict[str, str]:
+        return {} if self._hadoop is None else of_hadoop(place, self._hadoop, has_credentials=has_credentials)
 
     def _lent_for(self, location: str) -> dict[str, str]:
         below = normal(location) if self._lent else ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from twophase.catalogs.files import HadoopFiles
+from twophase.errors import ConfigurationError
 
 #: The region of a store that is not Amazon's: any will do.
 _ANY_REGION = "us-east-1"
@@ -17,28 +18,54 @@ _TENANT = re.compile(r"//[^/]+/([^/]+)/")
 _ROLE, _ANONYMOUS = "AssumedRoleCredentialProvider", "AnonymousAWSCredentialsProvider"
 #: Those that look at the keys in the settings, the second one also at the token.
 _KEYS, _WITH_TOKEN = "SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider"
+#: Those that look where PyArrow's default chain does.
+_DEFAULT_CHAIN = frozenset(
+    {
+        "DefaultCredentialsProvider",
+        "DefaultAWSCredentialsProviderChain",
+        "EnvironmentVariableCredentialsProvider",
+        "ProfileCredentialsProvider",
+        "ProfileAWSCredentialsProvider",
+        "WebIdentityTokenFileCredentialsProvider",
+        "WebIdentityTokenCredentialsProvider",
+        "ContainerCredentialsProvider",
+        "EC2ContainerCredentialsProviderWrapper",
+        "InstanceProfileCredentialsProvider",
+        "IAMInstanceCredentialsProvider",
+    }
+)
+_KNOWN = _DEFAULT_CHAIN | {_ROLE, _ANONYMOUS, _KEYS, _WITH_TOKEN}
 
 
-def of_hadoop(location: str, hadoop: HadoopFiles) -> dict[str, str]:
+def of_hadoop(location: str, hadoop: HadoopFiles, *, has_credentials: bool = False) -> dict[str, str]:
     """The settings of a session's Hadoop client for the file system of a location; none if PyIceberg has no such.
 
     Parameters
     ----------
     location : str
     hadoop : HadoopFiles
+    has_credentials : bool
+        Whether there are others for S3, which take precedence.
+
+    Raises
+    ------
+    ConfigurationError
+        The client's credentials come from a class that has no counterpart.
     """
     scheme, _, rest = location.partition(":")
     authority = rest.removeprefix("//").partition("/")[0] if rest.startswith("//") else ""
     read = _BY_SCHEME.get(scheme)
     if read is None:
         return {}
-    return {name: value for name, value in read(authority, hadoop).items() if value}
+    return {name: value for name, value in read(authority, hadoop, has_credentials).items() if value}
 
 
-def _first(hadoop: HadoopFiles, names: Mapping[str, Sequence[str]], *, secret: bool = False) -> dict[str, str | None]:
+def _first(
+    hadoop: HadoopFiles, names: Mapping[str, Sequence[str]], *, secret: bool = False, providers: str | None = None
+) -> dict[str, str | None]:
     """For each key the first of its settings that is set, all looked up in one call."""
     wanted = [name for group in names.values() for name in group]
-    values = dict(zip(wanted, hadoop.settings(wanted, secret=secret), strict=True))
+    values = dict(zip(wanted, hadoop.settings(wanted, secret=secret, providers=providers), strict=True))
     return {key: next((values[name] for name in group if values[name]), None) for key, group in names.items()}
 
 
@@ -52,19 +79,23 @@ _S3_PLAIN = (
     "aws.credentials.provider",
     "assumed.role.arn",
     "assumed.role.session.name",
+    "security.credential.provider.path",
 )
 _S3_SECRET = ("access.key", "secret.key", "session.token")
 
 
-def _s3(bucket: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+def _s3(bucket: str, hadoop: HadoopFiles, has_credentials: bool) -> dict[str, str | None]:
     plain = _first(hadoop, _of_bucket(bucket, _S3_PLAIN))
     endpoint = _endpoint(plain["endpoint"], plain["connection.ssl.enabled"])
+    given = _first(
+        hadoop, _of_bucket(bucket, _S3_SECRET), secret=True, providers=plain["security.credential.provider.path"]
+    )
     is_by_path = (plain["path.style.access"] or "").lower() == "true"
     return {
         "s3.endpoint": endpoint,
         "s3.region": plain["endpoint.region"],
         "s3.force-virtual-addressing": None if endpoint is None else str(not is_by_path).lower(),
-        **_s3_credentials(plain, _first(hadoop, _of_bucket(bucket, _S3_SECRET), secret=True)),
+        **({} if has_credentials else _s3_credentials(bucket, plain, given)),
     }
 
 
@@ -95,28 +126,43 @@ def with_region(properties: Mapping[str, str]) -> dict[str, str]:
     return {**properties, "s3.region": found[1] if found else _ANY_REGION}
 
 
-def _s3_credentials(plain: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str | None]:
+def _s3_credentials(
+    bucket: str, plain: Mapping[str, str | None], given: Mapping[str, str | None]
+) -> dict[str, str | None]:
     """The keys that the providers in use would find: keys that they do not look at may be of another account."""
-    providers = [name.strip().rpartition(".")[2] for name in (plain["aws.credentials.provider"] or "").split(",")]
-    providers = [name for name in providers if name]
+    classes = [name.strip() for name in (plain["aws.credentials.provider"] or "").split(",") if name.strip()]
+    unknown = next((name for name in classes if _short(name) not in _KNOWN), None)
+    # They are asked in this order.
+    providers = [_short(name) for name in (classes[: classes.index(unknown)] if unknown else classes)]
     if providers == [_ANONYMOUS]:
         return {"s3.anonymous": "true"}
     if _ROLE in providers:  # PyArrow takes no keys beside it.
         return {"s3.role-arn": plain["assumed.role.arn"], "s3.role-session-name": plain["assumed.role.session.name"]}
-    with_token = not providers or _WITH_TOKEN in providers
-    if not (given["access.key"] and given["secret.key"] and (with_token or _KEYS in providers)):
-        return {}
-    return {
-        "s3.access-key-id": given["access.key"],
-        "s3.secret-access-key": given["secret.key"],
-        "s3.session-token": given["session.token"] if with_token else None,
-    }
+    with_token = not classes or _WITH_TOKEN in providers
+    if given["access.key"] and given["secret.key"] and (with_token or _KEYS in providers):
+        return {
+            "s3.access-key-id": given["access.key"],
+            "s3.secret-access-key": given["secret.key"],
+            "s3.session-token": given["session.token"] if with_token else None,
+        }
+    if unknown:
+        raise ConfigurationError(
+            f"The files of bucket {bucket} were not opened: the session's Hadoop client has its credentials from the "
+            f"class {unknown}, which PyIceberg does not have, so that it would use others. Nothing was started.",
+            hint="Set the catalog's options s3.access-key-id and s3.secret-access-key; or provide the client with "
+            f"credentials that both can use, by fs.s3a.bucket.{bucket}.aws.credentials.provider.",
+        )
+    return {}
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 # -- Azure and Google --------------------------------------------------------------------------------------------------
 
 
-def _azure(authority: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+def _azure(authority: str, hadoop: HadoopFiles, _: bool) -> dict[str, str | None]:
     host = authority.rpartition("@")[2]
     plain = _first(
         hadoop, _of_account(host, ("account.auth.type", "account.oauth2.client.id", "account.oauth2.client.endpoint"))
@@ -142,12 +188,12 @@ def _of_account(host: str, names: Sequence[str]) -> dict[str, Sequence[str]]:
     return {name: (f"fs.azure.{name}.{host}", f"fs.azure.{name}") for name in names}
 
 
-def _google(_: str, hadoop: HadoopFiles) -> dict[str, str | None]:
+def _google(_: str, hadoop: HadoopFiles, __: bool) -> dict[str, str | None]:
     names = {"gcs.service.host": ("fs.gs.storage.root.url",), "gcs.project-id": ("fs.gs.project.id",)}
     return _first(hadoop, names)
 
 
-_BY_SCHEME: Mapping[str, Callable[[str, HadoopFiles], dict[str, str | None]]] = {
+_BY_SCHEME: Mapping[str, Callable[[str, HadoopFiles, bool], dict[str, str | None]]] = {
     **dict.fromkeys(("s3", "s3a", "s3n"), _s3),
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), _azure),
     "gs": _google,

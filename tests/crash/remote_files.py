@@ -39,7 +39,9 @@ class RemoteFiles(HadoopFiles):
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def settings(self, names: Sequence[str], *, secret: bool = False) -> Sequence[str | None]:
+    def settings(
+        self, names: Sequence[str], *, secret: bool = False, providers: str | None = None
+    ) -> Sequence[str | None]:
         return [None for _ in names]
 
     # -- reading -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.lakehouse.statements import ROWS, run, stage
 from tests.storage.signed import SignedRequests, signed_requests
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.file_access import FileAccess, layered
+from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath, Purpose
 from twophase.spark.connect import ConnectEnvironment
 from twophase.spark.jvm.gateway import Jvm
@@ -132,6 +133,9 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
         "bucket.any-machine.aws.credentials.provider": "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
         "bucket.any-simple.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "bucket.any-simple.session.token": SECRET,
+        "bucket.any-company.aws.credentials.provider": "com.example.CompanyProvider",
+        "bucket.any-both.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider, "
+        "com.example.CompanyProvider",
     }
     azure = {
         "fs.azure.account.auth.type.other.dfs.core.windows.net": "OAuth",
@@ -212,6 +216,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "s3a://any-role/t": {**_BY_PATH, "s3.role-arn": "arn:aws:iam::1:role/writer"},
     "s3a://any-machine/t": _BY_PATH,
     "s3a://any-simple/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
+    "s3a://any-both/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
     "s3a://central/t": {
         "s3.region": "eu-north-1",
         "s3.access-key-id": "session",
@@ -245,7 +250,24 @@ def test_settings_of_hadoop_have_pyicebergs_names(spark: SparkSession, store: Si
         access.filesystem(place)  # PyArrow refuses settings that do not fit together.
 
 
-def test_a_secret_may_be_in_a_credential_provider(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_credential_provider_that_pyiceberg_does_not_have_is_refused(spark: SparkSession) -> None:
+    hadoop, place = SessionHadoopFiles(Jvm(spark)), "s3a://any-company/t"
+    with pytest.raises(ConfigurationError, match=r"any-company .* com\.example\.CompanyProvider") as refused:
+        FileAccess({}, hadoop).io(place)
+    assert "s3.access-key-id" in str(refused.value)
+    own = {"s3.access-key-id": "own", "s3.secret-access-key": SECRET}
+    assert own.items() <= FileAccess(own, hadoop).io(place).properties.items()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "hadoop.security.credential.provider.path",
+        "fs.s3a.security.credential.provider.path",
+        "fs.s3a.bucket.hidden.security.credential.provider.path",
+    ],
+)
+def test_a_secret_may_be_in_a_credential_provider(spark: SparkSession, tmp_path: Path, setting: str) -> None:
     provider = f"localjceks://file{tmp_path}/keys.jceks"
     jvm: Any = spark.sparkContext._jvm
     conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
@@ -255,9 +277,9 @@ def test_a_secret_may_be_in_a_credential_provider(spark: SparkSession, tmp_path:
     secret[:] = "hidden"
     keystore.createCredentialEntry("fs.s3a.bucket.hidden.secret.key", secret)
     keystore.flush()
-    spark.conf.set("hadoop.security.credential.provider.path", provider)
+    spark.conf.set(setting, provider)
     try:
         found = FileAccess({}, SessionHadoopFiles(Jvm(spark))).io("s3a://hidden/t").properties
     finally:
-        spark.conf.unset("hadoop.security.credential.provider.path")
+        spark.conf.unset(setting)
     assert found["s3.secret-access-key"] == "hidden"

@@ -41,9 +41,12 @@ class SessionHadoopFiles:
             conf = self._jvm.session.sessionState().newHadoopConf()
         return java_object(self._jvm, "HadoopFiles", conf)
 
-    def settings(self, names: Sequence[str], *, secret: bool = False) -> Sequence[str | None]:
+    def settings(
+        self, names: Sequence[str], *, secret: bool = False, providers: str | None = None
+    ) -> Sequence[str | None]:
         with _errors():
-            return cast(Sequence[str | None], json.loads(self._java.settings(json.dumps(list(names)), secret)))
+            found = self._java.settings(json.dumps(list(names)), secret, providers)
+            return cast(Sequence[str | None], json.loads(found))
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ import org.apache.hadoop.fs.RemoteIterator;
 /** The file systems of a session's Hadoop configuration; whatever the number of files, one call from Python. */
 public final class HadoopFiles {
     private static final int CHUNK = 1 << 16;
+    private static final String PROVIDERS = "hadoop.security.credential.provider.path";
     private final Configuration conf;
 
     public HadoopFiles(Configuration conf) {
@@ -39,13 +40,20 @@ public final class HadoopFiles {
      * Returns the JSON of the values of settings, given by the JSON of their names.
      *
      * @param secret whether they may be stored in a credential provider
+     * @param providers paths of credential providers that are asked before those of all file systems; or null
      */
-    public String settings(String names, boolean secret) throws Exception {
+    public String settings(String names, boolean secret, String providers) throws Exception {
+        Configuration from = conf;
+        if (providers != null) {
+            String others = conf.getTrimmed(PROVIDERS, "");
+            from = new Configuration(conf);
+            from.set(PROVIDERS, others.isEmpty() ? providers : providers + "," + others);
+        }
         List found = new ArrayList();
         Iterator each = ((List) new ObjectMapper().readValue(names, List.class)).iterator();
         while (each.hasNext()) {
             String name = (String) each.next();
-            char[] hidden = secret ? conf.getPassword(name) : null;
+            char[] hidden = secret ? from.getPassword(name) : null;
             found.add(secret ? (hidden == null ? null : new String(hidden)) : conf.getTrimmed(name));
         }
         return new ObjectMapper().writeValueAsString(found);
