@@ -481,7 +481,8 @@ class _Planner:
             path=self.path,
             transaction_id=self.context.transaction_id,
             hint="Leave out the LOCATION, and the catalog's option recipe=rename: the files then stay where they are "
-            "written, and one call of the metastore publishes them.",
+            "written, and one call of the metastore publishes them. Or create the table at that LOCATION without rows, "
+            "and INSERT INTO it, which is reversible.",
         )
 
     def _needs_hidden(self) -> bool:

@@ -164,14 +164,36 @@ def test_each_file_system_is_reported_with_the_levels_that_follow(world: World) 
 
 def test_a_location_on_an_object_store_is_refused_before_any_work(spark: SparkSession, root: Path) -> None:
     twophase.attach(spark)
+    spark.sql("CREATE TABLE objs.there (a INT) USING parquet LOCATION 'objs://bucket/there'")
+    spark.sql("INSERT INTO objs.there VALUES (1)")
     before = sorted((root / "objects").rglob("*"))
     try:
-        with pytest.raises(AtomicityNotSupportedError, match="object_store moves a directory file by file") as caught:
-            spark.sql("CREATE TABLE objs.e USING parquet LOCATION 'objs://bucket/e' AS SELECT 1 AS a")
+        for new, place in (("e", "e"), ("e", "there/"), ("there", "there/")):
+            with pytest.raises(AtomicityNotSupportedError, match="object_store moves a directory file by") as caught:
+                at = f"USING parquet LOCATION 'objs://bucket/{place}'"
+                spark.sql(f"CREATE OR REPLACE TABLE objs.{new} {at} AS SELECT 2 AS a")
+            assert "Leave out the LOCATION" in str(caught.value)
+        assert [row.a for row in spark.table("objs.there").collect()] == [1]
     finally:
         twophase.attach(spark).detach()
-    assert "Leave out the LOCATION" in str(caught.value)
     assert sorted((root / "objects").rglob("*")) == before
+    spark.sql("DROP TABLE objs.there")
+
+
+@pytest.mark.parametrize("place", ["{root}/full", "//{root}/full/"])
+def test_a_location_with_files_of_others_is_refused_however_it_is_spelled(
+    spark: SparkSession, root: Path, place: str
+) -> None:
+    (root / "full").mkdir(exist_ok=True)
+    (root / "full" / "theirs").write_text("theirs")
+    twophase.attach(spark)
+    try:
+        with pytest.raises(CatalogError, match="is not empty"):
+            at = f"USING parquet LOCATION 'hdfslike:{place.format(root=root)}'"
+            spark.sql(f"CREATE TABLE hdfslike.f {at} AS SELECT 1 AS a")
+    finally:
+        twophase.attach(spark).detach()
+    assert [file.name for file in (root / "full").iterdir()] == ["theirs"]
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.project import source
 from twophase.model import Level
+from twophase.spark.handle import Handle
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,30 @@ STEPS = [
         [(1, 1), (2, 2), (3, 2)],
     ),
 ]
+#: Of a table that is created without rows at a LOCATION of the user's.
+STEPS_AT_A_LOCATION = [
+    Step("`INSERT INTO` at a `LOCATION`, one file", "INSERT INTO {t} SELECT 1", (ATOMIC, ATOMIC, REVERSIBLE), [(1,)]),
+    Step(
+        "`INSERT INTO` at a `LOCATION`, several files",
+        "INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT) FROM range(2, 4)",
+        (REVERSIBLE, REVERSIBLE, REVERSIBLE),
+        [(1,), (2,), (3,)],
+    ),
+    Step(
+        "`INSERT OVERWRITE` at a `LOCATION`",
+        "INSERT OVERWRITE {t} SELECT 5",
+        (REVERSIBLE, REVERSIBLE, REVERSIBLE),
+        [(5,)],
+    ),
+]
+
+
+def run(spark: SparkSession, handle: Handle, step: Step, table: str, scheme: str) -> None:
+    """Run a statement, and compare its level and the table's rows with what is stated."""
+    spark.sql(step.text.format(t=table))
+    found = sorted(map(tuple, spark.table(table).collect()))
+    (last, *_) = handle.timeline.transactions()
+    assert (found, last.level) == (step.rows, step.levels[COLUMNS.index(scheme)]), step.text
 
 
 @pytest.mark.promise("session-tables", "on each kind of storage a statement has the level that is documented for it")
@@ -77,11 +103,7 @@ def test_statements_have_the_level_that_the_file_system_allows(spark: SparkSessi
     handle, database = twophase.attach(spark), "default" if scheme == "file" else scheme
     try:
         for step in STEPS:
-            spark.sql(step.text.format(t=f"{database}.t"))
-            found = sorted(map(tuple, spark.table(f"{database}.t").collect()))
-            (last, *_) = handle.timeline.transactions()
-            level = step.levels[COLUMNS.index(scheme)]
-            assert (found, last.level) == (step.rows, level), step.text
+            run(spark, handle, step, f"{database}.t", scheme)
         files = spark.table(f"{database}.t").inputFiles()
         spark.sql(f"DROP TABLE {database}.t")
         kept = {leftover.kind for leftover in handle.catalog("hive").leftovers()}
@@ -93,6 +115,33 @@ def test_statements_have_the_level_that_the_file_system_allows(spark: SparkSessi
     assert not spark.catalog.tableExists(f"{database}.t")
 
 
+@pytest.mark.promise(
+    "external-tables", "on each kind of storage a table stays at its LOCATION, and a drop leaves its files"
+)
+@pytest.mark.parametrize("scheme", ["counted", *(pytest.param(o, marks=pytest.mark.exhaustive) for o in COLUMNS[:2])])
+def test_a_table_at_a_location_is_written_there_and_its_files_outlive_it(
+    spark: SparkSession, root: Path, scheme: str
+) -> None:
+    name = f"the {scheme} place"
+    place = f"counted://{root.name}/{name}" if scheme == "counted" else f"{scheme}:{root}/{name}"
+    handle = twophase.attach(spark)
+    try:
+        spark.sql(f"CREATE TABLE default.e (a INT) USING parquet LOCATION '{place}/'")
+        for step in STEPS_AT_A_LOCATION:
+            run(spark, handle, step, "default.e", scheme)
+        assert all(f"/{name.replace(' ', '%20')}/part-" in file for file in spark.table("default.e").inputFiles())
+        with twophase.transaction(spark):
+            spark.sql("DROP TABLE default.e")
+        left = [leftover.location for leftover in handle.catalog("hive").leftovers() if name in leftover.location]
+        spark.sql(f"CREATE TABLE default.e (a INT) USING parquet LOCATION '{place}'")
+        found = [tuple(row) for row in spark.table("default.e").collect()]
+        spark.sql("DROP TABLE default.e")
+    finally:
+        handle.detach()
+    assert (left, found) == ([], [(5,)])
+    assert [tuple(row) for row in spark.read.parquet(place).collect()] == [(5,)]
+
+
 def test_the_levels_are_those_of_the_documentation() -> None:
     page = (source.ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     documented = {
@@ -100,5 +149,6 @@ def test_the_levels_are_those_of_the_documentation() -> None:
         for line in page.splitlines()
         if (cells := [cell.strip() for cell in line.strip("|").split("|")]) and len(cells) == 4
     }
-    tested = {step.name: tuple(str(level.name).lower() for level in step.levels) for step in STEPS}
+    steps = [*STEPS, *STEPS_AT_A_LOCATION]
+    tested = {step.name: tuple(str(level.name).lower() for level in step.levels) for step in steps}
     assert {name: documented.get(name) for name in tested} == tested
