@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 from pathlib import Path
@@ -138,6 +139,17 @@ def test_no_modules_import_each_other_in_a_circle_not_even_for_their_types() -> 
 def test_the_check_itself_finds_a_circle() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
     assert circles(graph) == [frozenset("bc")]
+
+
+def test_functions_and_files_stay_short() -> None:
+    files, functions = [], []
+    for file in source.modules().values():
+        text = file.read_text(encoding="utf-8")
+        files.append(text.count("\n"))
+        nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+        functions += [(node.end_lineno or 0) - node.lineno + 1 for node in nodes]
+    file_length, function_length = (sorted(lengths)[len(lengths) * 99 // 100] for lengths in (files, functions))
+    assert (file_length <= 608, function_length <= 34) == (True, True), (file_length, function_length)
 
 
 def test_only_the_spark_layer_imports_spark() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,19 +50,22 @@ def read(name: str, described: str, partition_columns: Sequence[str], *, can_hav
     used = json.loads(fields[0]["metadata"].pop(USED, "[]")) if fields else []
     if not can_have_ids:
         fields = [_plain(field) for field in fields]
-    numbered = [SPARK_FIELD_ID in field["metadata"] for field in fields]
-    if any(numbered) and not all(numbered):
-        missing = ", ".join(field["name"] for field, has_id in zip(fields, numbered, strict=True) if not has_id)
-        raise CatalogError(
-            f"{name} was not altered: {missing} has no field id, as other columns have; a program outside twophase "
-            "added it.",
-            hint=f"Rewrite the table: CREATE OR REPLACE TABLE {name} ... AS SELECT * FROM {name}",
-        )
-    has_ids = bool(fields) and all(numbered)
+    has_ids = _have_ids(name, fields)
     schema = _schema([_hidden(field) for field in fields], has_ids=has_ids)
     keys = {column.lower() for column in partition_columns}
     schema = replace(schema, partition_keys=tuple(field.id for field in schema if field.name.lower() in keys))
     return Columns(schema, has_ids, tuple((tuple(path), number) for path, number in used))
+
+
+def _have_ids(name: str, fields: Sequence[Mapping[str, Any]]) -> bool:
+    missing = [field["name"] for field in fields if SPARK_FIELD_ID not in field["metadata"]]
+    if missing and len(missing) < len(fields):
+        raise CatalogError(
+            f"{name} was not altered: {', '.join(missing)} has no field id, as other columns have; a program outside "
+            "twophase added it.",
+            hint=f"Rewrite the table: CREATE OR REPLACE TABLE {name} ... AS SELECT * FROM {name}",
+        )
+    return bool(fields) and not missing
 
 
 def of_file(schema: pa.Schema) -> pa.Schema:
