@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import attached_session
 from twophase.errors import CatalogError, WriteConflictError
+from twophase.spark.metastore import columns
 
 
 @pytest.fixture(scope="module", params=["hive", "memory"])
@@ -449,3 +451,10 @@ def test_partition_fields_are_refused_with_the_statement_that_partitions_a_table
     spark.sql(advice.rstrip("."))
     assert spark.sql("SHOW PARTITIONS t").collect()[0][0] == "a=1"
     assert rows(spark, "SELECT a, p FROM t") == [(1, 2)]
+
+
+def test_a_column_without_a_field_id_beside_others_that_have_one_is_named() -> None:
+    marked = {"name": "a", "type": "integer", "nullable": True, "metadata": {"parquet.field.id": 1}}
+    plain = {"name": "b", "type": "integer", "nullable": True, "metadata": {}}
+    with pytest.raises(CatalogError, match=r"db\.t was not altered: b has no field id"):
+        columns.read("db.t", json.dumps({"type": "struct", "fields": [marked, plain]}), [])

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
-from tests.spark.test_ddl_in_a_block import RolledBack, elsewhere
+from tests.spark.blocks import RolledBack, elsewhere, rows
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
@@ -55,10 +55,6 @@ def table(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Names of a store's tables, of this test only."""
     suffix = f"{abs(hash(request.node.name)) % 10**8}"
     return lambda name: f"{RENAMING[request.param]}.{name}_{suffix}"
-
-
-def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
 def is_there(spark: SparkSession, database: str) -> bool:
