@@ -21,7 +21,6 @@ from twophase.catalogs.hive.stamps import BROUGHT, StampChangedError
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.catalogs.hive.target import Target
 from twophase.catalogs.hive.write import TableWrite
-from twophase.model import Purpose
 from twophase.redaction import logger
 
 _log = logger("twophase")
@@ -40,9 +39,12 @@ class NewColumns:
         self._write = write
 
     def join(self) -> None:
-        """Bring nothing if another writer has brought the very same meanwhile: RFC-82's row 7. Idempotent."""
+        """Bring nothing if another writer has brought the very same meanwhile: RFC-82's row 7. Idempotent.
+
+        Not if the write replaces rows, by any of its statements: it would remove those of the other writer.
+        """
         write, state, now = self._write, self._write.state, self._write.current()
-        if now is None or state.purpose is not Purpose.INSERT_INTO or BROUGHT in now.properties:
+        if now is None or state.replaces or BROUGHT in now.properties:
             return
         found = _facts(now.schema)
         if found != _facts(state.old.definition.schema) and found == _facts(state.definition.schema):
