@@ -13,8 +13,8 @@ import pyarrow as pa
 from twophase.catalogs.hive import ddl
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.evolution import ALTER, Evolution
-from twophase.catalogs.hive.metastore import Metastore
 from twophase.catalogs.hive.readers import NATIVE, reads
+from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath, TableDefinition, quote
@@ -49,12 +49,12 @@ class Brought:
     is_new: bool
 
 
-def plan(metastore: Metastore, table: HiveTable, path: ObjectPath, rows: TableDefinition) -> Brought:
+def plan(store: HiveStore, table: HiveTable, path: ObjectPath, rows: TableDefinition) -> Brought:
     """Fit the rows of an insert to a table, and the table to the rows.
 
     Parameters
     ----------
-    metastore : Metastore
+    store : HiveStore
     table : HiveTable
     path : ObjectPath
     rows : TableDefinition
@@ -65,13 +65,13 @@ def plan(metastore: Metastore, table: HiveTable, path: ObjectPath, rows: TableDe
     CatalogError
         The table cannot have these columns, or not natively.
     """
-    columns = metastore.columns_of(table)
+    columns = store.metastore.columns_of(table)
     schema = assign_ids([plain(field) for field in table.schema]) if columns is None else columns.schema
     try:
         found = reconcile(schema, _incoming(path, rows.schema, table.schema), _POLICY)
         evolved = table.schema
         if found.changes:
-            evolved = _evolved(metastore, table, path, columns, found.changes)
+            evolved = _evolved(store, table, path, columns, found.changes)
     except SchemaError as error:
         raise CatalogError(f"{path} was not written: {error}", path=path) from error
     by_name = dict(zip((fold(node.name) for node in found.schema), found.plan.spark_expressions(), strict=True))
@@ -81,7 +81,7 @@ def plan(metastore: Metastore, table: HiveTable, path: ObjectPath, rows: TableDe
 
 
 def _evolved(
-    metastore: Metastore, table: HiveTable, path: ObjectPath, columns: Columns | None, changes: tuple[Change, ...]
+    store: HiveStore, table: HiveTable, path: ObjectPath, columns: Columns | None, changes: tuple[Change, ...]
 ) -> pa.Schema:
     if columns is None:
         raise CatalogError(
@@ -90,7 +90,7 @@ def _evolved(
             path=path,
             hint=f"Add them before: ALTER TABLE {path} ADD COLUMNS (...)",
         )
-    return metastore.with_columns(table, _Bringing(table, path, columns, metastore).bring(changes)).schema
+    return store.metastore.with_columns(table, _Bringing(table, path, columns, store).bring(changes)).schema
 
 
 class _Bringing(Evolution):

@@ -20,8 +20,8 @@ from twophase.catalog.column_changes import default_sql, position_of
 from twophase.catalogs.files import is_hidden
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
-from twophase.catalogs.hive.metastore import Metastore
-from twophase.catalogs.hive.readers import NATIVE, orc_misreads, reads
+from twophase.catalogs.hive.orc_files import nameless
+from twophase.catalogs.hive.readers import NATIVE, keeps_positions, orc_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
@@ -66,7 +66,7 @@ def evolved(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
     if before is None:
         return None
     started = with_ids(store, table, before, changes)
-    after_them = Evolution(table, path, started, metastore).apply(changes)
+    after_them = Evolution(table, path, started, store).apply(changes)
     if after_them == before:
         return table
     if after_them.has_ids and not before.has_ids:
@@ -116,7 +116,7 @@ class Evolution:
     path : ObjectPath
     columns : Columns
         Those before the statement.
-    metastore : Metastore
+    store : HiveStore
         It knows how its session reads files.
     policy : PromotionPolicy, optional
         Of a table that may be rewritten; without it a change that needs a rewrite is refused.
@@ -132,7 +132,7 @@ class Evolution:
         table: HiveTable,
         path: ObjectPath,
         columns: Columns,
-        metastore: Metastore,
+        store: HiveStore,
         *,
         policy: PromotionPolicy | None = None,
     ) -> None:
@@ -140,8 +140,9 @@ class Evolution:
         self._path = path
         self._policy = policy
         self._provider = table.provider
-        self._reads_by_ids = table.provider != "parquet" or metastore.reads_by_ids
-        self._by_position = metastore.reads_by_position(table) if table.provider == "orc" else None
+        self._reads_by_ids = table.provider != "parquet" or store.metastore.reads_by_ids
+        self._by_position = store.metastore.reads_by_position(table) if table.provider == "orc" else None
+        self._files, self._location = store.files, table.location
         self._has_ids = columns.has_ids
         self._schema = columns.schema
         self._used = list(columns.used)
@@ -179,7 +180,12 @@ class Evolution:
     def _misread(self, before: Schema) -> str | None:
         if self._by_position is not None and _shape(before) != _shape(self._schema):
             return f"this session does not read ORC files by the names of their columns ({self._by_position})"
-        return orc_misreads(before, self._schema, has_former=bool(self._used))
+        why = orc_misreads(before, self._schema, has_former=bool(self._used))
+        if why is None and self._location and not keeps_positions(before, self._schema):
+            file = nameless(self._files, self._location)
+            if file is not None:
+                why = f"Spark reads ORC files by position whose columns have no names, as those of {file}"
+        return why
 
     def refused(self, why: str, *, hint: str | None = None) -> CatalogError:
         """The error of a change that is not made.

@@ -161,7 +161,7 @@ def plan_write(
     if purpose.inserts:
         wanted = _definition_for_insert(table, base)
         if MERGE_SCHEMA in definition.options and definition.schema.names:
-            brought = _brought(store, path, wanted, base, definition)
+            brought = _brought(store, path, _there(path, wanted, table), base, definition)
             wanted = replace(wanted, schema=brought.schema)
         else:
             _check_width(path, wanted, definition)
@@ -195,6 +195,12 @@ def _definition_for_insert(table: HiveTable | None, base: WriteState | None) -> 
     return to_definition(table)
 
 
+def _there(path: ObjectPath, definition: TableDefinition, table: HiveTable | None) -> HiveTable:
+    """A table as a statement finds it, with the files that it has outside the transaction."""
+    location = "" if table is None else str(table.location or "")
+    return to_table(path, definition, kind=MANAGED, location=location)
+
+
 def _check_width(path: ObjectPath, table: TableDefinition, rows: TableDefinition) -> None:
     if len(rows.schema) not in (0, len(table.schema)):
         widths = f"the rows have {len(rows.schema)} columns, the table has {len(table.schema)}"
@@ -202,10 +208,10 @@ def _check_width(path: ObjectPath, table: TableDefinition, rows: TableDefinition
 
 
 def _brought(
-    store: HiveStore, path: ObjectPath, table: TableDefinition, base: WriteState | None, rows: TableDefinition
+    store: HiveStore, path: ObjectPath, table: HiveTable, base: WriteState | None, rows: TableDefinition
 ) -> bringing.Brought:
     """Fit rows to the table, as an earlier statement of the transaction has left it."""
-    found = bringing.plan(store.metastore, to_table(path, table, kind=MANAGED, location=""), path, rows)
+    found = bringing.plan(store, table, path, rows)
     if base is not None and found.is_new:
         raise AtomicityNotSupportedError(
             f"{path} was already written in this transaction: a later statement cannot bring columns to it.",

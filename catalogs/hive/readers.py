@@ -16,7 +16,7 @@ EVOLVING = frozenset({"parquet", "orc"})
 #: The changes of type that the readers can follow, but for those that :func:`reads` excepts.
 NATIVE = promotion_policy("wide")
 #: The columns of ORC files of this name are found by their position, where all of a file have it.
-_NAMELESS = "_col"
+NAMELESS = "_col"
 
 
 def reads(provider: str | None, old: pa.DataType, new: pa.DataType) -> bool:
@@ -55,14 +55,25 @@ def orc_misreads(before: Schema, after: Schema, *, has_former: bool) -> str | No
         Whether files have columns that the table has no more.
     """
     old, new = _data(before), _data(after)
-    nameless = [field.name for field in (*old, *new) if field.name.startswith(_NAMELESS)]
-    moves = not _appends(old, new)
+    nameless = [field.name for field in (*old, *new) if field.name.startswith(NAMELESS)]
+    moves = not keeps_positions(before, after)
     if moves and nameless:
         return f"Spark reads ORC files by position whose columns are named like {nameless[0]}"
     kinds, former_kinds = _timestamps(new), _timestamps(old)
     if (moves and len(kinds | former_kinds) > 1) or (has_former and kinds - former_kinds):
         return "Spark compares timestamps with and without a zone by their position in ORC files, which would change"
     return None
+
+
+def keeps_positions(before: Schema, after: Schema) -> bool:
+    """Whether all fields stay where they are, at every level: new ones come last.
+
+    Parameters
+    ----------
+    before, after : Schema
+        With the same ids.
+    """
+    return _appends(_data(before), _data(after))
 
 
 def _data(schema: Schema) -> list[Field]:

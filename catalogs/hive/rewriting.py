@@ -53,7 +53,7 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
     if policy is None or before is None:
         return None
     before = evolution.with_ids(store, table, before, changes)
-    evolving = evolution.Evolution(table, path, before, metastore, policy=policy)
+    evolving = evolution.Evolution(table, path, before, store, policy=policy)
     after = evolving.apply(changes).schema
     if not evolving.needs_rewrite:
         return None

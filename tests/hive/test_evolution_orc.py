@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import orc
 from pyspark.sql import SparkSession
 
 import twophase
@@ -168,6 +171,32 @@ def test_what_is_read_by_position_is_rewritten(spark: SparkSession, t: str) -> N
     made(spark, "SELECT 1 AS a, 2 AS b", "OPTIONS ('orc.force.positional.evolution' = 'true')")
     rewritten(spark, "DROP COLUMN a")
     assert rows(spark, "SELECT b FROM t WHERE b = 2") == [(2,)]
+
+
+@pytest.mark.promise("evolution", "an ORC table over files of Hive before 2.0 takes new last columns, else by a rewrite")
+@pytest.mark.parametrize("by", ["", pytest.param("PARTITIONED BY (p)", marks=pytest.mark.exhaustive)])
+def test_files_without_names_of_columns_are_rewritten(spark: SparkSession, t: str, tmp_path: Path, by: str) -> None:
+    directory = tmp_path / "old" / ("p=1" if by else "")
+    directory.mkdir(parents=True)
+    orc.write_table(pa.table({"_col0": pa.array([1, 2], pa.int32()), "_col1": ["x", "y"]}), directory / "000000_0")
+    keys = ", p INT" if by else ""
+    spark.sql(f"CREATE TABLE t (a INT, b STRING{keys}) USING orc {by} LOCATION '{tmp_path / 'old'}'")
+    if by:
+        spark.sql("MSCK REPAIR TABLE t")
+    spark.sql("ALTER TABLE t ADD COLUMN c INT")
+    last = ", 1" if by else ""
+    spark.sql(f"INSERT INTO t VALUES (3, 'z', 4{last})")
+    assert rows(spark, "SELECT a, b, c FROM t WHERE a > 1") == [(2, "y", None), (3, "z", 4)]
+    with pytest.raises(CatalogError, match="no names.*Rewrite the table"):
+        bring = "SELECT 5 AS first, 6 AS a, 'w' AS b, 7 AS c" + (", 1 AS p" if by else "")
+        spark.sql(bring).write.option("mergeSchema", "true").insertInto(t)
+    for change in ("ADD COLUMN d INT FIRST", "DROP COLUMN c"):
+        with pytest.raises(CatalogError, match=r"by position.*no names.*'twophase\.alter' = 'rewrite'"):
+            spark.sql(f"ALTER TABLE t {change}")
+    rewritten(spark, "DROP COLUMN a")
+    assert rows(spark, "SELECT b, c FROM t WHERE b > 'x'") == [("y", None), ("z", 4)]
+    spark.sql("ALTER TABLE t DROP COLUMN c")
+    assert rows(spark, "SELECT b FROM t WHERE b > 'x'") == [("y",), ("z",)]
 
 
 @pytest.mark.promise("evolution", "one write brings its columns and wider types to an ORC table, found by name")
