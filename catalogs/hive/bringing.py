@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalogs.hive import ddl
+from twophase.catalogs.hive import ddl, policies
 from twophase.catalogs.hive.columns import DEFAULTS, Columns, is_plain
 from twophase.catalogs.hive.evolution import ALTER, Evolution
-from twophase.catalogs.hive.readers import NATIVE, reads
+from twophase.catalogs.hive.readers import reads
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
 from twophase.errors import CatalogError
@@ -22,8 +22,6 @@ from twophase.schema import AddField, Change, ChangeType, ReconcilePolicy, assig
 from twophase.schema.errors import SchemaError
 from twophase.schema.names import fold
 
-#: As for ALTER TABLE: what Spark's reader widens.
-_POLICY = ReconcilePolicy(promotion=NATIVE)
 _SPARK_FIELD = b"SPARK:field"
 _DEFAULT = DEFAULTS[0]
 #: In Spark's JSON of a column.
@@ -68,7 +66,9 @@ def plan(store: HiveStore, table: HiveTable, path: ObjectPath, rows: TableDefini
     columns = store.metastore.columns_of(table)
     schema = assign_ids([plain(field) for field in table.schema]) if columns is None else columns.schema
     try:
-        found = reconcile(schema, _incoming(path, rows.schema, table.schema), _POLICY)
+        # As for ALTER TABLE: what Spark's reader widens, if the user allows it.
+        policy = ReconcilePolicy(promotion=policies.native(store, table, path))
+        found = reconcile(schema, _incoming(path, rows.schema, table.schema), policy)
         evolved = table.schema
         if found.changes:
             evolved = _evolved(store, table, path, columns, found.changes)

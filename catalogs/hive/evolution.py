@@ -18,6 +18,7 @@ import pyarrow as pa
 from twophase.catalog import TableChange
 from twophase.catalog.column_changes import default_sql, position_of
 from twophase.catalogs.files import is_hidden
+from twophase.catalogs.hive import policies
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, OPAQUE, Columns, is_plain
 from twophase.catalogs.hive.definitions import FIELD_IDS
 from twophase.catalogs.hive.orc_files import nameless
@@ -66,7 +67,8 @@ def evolved(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], 
     if before is None:
         return None
     started = with_ids(store, table, before, changes)
-    after_them = Evolution(table, path, started, store).apply(changes)
+    native = policies.native(store, table, path)
+    after_them = Evolution(table, path, started, store, native=native).apply(changes)
     if after_them == before:
         return table
     if after_them.has_ids and not before.has_ids:
@@ -118,6 +120,8 @@ class Evolution:
         Those before the statement.
     store : HiveStore
         It knows how its session reads files.
+    native : PromotionPolicy, optional
+        The changes of type that may be made without a rewrite, where the reader follows.
     policy : PromotionPolicy, optional
         Of a table that may be rewritten; without it a change that needs a rewrite is refused.
 
@@ -134,11 +138,12 @@ class Evolution:
         columns: Columns,
         store: HiveStore,
         *,
+        native: PromotionPolicy = NATIVE,
         policy: PromotionPolicy | None = None,
     ) -> None:
         self.needs_rewrite = False
         self._path = path
-        self._policy = policy
+        self._native, self._policy = native, policy
         self._provider = table.provider
         self._reads_by_ids = table.provider != "parquet" or store.metastore.reads_by_ids
         self._by_position = store.metastore.reads_by_position(table) if table.provider == "orc" else None
@@ -304,8 +309,9 @@ class Evolution:
             raise self.refused(f"no value of {shown} can be cast from or to a type that only Spark has")
         if SPARK_TYPE in metadata and node.leaf != data_type:
             raise self.refused(f"the values of {shown} are not checked for the length of a {metadata[SPARK_TYPE]}")
-        policy: str | PromotionPolicy = NATIVE
-        if node.leaf is not None and not reads(self._provider, node.leaf, data_type):
+        policy = self._native
+        # A narrower policy than the reader's refuses by itself what the reader does not follow.
+        if policy == NATIVE and node.leaf is not None and not reads(self._provider, node.leaf, data_type):
             room = "; a decimal needs room for ten digits before the point" if pa.types.is_decimal(data_type) else ""
             self._rewrite(f"Spark reads no {node.leaf} of {shown} as {data_type}{room}")
             policy = self._policy or NATIVE

@@ -32,11 +32,13 @@ class Settings(settings.Settings):
         "what ALTER TABLE does with a change that Spark's reader cannot follow: native refuses it; rewrite replaces "
         "the table by its own rows",
     )
-    promotion: Annotated[Literal["wide", "implicit", "hudi", "explicit"], lower] = option(
-        "wide", "changes of type that such a rewrite may make"
+    promotion: Annotated[Literal["exact", "wide", "implicit", "hudi", "explicit"], lower] = option(
+        "wide",
+        "changes of type that ALTER TABLE and writes that bring columns may make: exact, or wide (whatever keeps each "
+        "value); with a rewrite also implicit, hudi or explicit",
     )
     on_cast_failure: Annotated[Literal["error", "null"], lower] = option(
-        "error", "what such a rewrite does with a value that the new type cannot hold: error, or NULL instead of it"
+        "error", "what a rewrite does with a value that the new type cannot hold: error, or NULL instead of it"
     )
     schema_conflicts: SchemaConflicts = option("rfc-82", DESCRIPTION)
     host: str = option("", "HiveServer2: host name")

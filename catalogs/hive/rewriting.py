@@ -12,22 +12,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from twophase.catalog import Rewrite, TableChange
-from twophase.catalogs.hive import evolution
+from twophase.catalogs.hive import evolution, policies
 from twophase.catalogs.hive.columns import DEFAULTS, HELD, Columns
 from twophase.catalogs.hive.ddl import sql_type
 from twophase.catalogs.hive.definitions import FIELD_IDS, fingerprint, to_definition
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import HiveTable
-from twophase.errors import ConfigurationError
 from twophase.model import ObjectPath, quote
-from twophase.schema import PromotionPolicy, Schema, plan_read, promotion_policy
-
-#: Table properties that override the catalog's options, with their values.
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "alter": ("native", "rewrite"),
-    "promotion": ("wide", "implicit", "hudi", "explicit"),
-    "on_cast_failure": ("error", "null"),
-}
+from twophase.schema import PromotionPolicy, Schema, plan_read
 
 
 def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], path: ObjectPath) -> Rewrite | None:
@@ -47,13 +39,14 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
     ConfigurationError
         A property of the table has a value that it cannot have.
     """
-    metastore, policy = store.metastore, _policy(store, table, path)
+    metastore, policy = store.metastore, policies.of_rewrite(store, table, path)
     is_of_columns = bool(changes) and all(change.kind in evolution.KINDS for change in changes)
     before = metastore.columns_of(table) if policy is not None and is_of_columns else None
     if policy is None or before is None:
         return None
     before = evolution.with_ids(store, table, before, changes)
-    evolving = evolution.Evolution(table, path, before, store, policy=policy)
+    native = policies.native(store, table, path)
+    evolving = evolution.Evolution(table, path, before, store, native=native, policy=policy)
     after = evolving.apply(changes).schema
     if not evolving.needs_rewrite:
         return None
@@ -70,24 +63,6 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
         _expressions(before.schema, after, schema, policy),
         (fingerprint(to_definition(table)), table.schema.serialize().to_pybytes()),
     )
-
-
-def _policy(store: HiveStore, table: HiveTable, path: ObjectPath) -> PromotionPolicy | None:
-    """The changes of type that a rewrite may make; None if the table is not to be rewritten."""
-    chosen = {name: _choice(store, table, path, name) for name in _CHOICES}
-    if chosen["alter"] == "native":
-        return None
-    return promotion_policy(chosen["promotion"], on_cast_failure=chosen["on_cast_failure"])
-
-
-def _choice(store: HiveStore, table: HiveTable, path: ObjectPath, name: str) -> str:
-    value = table.properties.get(f"twophase.{name}", getattr(store.settings, name)).lower()
-    if value not in _CHOICES[name]:
-        raise ConfigurationError(
-            f"{path} was not altered: its property twophase.{name} is {' or '.join(_CHOICES[name])}, not {value!r}.",
-            path=path,
-        )
-    return str(value)
 
 
 def _expressions(before: Schema, after: Schema, schema: pa.Schema, policy: PromotionPolicy) -> tuple[str, ...]:

@@ -195,12 +195,11 @@ def test_rows_that_replace_others_do_not_join_a_writer_who_has_brought_the_same_
 ) -> None:
     made(spark, "SELECT 1 AS id, 0 AS p")
     bring, merged = "SELECT {} AS id, 0 AS p, 1 AS n", {"mergeSchema": "true"}
-    with ThreadPoolExecutor(1) as other:
-        with pytest.raises(WriteConflictError), twophase.transaction(spark):
-            spark.sql(bring.format(2)).write.options(**merged).insertInto(t, overwrite=True)
-            spark.sql("INSERT INTO t (id, n, p) VALUES (3, 2, 1)")
-            theirs = spark.newSession().sql(bring.format(9)).write.options(**merged)
-            other.submit(theirs.insertInto, t).result()
+    with ThreadPoolExecutor(1) as other, pytest.raises(WriteConflictError), twophase.transaction(spark):
+        spark.sql(bring.format(2)).write.options(**merged).insertInto(t, overwrite=True)
+        spark.sql("INSERT INTO t (id, n, p) VALUES (3, 2, 1)")
+        theirs = spark.newSession().sql(bring.format(9)).write.options(**merged)
+        other.submit(theirs.insertInto, t).result()
     spark.catalog.refreshTable(t)
     assert rows(spark, "SELECT id, n FROM t") == [(1, None), (9, 1)]
 

@@ -134,6 +134,32 @@ def test_a_table_that_a_session_without_twophase_has_made_of_an_altered_one_is_f
         spark.sql("DROP TABLE copy")
 
 
+@pytest.mark.promise(
+    "evolution", "a session without twophase reads an altered table as `schema.md` says, and no wrong value"
+)
+def test_a_session_without_twophase_reads_renamed_columns_of_old_files_as_null_and_no_others_for_them(
+    spark: SparkSession, t: str
+) -> None:
+    made(spark, "SELECT id AS a, CAST(id AS INT) AS b, 'gone' AS x FROM range(2)")
+    for change in ("RENAME COLUMN a TO c", "ALTER COLUMN b TYPE BIGINT", "DROP COLUMN x", "ADD COLUMN y STRING FIRST"):
+        spark.sql(f"ALTER TABLE t {change}")
+    spark.sql("INSERT INTO t VALUES ('new', 7, 1L << 40)")
+    twophase.attach(spark).detach()
+    try:
+        assert spark.conf.get("spark.sql.parquet.fieldId.read.enabled") == "false"
+        assert rows(spark, "SELECT b FROM t WHERE c IS NULL AND y IS NULL") == [(0,), (1,)]
+        assert rows(spark, "SELECT y, c, b FROM t WHERE c = 7") == [("new", 7, 1 << 40)]
+        spark.sql("INSERT INTO t VALUES ('stock', 8, 2)")
+    finally:
+        twophase.attach(spark)
+    assert rows(spark, "SELECT c, b, y FROM t WHERE c >= 0") == [
+        (0, 0, None),
+        (1, 1, None),
+        (7, 1 << 40, "new"),
+        (8, 2, "stock"),
+    ]
+
+
 @pytest.mark.promise("evolution", "a dropped column of a session table is never taken for another of its name")
 @pytest.mark.parametrize("ids", [True, False])
 def test_a_dropped_column_is_gone_and_its_name_is_not_taken_for_another(spark: SparkSession, t: str, ids: bool) -> None:
@@ -219,6 +245,26 @@ def test_a_wider_type_is_read_by_spark_itself_and_no_other_is_taken(spark: Spark
         spark.sql("ALTER TABLE t ALTER COLUMN b TYPE DECIMAL(5,0)")
     with pytest.raises(AnalysisException, match="NOT_SUPPORTED_CHANGE_COLUMN"):
         spark.sql("ALTER TABLE t ALTER COLUMN d TYPE DOUBLE")
+
+
+@pytest.mark.promise(
+    "evolution", "a session table with `twophase.promotion = exact` gets no other types than Iceberg has"
+)
+def test_a_table_with_the_policy_exact_gets_only_types_that_every_engine_reads(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b, 1.5 AS d", more="TBLPROPERTIES ('twophase.promotion' = 'exact')", ids=False)
+    merged = {"mergeSchema": "true"}
+    with pytest.raises(CatalogError, match=r"policy 'exact'.*policy 'wide'"):
+        spark.sql("ALTER TABLE t ALTER COLUMN a TYPE DOUBLE")
+    with pytest.raises(CatalogError, match="was not written"):
+        spark.sql("SELECT 2.5D AS a, 2 AS b, 1.5 AS d").write.options(**merged).insertInto(t)
+    spark.sql("ALTER TABLE t ALTER COLUMN a TYPE BIGINT")
+    spark.sql("SELECT 2L AS a, 3L AS b, CAST(2.5 AS DECIMAL(9,1)) AS d").write.options(**merged).insertInto(t)
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.alter' = 'rewrite')")
+    with pytest.raises(CatalogError, match="policy 'exact'"):
+        spark.sql("ALTER TABLE t ALTER COLUMN a TYPE STRING")
+    spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+    assert spark.table("t").dtypes == [("c", "bigint"), ("b", "bigint"), ("d", "decimal(9,1)")]
+    assert [row[0] for row in rows(spark, "SELECT c FROM t WHERE c > 0")] == [1, 2]
 
 
 def test_a_table_without_ids_is_not_renamed_unless_it_is_empty(spark: SparkSession, t: str) -> None:

@@ -109,7 +109,7 @@ def test_a_type_changes_as_far_as_the_policy_goes(spark: SparkSession, t: str) -
     spark.sql("ALTER TABLE t ALTER COLUMN c TYPE STRING")
     assert rows(spark, "SELECT c FROM t WHERE c IS NOT NULL") == [("",)]
     spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'whatever')")
-    with pytest.raises(ConfigurationError, match=r"twophase\.promotion is wide or"):
+    with pytest.raises(ConfigurationError, match=r"twophase\.promotion is exact or"):
         spark.sql("ALTER TABLE t RENAME COLUMN a TO z")
 
 

@@ -203,7 +203,7 @@ def test_one_write_brings_its_columns_where_it_says_so_and_no_other_does(shop: S
     shop.sql("SELECT 3L AS id, 'b' AS name, 1 AS by_insert").write.option("mergeSchema", True).insertInto(name)
     shop.sql("SELECT 4 AS id, 1 AS by_write_to").writeTo(name).options(**merged).append()
     if shop.spark.version.startswith("4.3"):
-        shop.sql("INSERT WITH SCHEMA EVOLUTION INTO @t SELECT 5 AS id, 1 AS by_sql")
+        shop.sql("INSERT WITH SCHEMA EVOLUTION INTO @t BY NAME SELECT 1 AS by_sql, 5 AS id")
     else:
         shop.sql("SELECT 5 AS id, 1 AS by_sql").writeTo(name).option("mergeSchema", "true").append()
     added = ["by_save", "by_insert", "by_write_to", "by_sql"]
