@@ -21,6 +21,7 @@ from tests.schema import documented
 from tests.schema.table_model import STEPS, Step, TableModel, as_text, literal
 from tests.servers import Server
 from twophase.errors import TwoPhaseError
+from twophase.schema.promotion import HUDI_MATRIX
 
 #: By store, what makes a table of it that gives a dropped name to another column; Spark reads ORC by names only.
 REWRITE = "TBLPROPERTIES ('twophase.alter' = 'rewrite')"
@@ -87,6 +88,41 @@ def test_the_example_of_flip_226(spark: SparkSession, store: str) -> None:
     spark.sql(f"INSERT INTO {name} VALUES ('a2', 'b2', 'c2')")
     assert as_text(spark.table(name).collect()) == [("a1", "b1", None), ("a2", "b2", "c2")]
     assert as_text(spark.sql(f"SELECT a FROM {name} WHERE c IS NULL").collect()) == [("a1",)]
+    spark.sql(f"DROP TABLE {name}")
+
+
+#: A type of each family of Hudi's matrix, with a value.
+FAMILIES = {
+    "int": ("INT", "7"),
+    "long": ("BIGINT", "7L"),
+    "float": ("FLOAT", "1.5F"),
+    "double": ("DOUBLE", "1.5D"),
+    "string": ("STRING", "'x'"),
+    "decimal": ("DECIMAL(24,2)", "CAST(1.5 AS DECIMAL(24,2))"),
+    "date": ("DATE", "DATE'2024-01-01'"),
+}
+#: What the analysis of Spark takes for no up-cast, and refuses for every table.
+BY_SPARK = {("float", "decimal"), ("double", "decimal"), ("string", "decimal"), ("string", "date")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.promise("evolution", "a session table takes Hudi's matrix of types, as far as Spark lets it through")
+def test_hudis_matrix_of_a_session_table(spark: SparkSession) -> None:
+    name, pairs = Real.name_in("names"), [(old, new) for old in FAMILIES for new in FAMILIES if old != new]
+    columns = ", ".join(f"{FAMILIES[old][1]} AS {old}_{new}" for old, new in pairs)
+    spark.sql(f"CREATE TABLE {name} USING parquet AS SELECT {columns}")
+    for key, value in (("alter", "rewrite"), ("promotion", "hudi")):
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('twophase.{key}' = '{value}')")
+    taken = set()
+    for old, new in pairs:
+        try:
+            spark.sql(f"ALTER TABLE {name} ALTER COLUMN {old}_{new} TYPE {FAMILIES[new][0]}")
+        except (TwoPhaseError, PySparkException):
+            continue
+        taken.add((old, new))
+        found = spark.sql(f"SELECT {old}_{new} = CAST({FAMILIES[old][1]} AS {FAMILIES[new][0]}) FROM {name}")
+        assert found.collect() == [(True,)], (old, new)
+    assert taken == {(old, new) for old, new in pairs if new in HUDI_MATRIX.get(old, ())} - BY_SPARK
     spark.sql(f"DROP TABLE {name}")
 
 
