@@ -220,7 +220,7 @@ SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(
 OTHER_READERS = {"lake": _by_pyiceberg, "ids": _by_field_ids} | dict.fromkeys(("lite", "pg", "maria"), _by_its_database)
 
 
-@pytest.mark.parametrize("store", ["ids", "pg", "lake"])
+@pytest.mark.parametrize("store", ["ids", "pg"])
 @settings(
     max_examples=3, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
