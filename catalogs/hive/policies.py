@@ -1,4 +1,4 @@
-"""Which changes of type a session table may see, by the catalog's options and the table's own properties."""
+"""The changes of type that a session table may see, by the catalog's options and the table's own properties."""
 
 from __future__ import annotations
 

@@ -106,7 +106,6 @@ BY_SPARK = {("float", "decimal"), ("double", "decimal"), ("string", "decimal"), 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.promise("evolution", "a session table takes Hudi's matrix of types, as far as Spark lets it through")
 def test_hudis_matrix_of_a_session_table(spark: SparkSession) -> None:
     name, pairs = Real.name_in("names"), [(old, new) for old in FAMILIES for new in FAMILIES if old != new]
     columns = ", ".join(f"{FAMILIES[old][1]} AS {old}_{new}" for old, new in pairs)
