@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyarrow import orc
 
@@ -10,7 +12,7 @@ from twophase.catalogs.hive.readers import NAMELESS
 
 
 def nameless(files: Files, location: str) -> str | None:
-    """Return a file without names of columns, if the oldest file of a table's first directory is one.
+    """Return a file without names of columns, if the oldest file of a table's first directory with any is one.
 
     Parameters
     ----------
@@ -18,23 +20,28 @@ def nameless(files: Files, location: str) -> str | None:
     location : str
         Of the table.
     """
-    place = _oldest(files, location)
-    if place is None:
-        return None
+    for place in _oldest_first(files, location):
+        names = _names(files, place)
+        if names:
+            return place if all(name.startswith(NAMELESS) for name in names) else None
+    return None
+
+
+def _names(files: Files, place: str) -> list[str]:
+    """The names of a file's columns; none of a file without rows, as Hive writes them for empty buckets."""
     store, name = files.find(place)
     try:
         with store.open(name) as stream:
-            names = orc.ORCFile(stream).schema.names
+            return list(orc.ORCFile(stream).schema.names)
     except (OSError, pa.ArrowException):  # Removed meanwhile, or not an ORC file.
-        return None
-    return place if names and all(one.startswith(NAMELESS) for one in names) else None
+        return []
 
 
-def _oldest(files: Files, location: str) -> str | None:
-    """The oldest data file of a directory, or of the first one below it."""
+def _oldest_first(files: Files, location: str) -> Iterator[str]:
+    """The data files of a directory, and then of those below it: an emptied partition comes before full ones."""
     entries = files.list(location, recursive=False)
-    found = data_files(entries)
-    if found:
-        return join(location, min(found, key=lambda entry: entry.modified).name)
-    below = [entry.name for entry in entries if not entry.is_file and not is_hidden(entry.base)]
-    return _oldest(files, join(location, below[0])) if below else None
+    for entry in sorted(data_files(entries), key=lambda entry: entry.modified):
+        yield join(location, entry.name)
+    for entry in entries:
+        if not entry.is_file and not is_hidden(entry.base):
+            yield from _oldest_first(files, join(location, entry.name))

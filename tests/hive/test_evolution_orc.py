@@ -201,6 +201,23 @@ def test_files_without_names_of_columns_are_rewritten(spark: SparkSession, t: st
     assert rows(spark, "SELECT b FROM t WHERE b > 'x'") == [("y",), ("z",)]
 
 
+def test_files_without_names_are_found_behind_empty_files_and_partitions(
+    spark: SparkSession, t: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        (tmp_path / "old" / f"p={number}").mkdir(parents=True)
+    full = tmp_path / "old" / "p=2"
+    (full / "000000_0").touch()
+    orc.write_table(pa.table({}), full / "000001_0")
+    old = pa.table({"_col0": pa.array([1, 2], pa.int32()), "_col1": pa.array([3, 4], pa.int32())})
+    orc.write_table(old, full / "000002_0")
+    spark.sql(f"CREATE TABLE t (a INT, b INT, p INT) USING orc PARTITIONED BY (p) LOCATION '{tmp_path / 'old'}'")
+    spark.sql("MSCK REPAIR TABLE t")
+    with pytest.raises(CatalogError, match=r"no names, as those of .*p=2/000002_0"):
+        spark.sql("ALTER TABLE t ADD COLUMN first INT FIRST")
+    assert rows(spark, "SELECT a, b FROM t") == [(1, 3), (2, 4)]
+
+
 @pytest.mark.promise("evolution", "one write brings its columns and wider types to an ORC table, found by name")
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
 def test_one_write_brings_its_columns_to_an_orc_table(spark: SparkSession, t: str, by: str) -> None:
