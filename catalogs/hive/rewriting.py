@@ -39,9 +39,10 @@ def plan(store: HiveStore, table: HiveTable, changes: Sequence[TableChange], pat
     ConfigurationError
         A property of the table has a value that it cannot have.
     """
+    if not changes or any(change.kind not in evolution.KINDS for change in changes):
+        return None  # Properties are not looked at: the statement may be the one that corrects them.
     metastore, policy = store.metastore, policies.of_rewrite(store, table, path)
-    is_of_columns = bool(changes) and all(change.kind in evolution.KINDS for change in changes)
-    before = metastore.columns_of(table) if policy is not None and is_of_columns else None
+    before = None if policy is None else metastore.columns_of(table)
     if policy is None or before is None:
         return None
     before = evolution.with_ids(store, table, before, changes)

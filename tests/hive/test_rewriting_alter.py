@@ -111,6 +111,10 @@ def test_a_type_changes_as_far_as_the_policy_goes(spark: SparkSession, t: str) -
     spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'whatever')")
     with pytest.raises(ConfigurationError, match=r"twophase\.promotion is exact or"):
         spark.sql("ALTER TABLE t RENAME COLUMN a TO z")
+    with twophase.transaction(spark):
+        spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'hudi')")
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'whatever')")
+    spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'hudi')")
 
 
 def test_structs_and_what_is_below_lists_are_renamed_and_other_types_pass(spark: SparkSession, t: str) -> None:
