@@ -15,7 +15,9 @@ _CENTRAL = "s3.amazonaws.com"
 _AMAZON = re.compile(r"(?:^|//)(?:[^/]*\.)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
 _TENANT = re.compile(r"//[^/]+/([^/]+)/")
 #: PyIceberg has no such providers: they stand for its settings of a role, and for none at all.
-_ROLE, _ANONYMOUS = "AssumedRoleCredentialProvider", "AnonymousAWSCredentialsProvider"
+_ROLE = "AssumedRoleCredentialProvider"
+#: S3A's own, that of Amazon's former library, which S3A takes for it, and that of the present one.
+_ANONYMOUS = frozenset({"AnonymousAWSCredentialsProvider", "AnonymousAWSCredentials", "AnonymousCredentialsProvider"})
 #: Those that look at the keys in the settings, the second one also at the token.
 _KEYS, _WITH_TOKEN = "SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider"
 #: Those that look where PyArrow's default chain does.
@@ -34,7 +36,7 @@ _DEFAULT_CHAIN = frozenset(
         "IAMInstanceCredentialsProvider",
     }
 )
-_KNOWN = _DEFAULT_CHAIN | {_ROLE, _ANONYMOUS, _KEYS, _WITH_TOKEN}
+_KNOWN = _DEFAULT_CHAIN | _ANONYMOUS | {_ROLE, _KEYS, _WITH_TOKEN}
 
 
 def of_hadoop(location: str, hadoop: HadoopFiles, *, has_credentials: bool = False) -> dict[str, str]:
@@ -134,7 +136,7 @@ def _s3_credentials(
     unknown = next((name for name in classes if _short(name) not in _KNOWN), None)
     # They are asked in this order.
     providers = [_short(name) for name in (classes[: classes.index(unknown)] if unknown else classes)]
-    if providers == [_ANONYMOUS]:
+    if len(providers) == 1 and providers[0] in _ANONYMOUS:
         return {"s3.anonymous": "true"}
     if _ROLE in providers:  # PyArrow takes no keys beside it.
         return {"s3.role-arn": plain["assumed.role.arn"], "s3.role-session-name": plain["assumed.role.session.name"]}

@@ -133,6 +133,7 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
         "bucket.any-machine.aws.credentials.provider": "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
         "bucket.any-simple.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "bucket.any-simple.session.token": SECRET,
+        "bucket.any-former.aws.credentials.provider": "com.amazonaws.auth.AnonymousAWSCredentials",
         "bucket.any-company.aws.credentials.provider": "com.example.CompanyProvider",
         "bucket.any-both.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider, "
         "com.example.CompanyProvider",
@@ -216,6 +217,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "s3a://any-role/t": {**_BY_PATH, "s3.role-arn": "arn:aws:iam::1:role/writer"},
     "s3a://any-machine/t": _BY_PATH,
     "s3a://any-simple/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
+    "s3a://any-former/t": {**_BY_PATH, "s3.anonymous": "true"},
     "s3a://any-both/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
     "s3a://central/t": {
         "s3.region": "eu-north-1",
