@@ -152,6 +152,8 @@ class World(NamedTuple):
     #: By transaction and ordinal: the history that it was staged on; None where nothing is staged.
     staged: tuple[tuple[History | None, ...], ...]
     published: frozenset[tuple[int, int]] = frozenset()
+    #: Those of which readers see a part: their publish has failed, and is not undone yet.
+    in_part: frozenset[tuple[int, int]] = frozenset()
     #: Table, transaction, and whether it only appends.
     reserved: frozenset[tuple[int, int, bool]] = frozenset()
     #: Tables that an external writer has changed.
@@ -236,6 +238,7 @@ class Model:
             for kind in (
                 *(Begin, Renew, Look, LookWounded, actions.Record, actions.MarkRefused, actions.Finalize),
                 *(
+                    actions.Suspend,
                     actions.Reserve,
                     actions.Prepare,
                     actions.Persist,
@@ -326,7 +329,19 @@ class Model:
         if after is None:
             return self._lost(world, slot)
         check("outcome first", row.state.is_final, "transaction {} is {}", transaction, row.state.name)
+        seen = {ordinal for t, ordinal in world.in_part if t == transaction}
+        check("nothing", not seen, "a part of {} of {} is", seen, transaction)
         return after._replace(reserved=frozenset(r for r in world.reserved if r[1] != transaction)), None
+
+    def _suspend(self, world: World, slot: int, _: actions.Suspend) -> _Effect:
+        transaction, row = self._row(world, slot)
+        after = self._own(world, slot)
+        if after is None:
+            return self._lost(world, slot)
+        check("outcome first", row.state is ROLLED_BACK, "transaction {} is {}", transaction, row.state.name)
+        rows = put(after.rows, transaction, after.rows[transaction]._replace(lease=Lease.GIVEN_UP))
+        reserved = frozenset((k, t, shares and t != transaction) for k, t, shares in world.reserved)
+        return after._replace(rows=rows, reserved=reserved), None
 
     def holders(self, world: World, transaction: int, ordinal: int) -> list[int]:
         """The transactions that hold what excludes this one."""
@@ -428,7 +443,18 @@ class Model:
             tables=put(world.tables, table, history),
             staged=put(world.staged, transaction, put(world.staged[transaction], ordinal, None)),
             published=world.published | {(transaction, ordinal)},
+            in_part=world.in_part - {(transaction, ordinal)},
         )
+
+    def publish_in_part(self, world: World, slot: int, action: actions.Publish) -> World:
+        """Fail in the middle: readers see a part, and the store says that it is not published."""
+        transaction, _ = self._row(world, slot)
+        shown = {
+            (transaction, n)
+            for n in action.unit.ordinals
+            if (transaction, n) not in world.published and not self.refuses(world, transaction, n)
+        }
+        return world._replace(in_part=world.in_part | shown)
 
     def _check_refusal(self, world: World, slot: int, ordinals: Sequence[int]) -> None:
         """Of a transaction that is still ours."""
@@ -482,7 +508,8 @@ class Model:
         may_go = row.state.is_undecided or row.state is ROLLED_BACK
         check("outcome first", may_go, "{} is, in {}", self.stamp(transaction, action.ordinal), row.state.name)
         staged = put(world.staged[transaction], action.ordinal, None)
-        return world._replace(staged=put(world.staged, transaction, staged)), Reply()
+        in_part = world.in_part - {(transaction, action.ordinal)}
+        return world._replace(staged=put(world.staged, transaction, staged), in_part=in_part), Reply()
 
     def _cleanup(self, world: World, slot: int, action: actions.Cleanup) -> _Effect:
         transaction, row = self._row(world, slot)

@@ -113,7 +113,7 @@ def _complete_without_a_record(plan: Plan) -> machine.Protocol:
 # -- undoing ----------------------------------------------------------------------------------------------------------
 
 
-def _roll_back_that_removes_first(plan: Plan, error: BaseException | None) -> machine.Protocol:
+def _roll_back_that_removes_first(plan: Plan, error: BaseException | None, tried: Any = ()) -> machine.Protocol:
     for ordinal in plan.ordinals:
         yield actions.Abort(ordinal)
     yield actions.Record(TransactionState.ROLLED_BACK, error)
@@ -253,7 +253,17 @@ class KeepsItsReservations(Model):
         return after._replace(reserved=world.reserved), answer
 
 
-def _remove_nothing(plan: Plan, error: BaseException | None, *, recorded: bool = True) -> machine.Protocol:
+def _remove_staged_that_always_ends(
+    plan: Plan, error: BaseException | None, *, recorded: bool = True, **_: Any
+) -> machine.Protocol:
+    """Also where a store refuses to undo what a publish has shown."""
+    removed = yield from machine._remove(plan, ())
+    if recorded:
+        yield from machine._close(removed.left, removed.problems)
+    return Verdict(TransactionState.ROLLED_BACK, error, tuple(removed.left), problems=tuple(removed.problems))
+
+
+def _remove_nothing(plan: Plan, error: BaseException | None, *, recorded: bool = True, **_: Any) -> machine.Protocol:
     if recorded:
         yield actions.Finalize()
     return Verdict(TransactionState.ROLLED_BACK, error)
@@ -315,5 +325,8 @@ MUTANTS = {
         "reserved", ONE_AND_ONE, functions={"prepare": _prepare_that_reserves_late}
     ),
     "keeps its reservations": Mutant("released", ONE_AND_ONE, model=KeepsItsReservations),
+    "ends though a part is not undone": Mutant(
+        "nothing", ONE_AND_ONE, Bounds(2), functions={"_remove_staged": _remove_staged_that_always_ends}
+    ),
     "removes nothing after a rollback": Mutant("released", ONE_AND_ONE, functions={"_remove_staged": _remove_nothing}),
 }

@@ -248,7 +248,7 @@ class Positions:
 #: What may go wrong at a step: without its effect, and with it.
 _BROKEN: dict[type, tuple[tuple[Any, bool], ...]] = {
     **dict.fromkeys(
-        (actions.Record, actions.MarkRefused, actions.Finalize, actions.Reserve),
+        (actions.Record, actions.MarkRefused, actions.Finalize, actions.Suspend, actions.Reserve),
         tuple((Raises(error), effect) for error in (TimelineError, KeyboardInterrupt) for effect in (False, True)),
     ),
     actions.Publish: ((Fails(ConnectionError), False), (Fails(ConnectionError), True)),
@@ -383,6 +383,10 @@ class Explorer:
             return
         assert after is not None
         with_effect = after._replace(disturbances=less.disturbances)
+        if isinstance(action, actions.Publish):
+            shown = self.model.publish_in_part(less, slot, action)
+            if shown != less:
+                yield (*label, "in part"), self._answered(shown, slot, Fails(ConnectionError))
         for error, effect in self._faults(process, action):
             yield (*label, error, effect), self._answered(with_effect if effect else less, slot, error)
 
@@ -589,6 +593,8 @@ class Explorer:
             check("whole", published == self.model.ordinals[transaction], "only {} of {} are", published, transaction)
         else:
             check("nothing", row.state is ROLLED_BACK and not published, "{} of {} are", published, transaction)
+        shown = [ordinal for t, ordinal in world.in_part if t == transaction]
+        check("nothing", not shown, "a part of {} of {} is", shown, transaction)
         held = [r for r in world.reserved if r[1] == transaction]
         check("released", not held, "{} holds {}", transaction, held)
         staged = [n for n, seen in enumerate(world.staged[transaction]) if seen is not None]

@@ -27,7 +27,7 @@ LIVE = [
 ]
 RECOVERY = ["core.take_over", "core.record_rolled_back", "core.abort", "core.outcome", "core.record_finished"]
 #: Reached only when a store refuses or does not answer, or time passes: tested by name elsewhere in this folder.
-ELSEWHERE = {"core.compensate", "core.record_in_doubt", "core.heartbeat", "core.record_snapshot"}
+ELSEWHERE = {"core.compensate", "core.suspend", "core.record_in_doubt", "core.heartbeat", "core.record_snapshot"}
 #: Of named savepoints: tried by ``tests/hive/test_named_savepoints.py`` and the crash matrices' scenarios of a restore.
 ELSEWHERE |= {"core.record_savepoint", "core.keep", "core.forget_kept"}
 

@@ -152,6 +152,27 @@ def test_an_outcome_that_cannot_be_learned_touches_nothing_and_is_asked_again() 
     assert world.state is COMPLETED
 
 
+#: Publish, of a live commit of one: Persist, Record and Fence come before it; AskOutcome and Record after it.
+PUBLISH = 3
+UNDO = range(PUBLISH + 3, PUBLISH + 2 + 2 * machine.ATTEMPTS)
+
+
+def test_a_publish_that_cannot_be_undone_now_stays_open_until_it_is_undone() -> None:
+    world = World(1)
+    told = live(world, {PUBLISH: "error_in_part", **dict.fromkeys(UNDO, "error")})
+    assert (told, world.state, world.in_part, world.closed) == (IN_DOUBT, ROLLED_BACK, {0}, False)
+    recover(world, dict.fromkeys(range(LONGEST), "error"))
+    assert (world.state, world.in_part, world.closed) == (ROLLED_BACK, {0}, False)
+    settle(world)
+    world.check_at_rest()
+
+
+def test_an_undo_that_works_in_the_end_is_a_rollback() -> None:
+    world = World(1)
+    assert live(world, {PUBLISH: "error_in_part", **dict.fromkeys(UNDO[:-1], "error")}) is ROLLED_BACK
+    world.check_at_rest()
+
+
 ALL = frozenset({0, 1, 2})
 
 
@@ -244,7 +265,7 @@ def test_an_operator_can_always_end_it(refused: int, state: TransactionState) ->
     world = World(3, refused, fixed=ALL)
     live(world, {})
     world.fencing += 1
-    verdict = Process(world).run(machine.assume(world.plan(), state))
+    verdict = Process(world).run(machine.assume(world.plan(), world.state, state))
     assert world.closed
     assert world.state is verdict.state is state
     assert numbers(verdict.published) == world.published != set()

@@ -17,8 +17,18 @@ from twophase.protocol import actions, machine
 from twophase.protocol.actions import Plan, Reply, Unit, Verdict
 from twophase.protocol.states import TransactionState
 
-#: What may happen at a step. "crash" ends the process; "interrupt" is Ctrl-C.
-KINDS = ("error", "error_after", "interrupt", "interrupt_after", "crash", "crash_after")
+#: What may happen at a step. "crash" ends the process; "interrupt" is Ctrl-C. A publish that fails "in part" has shown
+#: some of its rows, and its store says that it is not published.
+KINDS = (
+    "error",
+    "error_after",
+    "error_in_part",
+    "interrupt",
+    "interrupt_after",
+    "crash",
+    "crash_after",
+    "crash_in_part",
+)
 
 
 class Crash(BaseException):
@@ -40,6 +50,8 @@ class World:
     fencing: int = 1
     staged: set[int] = field(default_factory=set)
     published: set[int] = field(default_factory=set)
+    #: Those of which readers see a part.
+    in_part: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.staged = set(range(self.count))
@@ -54,8 +66,9 @@ class World:
         assert self.state.is_final
         if self.state is TransactionState.COMPLETED:
             assert self.published == set(range(self.count)), "half published"
+            assert not self.in_part, "published in part"
         else:
-            assert not self.published, "rolled back, and something is visible"
+            assert not self.published | self.in_part, "rolled back, and something is visible"
             assert not self.staged or self.left_behind, "rolled back, and something was left in silence"
 
 
@@ -107,14 +120,16 @@ class Process:
         self.steps += 1
         if isinstance(action, actions.Wait) and (kind or "").startswith("error"):
             kind = None
-        before, after = kind in ("error", "interrupt", "crash"), (kind or "").endswith("_after")
+        before, after = not (kind or "_after").endswith("_after"), (kind or "").endswith("_after")
         if before:
+            if (kind or "").endswith("_in_part") and isinstance(action, actions.Publish):
+                self._publish_in_part(action)
             return self._fail(action, kind)
         reply = self._perform(action)
         return self._fail(action, kind) if after else reply
 
     def _fail(self, action: actions.Action, kind: str | None) -> Any:
-        if kind in ("crash", "crash_after"):
+        if (kind or "").startswith("crash"):
             raise Crash
         interrupted = (kind or "").startswith("interrupt")
         if isinstance(action, actions.Publish | actions.Abort | actions.Cleanup | actions.Compensate):
@@ -137,6 +152,8 @@ class Process:
         self._own()
         if self.world.state.is_final and action.state is not self.world.state:
             raise AssertionError(f"{self.world.state} became {action.state}")
+        if action.state is TransactionState.COMPLETED:
+            assert not self.world.in_part, "the end is recorded, and a part is visible"
         self.world.state = action.state
 
     def _markrefused(self, action: actions.MarkRefused) -> None:
@@ -146,8 +163,13 @@ class Process:
     def _finalize(self, action: actions.Finalize) -> None:
         self._own()
         assert self.world.state.is_final
+        assert not self.world.in_part, "nothing is left to do, and a part is visible"
         self.world.left_behind = action.left_behind
         self.world.closed = True
+
+    def _suspend(self, _: actions.Suspend) -> None:
+        self._own()
+        assert self.world.state is TransactionState.ROLLED_BACK
 
     def _fence(self, _: actions.Fence) -> None:
         self._own()
@@ -168,7 +190,13 @@ class Process:
         if number == world.refused or number not in world.staged:
             return Reply(WriteConflictError("another writer was faster"))
         world.published.add(number)
+        world.in_part.discard(number)
         return Reply()
+
+    def _publish_in_part(self, action: actions.Publish) -> None:
+        (number,) = action.unit.ordinals
+        if number in self.world.staged and number not in self.world.published:
+            self.world.in_part.add(number)
 
     def _askoutcome(self, action: actions.AskOutcome) -> Outcome:
         return Outcome.PUBLISHED if action.unit.ordinals[0] in self.world.published else Outcome.NOT_PUBLISHED
@@ -182,6 +210,7 @@ class Process:
     def _abort(self, action: actions.Abort) -> Reply:
         assert action.ordinal not in self.world.published, "the files of a published table were removed"
         self.world.staged.discard(action.ordinal)
+        self.world.in_part.discard(action.ordinal)
         return Reply()
 
     def _cleanup(self, action: actions.Cleanup) -> Reply:

@@ -133,6 +133,25 @@ def test_after_any_death_of_what_only_pointer_can_everything_is_old_or_new(
     assert not crew.run(crew.planner.cases(scenario, lambda step: KILLS))
 
 
+#: Publishes by renames of files that fail between two of them, by their scenario.
+IN_STEPS = {
+    "insert files that bring a column": "hive.append.file_in=error@2",
+    "overwrite external": "hive.rename.file_in=error@1",
+}
+
+
+@pytest.mark.promise(
+    "in-doubt", "a publish that fails between two renames, and whose undo is refused, is undone by a recovery"
+)
+@pytest.mark.parametrize("scenario", IN_STEPS)
+def test_a_publish_whose_undo_is_refused_is_undone_by_a_recovery(crew_of: Callable[[str], Crew], scenario: str) -> None:
+    crew = crew_of("hive-pointer")
+    refused = Case(scenario, f"{IN_STEPS[scenario]},core.abort=error")
+    told = crew.planner.tell(refused)
+    assert (told["told"], "in part" in told["error"]) == ("in doubt", True)
+    assert not crew.run([refused, Case(scenario, refused.work, "core.abort=error")])
+
+
 @pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that alters a table, all is old or new")
 @pytest.mark.parametrize(
     "scenario",

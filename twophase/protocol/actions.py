@@ -153,6 +153,14 @@ class MarkRefused(Action):
 
 
 @dataclass(frozen=True)
+class Suspend(Action):
+    """Leave a transaction open that is rolled back, but not undone: whoever meets it tries again.
+
+    Until then no other append shares its tables: it would be in the way of the undo.
+    """
+
+
+@dataclass(frozen=True)
 class Finalize(Action):
     """Record that nothing is left to do, and release the reservations."""
 
@@ -208,7 +216,7 @@ class Compensate(Action):
 
 @dataclass(frozen=True)
 class Abort(Action):
-    """Remove the staged data of a participant."""
+    """Remove the staged data of a participant, and what a publish that failed has shown of it."""
 
     ordinal: int
 
@@ -261,6 +269,8 @@ class Verdict:
         The units whose outcome is unknown.
     published, undone, not_published : tuple of Unit
         If the state does not apply to all units: those that are published, were just undone, are not published.
+    in_part : tuple of Unit
+        Those whose publish failed and could not be undone: readers may see a part of it.
     problems : tuple of BaseException
         Errors on the way that did not change the outcome.
     """
@@ -272,4 +282,5 @@ class Verdict:
     published: tuple[Unit, ...] = ()
     undone: tuple[Unit, ...] = ()
     not_published: tuple[Unit, ...] = ()
+    in_part: tuple[Unit, ...] = ()
     problems: tuple[BaseException, ...] = ()

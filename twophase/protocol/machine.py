@@ -24,14 +24,16 @@ The rules
   since.
 - A refusal is durable before anything is undone because of it. Once all units are published, the transaction is
   complete, regardless of earlier refusals: nothing is undone any more.
+- A publish that failed may be visible in part, whatever its store says of the outcome. While its store refuses to undo
+  that, the transaction stays open, as if its process had died there: a recovery tries again.
 - ``IN_DOUBT`` changes nothing; a later recovery queries the stores again.
 - The outcome is recorded before anything is removed, so that no process publishes files that another one removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twophase.errors import LeaseLostError, TimelineError, TransactionAborted, WriteConflictError
@@ -51,7 +53,9 @@ from twophase.protocol.actions import (
     Prepare,
     Publish,
     Record,
+    Reply,
     Reserve,
+    Suspend,
     Unit,
     Verdict,
     Wait,
@@ -115,7 +119,7 @@ def rollback(plan: Plan, error: BaseException | None = None) -> Protocol:
 # -- recovery ---------------------------------------------------------------------------------------------------------
 
 
-def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool) -> Protocol:
+def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool, has_ended: bool = False) -> Protocol:
     """Complete or roll back a transaction that was taken over.
 
     Parameters
@@ -126,11 +130,13 @@ def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool) -> Pro
     certainly_dead : bool
         No process works on it any more. False if only its lease expired: its owner may resume in the middle of the
         publish, so a decided transaction is then rolled forward (a concurrent publish does no harm) and never back.
+    has_ended : bool
+        It has ended, and only its leftovers are to be removed.
     """
     if state.is_undecided:
         return (yield from _give_up(plan))
     if state is TransactionState.ROLLED_BACK:
-        return (yield from _remove_staged(plan, None))
+        return (yield from _remove_staged(plan, None, tried=() if has_ended else plan.ordinals))
     if state is TransactionState.COMPLETED:
         return (yield from _clean_up(plan))
     return (yield from _resolve(plan, certainly_dead))
@@ -167,7 +173,7 @@ def _resolve(plan: Plan, certainly_dead: bool) -> Protocol:
         return (yield from _undo_or_finish(plan, published, certainly_dead))
     # If all units are published, it is complete, regardless of refusals: success may already have been reported.
     if len(plan.units) == 1 and not published and certainly_dead:
-        return (yield from _roll_decided_back(plan, None))
+        return (yield from _roll_decided_back(plan, None, plan.ordinals))
     return (yield from _publish_rest(plan, published, certainly_alone=certainly_dead))
 
 
@@ -175,7 +181,7 @@ def _undo_or_finish(plan: Plan, published: Sequence[Unit], certainly_dead: bool)
     """Undo the publishes; if that fails, complete the transaction, once nothing prevents it: the decision was made."""
     undoing = yield from _undo(published, certainly_dead and plan.may_undo)
     if not undoing.published and not undoing.unknown:
-        return (yield from _roll_decided_back(plan, None))
+        return (yield from _roll_decided_back(plan, None, plan.ordinals))
     if undoing.unknown or not certainly_dead:
         return (yield from _leave_in_doubt(plan, None, undoing.published, undoing.unknown, undoing.undone))
     rest = [unit for unit in plan.units if unit not in plan.refused]
@@ -197,15 +203,19 @@ def _finish(plan: Plan, ordered: Sequence[Unit], published: Sequence[Unit], undo
     return (yield from _complete(plan))
 
 
-def assume(plan: Plan, state: TransactionState) -> Protocol:
+def assume(plan: Plan, found: TransactionState, state: TransactionState) -> Protocol:
     """End a transaction in doubt as decided by an operator; outcomes reported by the stores take precedence.
 
     Parameters
     ----------
     plan : Plan
+    found : TransactionState
+        As found on the timeline.
     state : TransactionState
         ``COMPLETED`` or ``ROLLED_BACK``: the outcome if the store reports none.
     """
+    if found is TransactionState.ROLLED_BACK:
+        return (yield from _remove_staged(plan, None))  # It ends, although a part may still be visible.
     if state is TransactionState.COMPLETED:
         return (yield from _assume_committed(plan))
     return (yield from _assume_rolled_back(plan))
@@ -304,14 +314,15 @@ def _refused(
 ) -> Protocol:
     if not published:
         if certainly_alone or isinstance(error, TransactionAborted):
-            return (yield from _roll_decided_back(plan, error))
+            return (yield from _roll_decided_back(plan, error, unit.ordinals))
         # The owner whose lease expired may still be publishing: try again at the next recovery.
         return (yield from _leave_in_doubt(plan, error, (), [unit]))
     yield MarkRefused(unit)
     undoing = yield from _undo(published, certainly_alone and plan.may_undo)
     if undoing.published or undoing.unknown:
         return (yield from _leave_in_doubt(plan, error, undoing.published, undoing.unknown, undoing.undone))
-    return (yield from _roll_decided_back(plan, error))
+    tried = [ordinal for refused in (*plan.refused, unit) for ordinal in refused.ordinals]
+    return (yield from _roll_decided_back(plan, error, tried))
 
 
 @dataclass(frozen=True)
@@ -375,24 +386,72 @@ def _clean_up(plan: Plan) -> Protocol:
     return Verdict(TransactionState.COMPLETED, None, tuple(left), problems=tuple(problems))
 
 
-def _roll_decided_back(plan: Plan, error: BaseException | None) -> Protocol:
-    """Withdraw a decision that may be durable; nothing may be removed before the withdrawal is durable."""
+def _roll_decided_back(plan: Plan, error: BaseException | None, tried: Collection[int] = ()) -> Protocol:
+    """Withdraw a decision that may be durable; nothing may be removed before the withdrawal is durable.
+
+    The publish of some participants was tried: see :func:`_remove_staged`.
+    """
     try:
         yield Record(TransactionState.ROLLED_BACK, error)
     except TimelineError as problem:
         # The decision is valid until its withdrawal is durable; recovery queries the stores again.
         return Verdict(TransactionState.IN_DOUBT, error, unknown=plan.units, problems=(problem,))
-    return (yield from _remove_staged(plan, error))
+    return (yield from _remove_staged(plan, error, tried=tried))
 
 
-def _remove_staged(plan: Plan, error: BaseException | None, *, recorded: bool = True) -> Protocol:
-    left: list[str] = []
-    problems: list[BaseException] = []
-    for ordinal in plan.ordinals:
-        yield from _collect(Abort(ordinal), left, problems)
+def _remove_staged(
+    plan: Plan, error: BaseException | None, *, tried: Collection[int] = (), recorded: bool = True
+) -> Protocol:
+    """Remove what was staged, and what the publish of some participants, which was tried, has shown of it.
+
+    The transaction stays open while a store refuses the latter: readers may see some of its rows.
+    """
+    removed = yield from _remove(plan, tried)
+    if shown := removed.failed.intersection(tried):
+        in_part = tuple(Unit((ordinal,)) for ordinal in sorted(shown))
+        try:
+            yield Suspend()
+        except (TimelineError, LeaseLostError) as problem:
+            removed.problems.append(problem)
+        return Verdict(
+            TransactionState.IN_DOUBT,
+            error,
+            not_published=tuple(unit for unit in plan.units if not shown.intersection(unit.ordinals)),
+            in_part=in_part,
+            problems=tuple(removed.problems),
+        )
     if recorded:
-        yield from _close(left, problems)
-    return Verdict(TransactionState.ROLLED_BACK, error, tuple(left), problems=tuple(problems))
+        yield from _close(removed.left, removed.problems)
+    return Verdict(TransactionState.ROLLED_BACK, error, tuple(removed.left), problems=tuple(removed.problems))
+
+
+@dataclass
+class _Removed:
+    """What is left after a removal of all that was staged, and the ordinals of the participants that failed in it."""
+
+    left: list[str] = field(default_factory=list)
+    problems: list[BaseException] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
+
+
+def _remove(plan: Plan, tried: Collection[int]) -> Generator[Action, Any, _Removed]:
+    removed = _Removed()
+    for ordinal in plan.ordinals:
+        reply = yield from _abort(ordinal, ATTEMPTS if ordinal in tried else 1)
+        if reply.error is not None:
+            removed.problems.append(reply.error)
+            removed.left.extend(reply.left_behind)
+            removed.failed.add(ordinal)
+    return removed
+
+
+def _abort(ordinal: int, attempts: int) -> Generator[Action, Any, Reply]:
+    for attempt in range(1, attempts):
+        reply: Reply = yield Abort(ordinal)
+        if reply.error is None:
+            return reply
+        yield Wait(attempt)
+    return (yield Abort(ordinal))
 
 
 def _leave_in_doubt(

@@ -193,8 +193,3 @@ def number_changes(connection: sa.Connection, transaction_id: str) -> None:
     number = last_number(connection)
     connection.execute(sql.NUMBER_CHANGES, {**mine, "number": number})
     connection.execute(sql.NUMBER_TRANSACTION, {**mine, "number": number})
-
-
-def withdraw_changes(connection: sa.Connection, transaction_id: str) -> None:
-    """Delete the changes of a transaction that was rolled back. Idempotent."""
-    connection.execute(sql.DELETE_CHANGES, {"of_id": transaction_id})

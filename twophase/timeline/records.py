@@ -51,17 +51,21 @@ class Account:
     ----------
     published, undone, not_published, unknown : tuple of str
         The tables that are published, were undone, are not published, and whose outcome is unknown.
+    in_part : tuple of str
+        The tables whose publish failed and could not be undone: readers may see a part of it.
     """
 
     published: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     not_published: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    in_part: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """Describe each group of tables that is not empty, in a few words."""
         kinds = {
             "in doubt": self.unknown,
+            "perhaps published in part": self.in_part,
             "published": self.published,
             "undone": self.undone,
             "not published": self.not_published,

@@ -63,6 +63,6 @@ class StateChange:
         if self.state is TransactionState.COMMITTING:
             commit_order.decide(connection, transaction_id, self.changes, self.checks, now)
         elif self.state is TransactionState.ROLLED_BACK and not self.prepared:
-            commit_order.withdraw_changes(connection, transaction_id)
+            return  # They are withdrawn once it has ended: until then readers may see a part of them.
         elif self.state.is_final:  # Also if an operator has ended it as rolled back although a part is published.
             commit_order.number_changes(connection, transaction_id)

@@ -10,6 +10,7 @@ from functools import cache
 import sqlalchemy as sa
 
 from twophase.protocol.states import ParticipantState
+from twophase.timeline.reservations import Mode
 from twophase.timeline.tables import changes, commit_clock, participants, reservations, transactions, waits
 
 _T, _P, _R, _C, _W = transactions.c, participants.c, reservations.c, changes.c, waits.c
@@ -76,12 +77,15 @@ SELECT_CHANGES = sa.union_all(
 )
 INSERT_CHANGE = changes.insert()
 DELETE_CHANGES = changes.delete().where(_C.transaction_id == _TRANSACTION)
+WITHDRAW_CHANGES = changes.delete().where(_C.transaction_id == _TRANSACTION, _C.number.is_(None))
 SELECT_UNNUMBERED = sa.select(_C.target).where(_C.transaction_id == _TRANSACTION, _C.number.is_(None)).limit(1)
 NUMBER_CHANGES = changes.update().where(_C.transaction_id == _TRANSACTION, _C.number.is_(None))
 SELECT_LAST = sa.select(commit_clock.c.last)
 NEXT_NUMBER = commit_clock.update().values(last=commit_clock.c.last + 1)
 NUMBER_TRANSACTION = transactions.update().where(_T.id == _TRANSACTION)
 DELETE_RESERVATION = reservations.delete().where(_R.target == _TARGET, _R.transaction_id == _TRANSACTION)
+#: The tables that a transaction shares with other appends.
+EXCLUDE_APPENDS = reservations.update().where(_R.transaction_id == _TRANSACTION, _R.mode == Mode.APPEND.value)
 DELETE_RESERVATIONS = reservations.delete().where(_R.transaction_id == _TRANSACTION)
 
 

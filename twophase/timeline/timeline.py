@@ -24,7 +24,7 @@ from twophase.timeline.commit_order import Check, Decided
 from twophase.timeline.owners import Lease, Owner, clock, inherited
 from twophase.timeline.reader import TimelineReader
 from twophase.timeline.records import ParticipantRecord, TransactionRecord
-from twophase.timeline.reservations import WHOLE_TABLE, Reservation
+from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
 from twophase.timeline.rows import holders_of, owner_columns, reservation_columns
 from twophase.timeline.savepoints import SavepointRecord
 from twophase.timeline.state_changes import StateChange
@@ -44,6 +44,7 @@ RECORD_COMPLETED = Failpoint("core.record_completed")
 RECORD_ROLLED_BACK = Failpoint("core.record_rolled_back")
 RECORD_IN_DOUBT = Failpoint("core.record_in_doubt")
 RECORD_FINISHED = Failpoint("core.record_finished")
+SUSPEND = Failpoint("core.suspend")
 RECORD_SAVEPOINT = Failpoint("core.record_savepoint")
 HEARTBEAT = Failpoint("core.heartbeat")
 TAKE_OVER = Failpoint("core.take_over")
@@ -257,17 +258,33 @@ class Timeline(TimelineReader):
         return lambda connection: change.write(connection, lease)
 
     def finish(self, lease: Lease, left_behind: tuple[str, ...] = ()) -> None:
-        """Record that nothing is left to do, release the reservations, and drop unneeded documents."""
+        """Record that nothing is left to do, release the reservations, and drop unneeded documents.
+
+        What a transaction that was rolled back would have changed is withdrawn.
+        """
 
         def update(connection: sa.Connection) -> None:
             owned_rows.own(connection, lease, finished=engines.now(connection), left_behind=json.dumps(left_behind))
             mine = {"of_id": lease.transaction_id}
             connection.execute(sql.DELETE_RESERVATIONS, mine)
             connection.execute(sql.DELETE_WAIT, mine)
+            connection.execute(sql.WITHDRAW_CHANGES, mine)
             if not left_behind:
                 connection.execute(sql.UPDATE_PARTICIPANTS, {**mine, "document": None})
 
         self._owned_write(RECORD_FINISHED, lease, update)
+
+    def suspend(self, lease: Lease) -> None:
+        """Release the lease of a transaction that is rolled back, but not undone: it stays open.
+
+        Its tables are shared with no other append until then: readers may see some of its rows.
+        """
+
+        def update(connection: sa.Connection) -> None:
+            owned_rows.own(connection, lease, lease_until=0.0)
+            connection.execute(sql.EXCLUDE_APPENDS, {"of_id": lease.transaction_id, "mode": Mode.WRITE.value})
+
+        self._owned_write(SUSPEND, lease, update)
 
     def reserve(self, lease: Lease, catalog: str, path: ObjectPath, wanted: Reservation = WHOLE_TABLE) -> str | None:
         """Reserve a table for the transaction; replaces its earlier reservation of the table. Idempotent.

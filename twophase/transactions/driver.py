@@ -211,7 +211,7 @@ class Driver:
 
     def account(self, verdict: Verdict) -> Account:
         """The outcome of each table, by name, if the verdict's state does not apply to all of them."""
-        kinds = (verdict.published, verdict.undone, verdict.not_published, verdict.unknown)
+        kinds = (verdict.published, verdict.undone, verdict.not_published, verdict.unknown, verdict.in_part)
         return Account(*(self.names(units) for units in kinds))
 
     def level(self) -> Level:
@@ -284,6 +284,10 @@ class Driver:
     @perform.register
     def _(self, action: actions.Finalize) -> None:
         self._timeline.finish(self._lease, action.left_behind)
+
+    @perform.register
+    def _(self, _action: actions.Suspend) -> None:
+        self._timeline.suspend(self._lease)
 
     @perform.register
     def _(self, action: actions.MarkRefused) -> None:

@@ -324,23 +324,34 @@ def in_doubt(
     everything = tuple(member.name for member in members)
     known = account if account.words() else replace(account, unknown=everything)
     why = f" ({name_error(error)})" if error else ""
-    what = (
-        f"Transaction {transaction_id} is published in part and cannot be undone{why}"
-        if known.is_in_part
-        else f"It is not known whether transaction {transaction_id} was published{why}"
-    )
     return TransactionInDoubt(
-        f"{what}; nothing was cleaned up. {known}.",
-        path=", ".join(known.unknown or known.not_published or everything),
+        f"{_doubt(known, transaction_id, why)}. {known}.",
+        path=", ".join(known.in_part or known.unknown or known.not_published or everything),
         transaction_id=transaction_id,
         left_behind=[place for member in members for place in left_behind(member)],
         hint=resolving_hint(transaction_id, timeline, known),
     )
 
 
+def _doubt(known: Account, transaction_id: str, why: str) -> str:
+    if known.in_part:
+        return (
+            f"The publish of transaction {transaction_id} has failed{why}, and its store refuses to undo it: readers "
+            "may see some of its rows until a recovery has undone it"
+        )
+    if known.is_in_part:
+        return f"Transaction {transaction_id} is published in part and cannot be undone{why}; nothing was cleaned up"
+    return f"It is not known whether transaction {transaction_id} was published{why}; nothing was cleaned up"
+
+
 def resolving_hint(transaction_id: str, timeline: Timeline, account: Account | None = None) -> str:
     """The commands that end a transaction in doubt; if the outcomes are known, those that complete it."""
     command = f"twophase recover {transaction_id}"
+    if account is not None and account.in_part:
+        return (
+            f"Once the store answers again, undo it with: {command}{timeline.option} ; run the statement only then. "
+            "The next twophase.attach of the application undoes it by itself."
+        )
     if account is not None and account.is_in_part:
         rest = ", ".join((*account.not_published, *account.undone))
         return (

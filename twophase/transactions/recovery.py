@@ -90,6 +90,7 @@ class Recovered:
             "published": list(self.account.published),
             "undone": list(self.account.undone),
             "not_published": list(self.account.not_published),
+            "in_part": list(self.account.in_part),
             "note": self.note,
         }
 
@@ -168,7 +169,7 @@ class Recovery:
             return _untouched(record, "It has ended; nothing is left to do.")
         if not self.is_dead(record):
             return _untouched(record, f"It is alive, in {record.owner}: it was left alone.")
-        if assumed is not None and record.state not in (TransactionState.COMMITTING, TransactionState.IN_DOUBT):
+        if assumed is not None and not _may_assume(record, assumed):
             raise ConfigurationError(
                 f"Transaction {transaction_id} is {record.state.name}: there is nothing to assume.",
                 hint=f"Run: twophase recover {transaction_id}",
@@ -207,7 +208,8 @@ class Recovery:
         if lease is None:
             return _untouched(record, "Another process is recovering it.")
         recovered = self._carry_out(record, lease, assumed, certainly_dead=certainly_dead)
-        if recovered.state is not record.state:  # One that was wounded is reported by its own process.
+        # One that was wounded is reported by its own process. One that could not be undone was reported as in doubt.
+        if recovered.state is not record.state or (record.is_open and recovered.state is TransactionState.ROLLED_BACK):
             self._observer.ended(_end(self._timeline, record, members, recovered))
         return recovered
 
@@ -225,8 +227,8 @@ class Recovery:
             members = self._restore(taken)
             driver = Driver(self._timeline, lease, members)
             plan = replace(driver.plan(), may_undo=not self._is_stale(taken, members))
-            steps = machine.recover(record.state, plan, certainly_dead=certainly_dead)
-            verdict = driver.run(machine.assume(plan, assumed) if assumed is not None else steps)
+            steps = machine.recover(record.state, plan, certainly_dead=certainly_dead, has_ended=not record.is_open)
+            verdict = driver.run(machine.assume(plan, record.state, assumed) if assumed is not None else steps)
         if driver.interrupt is not None:
             raise driver.interrupt
         return self._report(record, driver, verdict, plan)
@@ -297,6 +299,13 @@ def _end(timeline: Timeline, record: TransactionRecord, members: Iterable[Enlist
         cause=None if is_published else Cause(PROCESS_GONE, recovered.note or _GONE),
         by_recovery=True,
     )
+
+
+def _may_assume(record: TransactionRecord, assumed: TransactionState) -> bool:
+    """Whether an operator may end it so; one that is rolled back and cannot be undone can only be given up."""
+    if record.state is TransactionState.ROLLED_BACK:
+        return record.is_open and assumed is TransactionState.ROLLED_BACK
+    return record.state in (TransactionState.COMMITTING, TransactionState.IN_DOUBT)
 
 
 def _untouched(record: TransactionRecord, note: str) -> Recovered:
