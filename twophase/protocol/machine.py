@@ -427,7 +427,7 @@ def _remove_staged(
 
 @dataclass
 class _Removed:
-    """What is left after a removal of all that was staged, and the ordinals of the participants that failed in it."""
+    """The leftovers of a removal of all that was staged, and the ordinals of the participants that failed in it."""
 
     left: list[str] = field(default_factory=list)
     problems: list[BaseException] = field(default_factory=list)
