@@ -7,6 +7,7 @@ tables that the transaction creates or replaces. Until then the transaction read
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from twophase.catalogs.jdbc.store import TAKEN_OVER, Store
 from twophase.errors import AtomicityNotSupportedError
 from twophase.failpoints import Failpoint, step
 from twophase.model import ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.redaction import redact
 
 ALTER = Failpoint("jdbc.alter_copy")
 
@@ -65,7 +67,7 @@ def plan(
         _check_kept(store.database, connection, path, context.transaction_id)
         facts = {
             "seen": watched(store, connection, path, REPLACE, seen),
-            "shown": base["shown"] if base else _shown(store.database, connection, table),
+            "shown": base["shown"] if base else _digest(_shown(store.database, connection, table)),
         }
         # Until the copy is altered.
         definition = staged_changes.without_secrets(store.definition(connection, path))
@@ -101,6 +103,11 @@ def _shown(database: Database, connection: sa.Connection, table: Table) -> str:
     """The definition of a table, whatever its name."""
     text = str(database.run(connection, f"SHOW CREATE TABLE {database.name(table)}").one()[1])
     return _COUNTER.sub("", text.partition("\n")[2])
+
+
+def _digest(text: str) -> str:
+    """What a document holds of a definition, whose comment may hold secrets."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _lines(text: str) -> list[str]:
@@ -140,9 +147,10 @@ def make(member: Member) -> TableDefinition:
     with member.begin_transaction() as connection:
         database.drop(connection, staging)  # Of an attempt that was cut off.
         database.run(connection, f"CREATE TABLE {database.name(staging)} LIKE {database.name(member.target)}")
-        made = _lines(_shown(database, connection, staging))
-        if lost := [line for line in _lines(str(member.document["shown"])) if line not in made]:
-            raise _refused(member.path, member.transaction_id, f"{'; '.join(lost)} would be lost")
+        made, shown = _lines(_shown(database, connection, staging)), _shown(database, connection, member.target)
+        _check_same(member, shown)
+        if lost := [line for line in _lines(shown) if line not in made]:
+            raise _refused(member.path, member.transaction_id, redact(f"{'; '.join(lost)} would be lost"))
     with member.begin_transaction(snapshot=True) as connection:
         _copy_rows(member, connection)
     with step(ALTER), member.begin_transaction() as connection:
@@ -194,5 +202,9 @@ def check_unchanged(member: Member, connection: sa.Connection) -> None:
     found = preserver(connection, database, target, target, frozenset()).dependents()
     if found:
         raise member.conflict(f"meanwhile it was given what its altered copy would not have: {', '.join(found)}")
-    if _shown(database, connection, target) != member.document["shown"]:
+    _check_same(member, _shown(database, connection, target))
+
+
+def _check_same(member: Member, shown: str) -> None:
+    if _digest(shown) != member.document["shown"]:
         raise member.conflict("another session has altered it meanwhile")

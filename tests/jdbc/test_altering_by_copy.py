@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from tests.jdbc.test_altering import add, drop, null, rename, retype, shape
 from twophase.catalog import TableChange
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import AtomicityNotSupportedError, CatalogError, WriteConflictError
-from twophase.model import ObjectPath, WriteContext
+from twophase.model import ObjectPath, TableDefinition, WriteContext
 from twophase.schema.errors import SchemaError
 
 pytestmark = pytest.mark.parametrize("place", ["mariadb"], indirect=True)
@@ -83,6 +84,29 @@ def test_what_a_copy_would_lose_is_refused(catalog: JdbcCatalog, table: ObjectPa
         place.execute(make.format(t=place.name(path), old=place.name(table), d=table.database))
         with pytest.raises(AtomicityNotSupportedError, match=why):
             staged(catalog, path, add("more"))
+
+
+def test_a_foreign_key_of_a_table_of_the_same_name_in_another_database_is_not_lost(
+    catalog: JdbcCatalog, table: ObjectPath, place: Place
+) -> None:
+    other = ObjectPath.of("twophase", table.name)
+    old = f"{place.name(table)} (id)"
+    place.execute(f"CREATE TABLE {place.name(other)} (id INT, old INT UNSIGNED, FOREIGN KEY (old) REFERENCES {old})")
+    try:
+        with pytest.raises(AtomicityNotSupportedError, match="foreign key"):
+            staged(catalog, table, add("more"))
+    finally:
+        place.execute(f"DROP TABLE {place.name(other)}")
+
+
+def test_a_document_holds_no_secret_of_the_tables_comment(catalog: JdbcCatalog, path: ObjectPath) -> None:
+    secret = TableDefinition(pa.schema([("id", pa.int32())]), properties={"api.password": "hunter2"})
+    catalog.create_table(path, secret)
+    done = staged(catalog, path, add("more"))
+    assert "hunter2" not in json.dumps(done.document)
+    done.commit()
+    done.finish()
+    assert catalog.load_table(path).properties["api.password"] == "hunter2"
 
 
 def test_what_the_rows_do_not_allow_is_refused_by_the_statement(
