@@ -385,7 +385,8 @@ class MySQL(Database):
     def given_to(self, waiting: sa.Connection, held: sa.Connection) -> Iterator[None]:
         """Unlock the tables of :meth:`held` as soon as a statement of another connection waits for them.
 
-        A waiting RENAME has priority over all waiting writers, so no writer gets in between.
+        A waiting RENAME has priority over waiting writers, so none gets in between, where one table is renamed and no
+        one has its staging table open. Of several tables RENAME waits for one, and a writer may get another one.
         """
         driver: Any = waiting.connection.driver_connection
         number, over = int(driver.thread_id()), threading.Event()
