@@ -132,7 +132,7 @@ def test_what_the_rows_do_not_allow_is_refused_by_the_statement(
         "CREATE TRIGGER {d}.theirs BEFORE INSERT ON {t} FOR EACH ROW SET NEW.old = 1",
     ],
 )
-@pytest.mark.promise("ddl-in-blocks", "what another program has changed of a table of MariaDB before its publish is a conflict")
+@pytest.mark.promise("ddl-in-blocks", "what other programs have changed in MariaDB before the publish is a conflict")
 def test_what_another_program_changes_meanwhile_is_a_conflict(
     catalog: JdbcCatalog, table: ObjectPath, place: Place, theirs: str
 ) -> None:
