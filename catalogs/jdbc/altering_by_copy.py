@@ -106,7 +106,7 @@ def _shown(database: Database, connection: sa.Connection, table: Table) -> str:
 
 
 def _digest(text: str) -> str:
-    """What a document holds of a definition, whose comment may hold secrets."""
+    """The digest of a definition for a document: its comment may hold secrets."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
