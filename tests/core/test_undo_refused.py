@@ -230,3 +230,16 @@ def test_a_process_that_dies_there_is_recovered_by_a_fresh_one(bench: InStepsBen
     process = child(recover_in, bench.url, bench.directory)
     process.join(60)
     assert (process.exitcode, bench.ids(), bench.staged()) == (0, [], [])
+
+
+def test_its_change_is_in_no_snapshot_until_it_is_undone(bench: InStepsBench) -> None:
+    bench.refuse()
+    tx = append(bench, "one")
+    with pytest.raises(TransactionInDoubt):
+        tx.commit()
+    timeline = bench.coordinator().timeline
+    (pending,) = timeline.changes_since("one", path("t"), 0, "another")
+    assert (pending.transaction_id, pending.number) == (tx.id, None)
+    bench.answer()
+    bench.coordinator().recover()
+    assert timeline.changes_since("one", path("t"), 0, "another") == []
