@@ -312,6 +312,11 @@ class Files:
         except FileExistsError as error:
             raise _is_taken(source, target) from error
 
+    def are_copies(self, source: str, target: str) -> bool:
+        """Whether a rename by copying was stopped before it removed the old file."""
+        (store, path), (_, new_path) = self.find(source), self.find(target)
+        return store.are_copies(path, new_path)
+
     def can_move(self, source: str, target: str) -> bool:
         """Whether a rename from one to the other is possible: one file system, one device."""
         return self._both(source, target, lambda store: store.reaches)

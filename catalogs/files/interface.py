@@ -86,13 +86,16 @@ class FileStore(ABC):
         if self.status(new_path) is None:
             self.make_directory(posixpath.dirname(new_path))
             self.rename(path, new_path)
-        elif self._are_copies(path, new_path):
+        elif self.are_copies(path, new_path):
             self.remove_file(path)
         else:
             raise FileExistsError(new_path)
 
-    def _are_copies(self, path: str, new_path: str) -> bool:
-        """Whether a rename by copying was stopped: where a rename is one step, these are files of two writers."""
+    def are_copies(self, path: str, new_path: str) -> bool:
+        """Whether a rename by copying was stopped before it removed the old file.
+
+        Where a rename is one step, two files are of two writers, whatever is in them.
+        """
         if self.kind.atomic_rename_file:
             return False
         one, other = self.status(path), self.status(new_path)

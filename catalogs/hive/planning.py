@@ -483,12 +483,12 @@ class _Planner:
             return
         raise AtomicityNotSupportedError(
             f"{self.path} was not written: its files would be moved to {redact(target)}, and storage of the kind "
-            f"{kind} moves a directory file by file. Nothing was started.",
+            f"{kind} may move a directory file by file. Nothing was started.",
             path=self.path,
             transaction_id=self.context.transaction_id,
             hint="Leave out the LOCATION, and the catalog's option recipe=rename: the files then stay where they are "
             "written, and one call of the metastore publishes them. Or create the table at that LOCATION without rows, "
-            "and INSERT INTO it, which is reversible.",
+            "and INSERT INTO it, which is reversible with several files.",
         )
 
     def _needs_hidden(self) -> bool:

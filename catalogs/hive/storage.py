@@ -29,7 +29,7 @@ def levels_on(kind: StorageKind) -> str:
     ----------
     kind : StorageKind
     """
-    one = "atomic" if kind.atomic_rename_file else "reversible"
+    one = "atomic" if kind.shows_whole_files else "reversible"
     if kind.hard_links:
         several = "atomic"
     else:

@@ -16,13 +16,14 @@ import pytest
 from tests.crash.frames import ArrowFrame
 from tests.hive.place import PATH, Place
 from twophase.catalogs.files import Files, StorageKind
-from twophase.catalogs.files.kinds import OBJECT_STORE
+from twophase.catalogs.files.kinds import OBJECT_STORE, UNKNOWN, kind_of
 from twophase.catalogs.files.local import LocalStore
 from twophase.catalogs.hive import layout
 from twophase.catalogs.hive.catalog import HiveCatalog
+from twophase.catalogs.hive.storage import levels_on
 from twophase.catalogs.hive.tables import EXTERNAL, HiveTable
 from twophase.errors import CatalogError
-from twophase.model import Outcome, Purpose, TableDefinition, Transform, WriteContext
+from twophase.model import Level, Outcome, Purpose, TableDefinition, Transform, WriteContext
 
 OLD = pa.table({"id": [1, 2], "k": ["a", "b"]})
 NEW = pa.table({"id": [3, 4], "k": ["a", "c"]})
@@ -36,9 +37,9 @@ class Killed(BaseException):
 class CopyingStore(LocalStore):
     """A store that renames by copying, and that can be stopped before it removes what it has copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: StorageKind) -> None:
         super().__init__(durable=True)
-        self.kind = OBJECT_STORE
+        self.kind = kind
         self.copies: int | None = None
 
     def rename(self, path: str, new_path: str) -> None:
@@ -53,18 +54,18 @@ class CopyingStore(LocalStore):
 class CopyingFiles(Files):
     """The files of that store."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: StorageKind = OBJECT_STORE) -> None:
         super().__init__()
-        self._local = self.store = CopyingStore()
+        self._local = self.store = CopyingStore(kind)
 
     def kind(self, location: str) -> StorageKind:
-        return OBJECT_STORE
+        return self.store.kind
 
 
 class Insert:
     """An INSERT into an EXTERNAL table that holds two rows, up to the decision."""
 
-    def __init__(self, directory: Path, purpose: Purpose, files: Files) -> None:
+    def __init__(self, directory: Path, purpose: Purpose, files: Files, rows: pa.Table = NEW) -> None:
         self.place = Place(directory)
         self.home = directory / "e"
         self.home.mkdir()
@@ -77,7 +78,7 @@ class Insert:
         first.finish()
         self.catalog = self.place.catalog()
         self.catalog.store.files = files
-        self.participant = self._staged(self.catalog, purpose, NEW, "second-1")
+        self.participant = self._staged(self.catalog, purpose, rows, "second-1")
 
     def _staged(self, catalog: HiveCatalog, purpose: Purpose, rows: pa.Table, transaction: str) -> Any:
         definition = TableDefinition(rows.schema, provider="parquet", partitioning=(Transform.identity("k"),))
@@ -161,6 +162,32 @@ def test_what_somebody_else_has_put_at_a_target_stays(tmp_path: Path, files: Fil
         insert.participant.commit()
     insert.reborn().abort()
     assert taken.exists()
+
+
+@pytest.mark.promise("external-tables", "on S3 and Google's storage an insert of one file is one copy: atomic")
+@pytest.mark.parametrize("death", ["before", "after"])
+def test_an_insert_of_one_file_is_published_with_the_copy_of_the_file(tmp_path: Path, death: str) -> None:
+    files = CopyingFiles(kind_of("s3a", {}))
+    insert = Insert(tmp_path, Purpose.INSERT_INTO, files, NEW[:1])
+    assert insert.participant.level is Level.ATOMIC
+    if death == "after":
+        files.store.copies = 1
+        with pytest.raises(Killed):
+            insert.participant.commit()
+        files.store.copies = None
+    survivor = insert.reborn()
+    assert survivor.outcome() is (Outcome.PUBLISHED if death == "after" else Outcome.NOT_PUBLISHED)
+    for _ in range(2):
+        survivor.commit()
+        survivor.finish()
+    assert (insert.rows(), insert.version.exists()) == ([*BEFORE, AFTER[0]], False)
+
+
+def test_where_a_copy_may_be_seen_in_part_an_insert_of_one_file_is_reversible(tmp_path: Path) -> None:
+    kind = kind_of("abfss", {})
+    insert = Insert(tmp_path, Purpose.INSERT_INTO, CopyingFiles(kind), NEW[:1])
+    assert (kind, insert.participant.level) == (UNKNOWN, Level.REVERSIBLE)
+    assert "appends of one file reversible" in levels_on(kind)
 
 
 # -- a manifest is believed where the table is -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
 _PACKAGE = "twophasetests"
 #: The schemes, and the kinds of those that twophase does not know.
 SCHEMES = ("counted", "hdfslike")
-_KINDS = {"hdfslike": "hdfs"}
+_KINDS = {"counted": "object_store", "hdfslike": "hdfs"}
 
 
 def place_of(root: Path, scheme: str) -> str:

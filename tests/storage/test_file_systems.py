@@ -25,7 +25,7 @@ from twophase.model import Level, Outcome, Purpose
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
 
-KINDS = {"hdfslike": "hdfs"}
+KINDS = {"hdfslike": "hdfs", "objs": "object_store"}
 SCHEMES = ("objs", "hdfslike")
 
 
@@ -155,7 +155,7 @@ def test_each_file_system_is_reported_with_the_levels_that_follow(world: World) 
     assert sorted(found) == ["file:", "hdfslike:", "objs://bucket"]
     assert "several files atomic" in found["file:"]
     assert "LOCATION atomic; appends of one file atomic, of several files atomic by append=dir" in found["hdfslike:"]
-    assert "LOCATION refused; appends of one file reversible, of several files reversible" in found["objs://bucket"]
+    assert "LOCATION refused; appends of one file atomic, of several files reversible" in found["objs://bucket"]
     assert ["storage.untested=allow" in line for line in found.values()].count(True) == 2
 
 
@@ -169,7 +169,7 @@ def test_a_location_on_an_object_store_is_refused_before_any_work(spark: SparkSe
     before = sorted((root / "objects").rglob("*"))
     try:
         for new, place in (("e", "e"), ("e", "there/"), ("there", "there/")):
-            with pytest.raises(AtomicityNotSupportedError, match="object_store moves a directory file by") as caught:
+            with pytest.raises(AtomicityNotSupportedError, match="object_store may move a directory file by") as caught:
                 at = f"USING parquet LOCATION 'objs://bucket/{place}'"
                 spark.sql(f"CREATE OR REPLACE TABLE objs.{new} {at} AS SELECT 2 AS a")
             assert "Leave out the LOCATION" in str(caught.value)

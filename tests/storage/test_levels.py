@@ -31,7 +31,7 @@ EVERYWHERE = (ATOMIC, ATOMIC, ATOMIC)
 SEVERAL = "INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 3 FROM range(2)"
 STEPS = [
     Step("`CREATE TABLE`", "CREATE TABLE {t} USING parquet AS SELECT 1 AS a, 0 AS k", EVERYWHERE, [(1, 0)]),
-    Step("`INSERT INTO`, one file", "INSERT INTO {t} SELECT 2, 0", (ATOMIC, ATOMIC, REVERSIBLE), [(1, 0), (2, 0)]),
+    Step("`INSERT INTO`, one file", "INSERT INTO {t} SELECT 2, 0", EVERYWHERE, [(1, 0), (2, 0)]),
     Step(
         "`INSERT INTO`, several files",
         SEVERAL,
@@ -67,13 +67,13 @@ STEPS = [
     Step(
         "`INSERT INTO` a partition, one file",
         "INSERT INTO {t} PARTITION (k = 2) SELECT 3",
-        (ATOMIC, ATOMIC, REVERSIBLE),
+        EVERYWHERE,
         [(1, 1), (2, 2), (3, 2)],
     ),
 ]
 #: Of a table that is created without rows at a LOCATION of the user's.
 STEPS_AT_A_LOCATION = [
-    Step("`INSERT INTO` at a `LOCATION`, one file", "INSERT INTO {t} SELECT 1", (ATOMIC, ATOMIC, REVERSIBLE), [(1,)]),
+    Step("`INSERT INTO` at a `LOCATION`, one file", "INSERT INTO {t} SELECT 1", EVERYWHERE, [(1,)]),
     Step(
         "`INSERT INTO` at a `LOCATION`, several files",
         "INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT) FROM range(2, 4)",

@@ -147,7 +147,7 @@ class Options(Settings):
         "",
         f"what file systems guarantee, by scheme, where twophase does not know it: {' or '.join(KINDS)}, as in "
         "abfss=hdfs",
-        shown="hdfs for hdfs, viewfs, webhdfs and swebhdfs, else object_store",
+        shown="hdfs for hdfs, viewfs, webhdfs and swebhdfs; object_store for s3, s3a, s3n and gs",
     )
     untested: Annotated[Literal["refuse", "allow"], lower] = option(
         "refuse", "refuse or allow: writes to tables on file systems that are not local", alias="storage.untested"

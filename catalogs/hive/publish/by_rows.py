@@ -7,7 +7,7 @@ chosen:
 staged files            how they are published                          what it costs
 ======================  ==============================================  ==========================================
 one file                one rename into the table's (or partition's)    constant
-                        directory
+                        directory (on an object store one copy)
 several files           one rename of a directory with all of them,     constant
                         for ``append = directory``
 several files           a new version: links to the existing files,     grows with the existing files

@@ -132,10 +132,11 @@ class MoveFiles(Publisher):
         moves = self.existing_moves
         new = [location + "/" for _, location in moves.adds]
         only_new = all(any(target.startswith(root) for root in new) for target in moves.data_files)
-        renames = self.files.kind(self.state.version).atomic_rename_file
-        if not moves.backups and (only_new or (renames and len(moves.data_files) <= 1 and not moves.adds)):
+        kind = self.files.kind(self.state.version)
+        in_one_step = kind.shows_whole_files and len(moves.data_files) <= 1 and not moves.adds
+        if not moves.backups and (only_new or in_one_step):
             return Level.ATOMIC, None
-        way = "renamed in" if renames else "copied in, and removed where they were staged,"
+        way = "renamed in" if kind.atomic_rename_file else "copied in, and removed where they were staged,"
         return Level.REVERSIBLE, (
             f"The files of {self.write.path} stay at its location: {len(moves.data_files)} new ones are {way} "
             "one by one."
@@ -340,11 +341,18 @@ class MoveFiles(Publisher):
         moves = self.moves
         if moves is None or table is None or not (moves.into or moves.backups):
             return False
-        if next(self.files.existing(source for source, _ in [*moves.into, *moves.backups]), None) is not None:
+        left = next(self.files.existing(source for source, _ in [*moves.into, *moves.backups]), None)
+        if left is not None and not self._is_copied(moves):
             return False
         if len(renames.begun(self.files, moves.into)) < len(moves.into):
             return False
         return not moves.adds or {key for key, _ in moves.adds} <= set(self._locations(table, moves.adds))
+
+    def _is_copied(self, moves: Moves) -> bool:
+        """Whether the only rename has copied its file in one step: readers have it, though the old one is left."""
+        copies = self.files.kind(self.state.version).atomic_copy_file
+        is_one = len(moves.into) == 1 and not moves.backups
+        return copies and is_one and self.files.are_copies(*moves.into[0])
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
