@@ -183,26 +183,24 @@ def test_rows_that_a_block_still_sees_are_deleted_or_the_delete_is_refused(shop:
 
 
 @pytest.mark.promise("types", "years that Python lacks are written, read and replaced")
-def test_years_that_python_lacks_are_written_read_and_replaced(shop: Shop) -> None:
+@pytest.mark.parametrize("part", ["d", "", "years(ltz)", "months(ntz)", "hours(ntz)", "bucket(4, d)"])
+def test_years_that_python_lacks_are_written_read_and_replaced(shop: Shop, part: str) -> None:
     """As by Iceberg's own library: dates and instants are numbers."""
     days = "VALUES (1, DATE'10000-01-01'), (2, DATE'-0044-03-15'), (3, DATE'2024-02-29'), (4, NULL) AS v(id, d)"
     columns = "id, d, CAST(d AS TIMESTAMP) AS ltz, CAST(d AS TIMESTAMP_NTZ) AS ntz"
     expected = sorted(tuple(row) for row in shop.sql(f"SELECT id, CAST(d AS STRING), year(d) FROM {days}").collect())
-    parts = ("", "d", "years(ltz)", "months(ntz)", "hours(ntz)", "bucket(4, d)")
-    for number, part in enumerate(parts):
-        by = f"PARTITIONED BY ({part})" if part else ""
-        shop.sql(f"CREATE TABLE @t{number} {by} AS SELECT {columns} FROM {days}")
-        shop.sql(f"INSERT INTO @t{number} SELECT {columns} FROM {days}")
-        shop.sql(f"DELETE FROM @t{number} WHERE d < DATE'-0001-01-01' OR ltz > TIMESTAMP'9999-12-31 23:59:59'")
-        shop.sql(f"INSERT INTO @t{number} SELECT {columns} FROM {days} WHERE id < 3")
-        shop.spark.table(shop.name(f"t{number}")).dropDuplicates().writeTo(
-            shop.name(f"t{number}")
-        ).overwritePartitions()
-        found = shop.sql(f"SELECT id, CAST(d AS STRING), year(d) FROM @t{number}").collect()
-        assert sorted(map(tuple, found)) == expected, part
-    shop.sql("INSERT OVERWRITE @t1 PARTITION (d = DATE'10000-01-01') SELECT 9, NULL, NULL")
-    shop.sql("INSERT OVERWRITE @t1 PARTITION (d = DATE'-0044-03-15') SELECT 8, NULL, NULL")
-    assert sorted(row[0] for row in shop.read("SELECT id FROM @t1")) == [3, 4, 8, 9]
+    shop.sql(f"CREATE TABLE @t {f'PARTITIONED BY ({part})' if part else ''} AS SELECT {columns} FROM {days}")
+    shop.sql(f"INSERT INTO @t SELECT {columns} FROM {days}")
+    shop.sql("DELETE FROM @t WHERE d < DATE'-0001-01-01' OR ltz > TIMESTAMP'9999-12-31 23:59:59'")
+    shop.sql(f"INSERT INTO @t SELECT {columns} FROM {days} WHERE id < 3")
+    shop.spark.table(shop.name("t")).dropDuplicates().writeTo(shop.name("t")).overwritePartitions()
+    found = shop.sql("SELECT id, CAST(d AS STRING), year(d) FROM @t").collect()
+    assert sorted(map(tuple, found)) == expected
+    if part != "d":
+        return
+    shop.sql("INSERT OVERWRITE @t PARTITION (d = DATE'10000-01-01') SELECT 9, NULL, NULL")
+    shop.sql("INSERT OVERWRITE @t PARTITION (d = DATE'-0044-03-15') SELECT 8, NULL, NULL")
+    assert sorted(row[0] for row in shop.read("SELECT id FROM @t")) == [3, 4, 8, 9]
 
 
 @pytest.mark.promise("types", "NaN is one partition")
