@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -94,6 +95,19 @@ def test_the_newest_transactions_come_first(timeline: Timeline) -> None:
     assert timeline.transaction("app-9") is None
 
 
+def plans_of(timeline: Timeline, beginning: str) -> list[str]:
+    """How SQLite looks for the rows of each query with this beginning, filled as they run."""
+    plans: list[str] = []
+
+    @sa.event.listens_for(timeline._engine, "before_cursor_execute")
+    def _(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if re.match(beginning, statement, re.DOTALL):
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in cursor.fetchall())
+
+    return plans
+
+
 @pytest.mark.parametrize(
     ("asked", "index"),
     [
@@ -108,16 +122,17 @@ def test_a_look_at_a_few_transactions_does_not_read_the_others(
     timeline: Timeline, asked: dict[str, Any], index: str
 ) -> None:
     begin(timeline, "app-1")
-    plans: list[str] = []
-
-    @sa.event.listens_for(timeline._engine, "before_cursor_execute")
-    def _(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT") and "FROM twophase_transactions" in statement:
-            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            plans.extend(row[3] for row in cursor.fetchall())
-
+    plans = plans_of(timeline, "SELECT.*FROM twophase_transactions")
     timeline.transactions(**asked)
     assert f"INDEX twophase_transactions_{index}" in plans[0]
+
+
+def test_a_look_at_the_changes_of_a_table_reads_only_those_since_the_snapshot(timeline: Timeline) -> None:
+    """Its earlier changes may be a million."""
+    plans = plans_of(timeline, "SELECT twophase_changes")
+    assert timeline.changes_since("hive", path("t"), 7, "app-1") == []
+    found = [plan for plan in plans if "twophase_changes" in plan]
+    assert len(found) == 2 and all("INDEX twophase_changes_target (target=? AND number" in plan for plan in found)
 
 
 def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None:

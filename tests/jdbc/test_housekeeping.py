@@ -144,3 +144,23 @@ def test_rows_about_what_was_published_do_not_pile_up(place: Place, catalog: Jdb
     with catalog.store.begin(path.database) as connection:
         assert version(connection, path.database, path) > before > 0
     others.close()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_publish_does_not_read_the_rows_about_all_others(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    run(catalog, path)
+    others = JdbcCatalog("shop", place.options(), _Ended())
+    plans: list[str] = []
+
+    @sa.event.listens_for(others.store.engine(path.database), "before_cursor_execute")
+    def _(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "__twophase_published" in statement and "WHERE" in statement:
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in cursor.fetchall())
+
+    run(others, path, Purpose.INSERT_INTO)
+    assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
+    assert any("INDEX __twophase_published_target " in plan for plan in plans), plans
+    others.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile
 
 from tests.lakehouse.places import NAME, Lake, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, table
@@ -483,6 +485,30 @@ def test_manifests_stay_apart_where_the_table_wants_that(job: Job, lake: Lake, p
     for number in range(3):
         job.run(path, INSERT, [(number, f"round {number}")])
     assert manifests_of(lake, path) == 4
+
+
+def test_many_snapshots_expire_in_one_commit_that_reads_each_file_once(
+    job: Job, lake: Lake, path: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.run(path, properties={"commit.manifest-merge.enabled": "false"})
+    for number in range(8):
+        job.run(path, INSERT, [(number, f"round {number}")])
+    before = {file for file in lake.files() if file.endswith(".metadata.json")}
+    manifests._lists._known.clear()  # As in a process of its own.
+    opened: Counter[str] = Counter()
+    plain = PyArrowFile.open
+
+    def counting(file: PyArrowFile, *arguments: Any, **named: Any) -> Any:
+        opened[file.location.rpartition("/")[2]] += 1
+        return plain(file, *arguments, **named)
+
+    monkeypatch.setattr(PyArrowFile, "open", counting)
+    done = job.cleaned()
+    assert [one.removed for one in done if one.leftover.kind == "version"] == [True] * 8
+    manifests_read = {file: times for file, times in opened.items() if file.endswith(".avro")}
+    assert manifests_read and set(manifests_read.values()) == {1}
+    after = {file for file in lake.files() if file.endswith(".metadata.json")}
+    assert len(after - before) == 1
 
 
 def manifests_of(lake: Lake, path: ObjectPath) -> int:
