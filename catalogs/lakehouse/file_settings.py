@@ -89,15 +89,12 @@ _S3_SECRET = ("access.key", "secret.key", "session.token")
 def _s3(bucket: str, hadoop: HadoopFiles, has_credentials: bool) -> dict[str, str | None]:
     plain = _first(hadoop, _of_bucket(bucket, _S3_PLAIN))
     endpoint = _endpoint(plain["endpoint"], plain["connection.ssl.enabled"])
-    given = _first(
-        hadoop, _of_bucket(bucket, _S3_SECRET), secret=True, providers=plain["security.credential.provider.path"]
-    )
     is_by_path = (plain["path.style.access"] or "").lower() == "true"
     return {
         "s3.endpoint": endpoint,
         "s3.region": plain["endpoint.region"],
         "s3.force-virtual-addressing": None if endpoint is None else str(not is_by_path).lower(),
-        **({} if has_credentials else _s3_credentials(bucket, plain, given)),
+        **({} if has_credentials else _s3_credentials(bucket, hadoop, plain)),
     }
 
 
@@ -128,29 +125,31 @@ def with_region(properties: Mapping[str, str]) -> dict[str, str]:
     return {**properties, "s3.region": found[1] if found else _ANY_REGION}
 
 
-def _s3_credentials(
-    bucket: str, plain: Mapping[str, str | None], given: Mapping[str, str | None]
-) -> dict[str, str | None]:
+def _s3_credentials(bucket: str, hadoop: HadoopFiles, plain: Mapping[str, str | None]) -> dict[str, str | None]:
     """The keys that the providers in use would find: keys that they do not look at may be of another account."""
     classes = [name.strip() for name in (plain["aws.credentials.provider"] or "").split(",") if name.strip()]
-    unknown = next((name for name in classes if _short(name) not in _KNOWN), None)
-    # They are asked in this order.
-    providers = [_short(name) for name in (classes[: classes.index(unknown)] if unknown else classes)]
-    if len(providers) == 1 and providers[0] in _ANONYMOUS:
-        return {"s3.anonymous": "true"}
+    # They are asked in this order. An anonymous one always answers, and nothing is known about what follows another.
+    last = next((name for name in classes if _short(name) not in _KNOWN - _ANONYMOUS), None)
+    providers = [_short(name) for name in (classes[: classes.index(last)] if last else classes)]
     if _ROLE in providers:  # PyArrow takes no keys beside it.
         return {"s3.role-arn": plain["assumed.role.arn"], "s3.role-session-name": plain["assumed.role.session.name"]}
     with_token = not classes or _WITH_TOKEN in providers
-    if given["access.key"] and given["secret.key"] and (with_token or _KEYS in providers):
-        return {
-            "s3.access-key-id": given["access.key"],
-            "s3.secret-access-key": given["secret.key"],
-            "s3.session-token": given["session.token"] if with_token else None,
-        }
-    if unknown:
+    if with_token or _KEYS in providers:
+        path = plain["security.credential.provider.path"]
+        given = _first(hadoop, _of_bucket(bucket, _S3_SECRET), secret=True, providers=path)
+        if given["access.key"] and given["secret.key"]:
+            return {
+                "s3.access-key-id": given["access.key"],
+                "s3.secret-access-key": given["secret.key"],
+                "s3.session-token": given["session.token"] if with_token else None,
+            }
+    if last and _short(last) in _ANONYMOUS:
+        # PyArrow does not go on anonymously where its default chain finds nothing.
+        return {"s3.anonymous": "true"} if _DEFAULT_CHAIN.isdisjoint(providers) else {}
+    if last:
         raise ConfigurationError(
             f"The files of bucket {bucket} were not opened: the session's Hadoop client has its credentials from the "
-            f"class {unknown}, which PyIceberg does not have, so that it would use others. Nothing was started.",
+            f"class {last}, which PyIceberg does not have, so that it would use others. Nothing was started.",
             hint="Set the catalog's options s3.access-key-id and s3.secret-access-key; or provide the client with "
             f"credentials that both can use, by fs.s3a.bucket.{bucket}.aws.credentials.provider.",
         )

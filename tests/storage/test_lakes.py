@@ -134,6 +134,10 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
         "bucket.any-simple.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "bucket.any-simple.session.token": SECRET,
         "bucket.any-former.aws.credentials.provider": "com.amazonaws.auth.AnonymousAWSCredentials",
+        "bucket.any-open.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider,"
+        "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider, com.example.CompanyProvider",
+        "bucket.any-last.aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider,"
+        "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "bucket.any-company.aws.credentials.provider": "com.example.CompanyProvider",
         "bucket.any-both.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider, "
         "com.example.CompanyProvider",
@@ -218,6 +222,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "s3a://any-machine/t": _BY_PATH,
     "s3a://any-simple/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
     "s3a://any-former/t": {**_BY_PATH, "s3.anonymous": "true"},
+    "s3a://any-open/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
+    "s3a://any-last/t": {**_BY_PATH, "s3.anonymous": "true"},
     "s3a://any-both/t": {**_BY_PATH, "s3.access-key-id": "session", "s3.secret-access-key": SECRET},
     "s3a://central/t": {
         "s3.region": "eu-north-1",
@@ -259,6 +265,31 @@ def test_a_credential_provider_that_pyiceberg_does_not_have_is_refused(spark: Sp
     assert "s3.access-key-id" in str(refused.value)
     own = {"s3.access-key-id": "own", "s3.secret-access-key": SECRET}
     assert own.items() <= FileAccess(own, hadoop).io(place).properties.items()
+
+
+def test_a_client_that_finds_no_keys_goes_on_anonymously(spark: SparkSession) -> None:
+    spark.conf.set("fs.s3a.access.key", "")
+    try:
+        found = FileAccess({}, SessionHadoopFiles(Jvm(spark))).io("s3a://any-open/t").properties
+    finally:
+        spark.conf.unset("fs.s3a.access.key")
+    assert "s3.access-key-id" not in found and found["s3.anonymous"] == "true"
+
+
+def test_no_secret_of_the_client_is_looked_up_beside_credentials_of_the_catalog(spark: SparkSession) -> None:
+    """The store of secrets may be out of reach, and slow to say so."""
+    own, setting = (
+        {"s3.access-key-id": "own", "s3.secret-access-key": SECRET},
+        "hadoop.security.credential.provider.path",
+    )
+    spark.conf.set(setting, "nothing://of/this/kind")
+    try:
+        hadoop = SessionHadoopFiles(Jvm(spark))
+        with pytest.raises(OSError, match="provider path"):
+            FileAccess({}, hadoop).io("s3a://any/t")
+        assert own.items() <= FileAccess(own, hadoop).io("s3a://any/t").properties.items()
+    finally:
+        spark.conf.unset(setting)
 
 
 @pytest.mark.parametrize(
