@@ -154,12 +154,13 @@ def _marked(decorator: ast.expr) -> tuple[str, ...]:
 
 
 def topics() -> dict[str, str]:
-    """Anchor -> text of each row or sentence of the page for users that links its tests."""
+    """Anchor -> text of each row or sentence of the page for users: what stands before the link to its tests."""
     page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     found = {}
     for line in re.sub(r"\n +", " ", page).splitlines():
-        if link := re.search(r"\(?\[tests\]\(promises\.md#([a-z0-9-]+)\)", line):
-            text = line.split(" | ")[0] if line.startswith("|") else line[: link.start()]
+        rest = line.split(" | ")[0] if line.startswith("|") else line
+        for link in re.finditer(r"\(?\[tests\]\(promises\.md#([a-z0-9-]+)\)\)?", line):
+            text, _, rest = rest.partition(link[0])
             found[link[1]] = text.lstrip("|- ").strip()
     return found
 
