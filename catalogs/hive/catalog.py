@@ -47,7 +47,7 @@ from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.catalogs.hive.planning import RENAME, plan_write
 from twophase.catalogs.hive.readers import EVOLVING
 from twophase.catalogs.hive.replaced import names_in
-from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, version_text
+from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, state_before, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
 from twophase.catalogs.hive.staged_renaming import pair_of, plan_leave, plan_rename, refuse_renamed
 from twophase.catalogs.hive.stamps import names_statement, unfenced
@@ -363,6 +363,9 @@ class HiveCatalog(
 
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return SnapshotRead(self.store, self.canonical(path), changes).source(version)
+
+    def state_before(self, path: ObjectPath, purpose: Purpose) -> Any:
+        return state_before(self.store, self.canonical(path), purpose)
 
     def is_as_left(self, path: ObjectPath, change: Change, later: Sequence[Change] = ()) -> bool:
         return SnapshotRead(self.store, self.canonical(path), later).is_as_left(change)

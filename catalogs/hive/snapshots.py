@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from twophase.catalog import Change
 from twophase.catalog.reading import FileList, ReadSource
@@ -29,7 +30,7 @@ from twophase.catalogs.hive.replaced import Added, Defined, Directory, Nothing, 
 from twophase.catalogs.hive.store import HiveStore
 from twophase.catalogs.hive.tables import VIEW, HiveTable
 from twophase.errors import SnapshotTooOldError, TableNotExistError
-from twophase.model import ObjectPath, TableDefinition
+from twophase.model import ObjectPath, Purpose, TableDefinition
 
 #: Formats of SerDe tables that Spark reads by its own readers, and the setting that turns that off.
 _CONVERTED = {"parquet": "spark.sql.hive.convertMetastoreParquet", "orc": "spark.sql.hive.convertMetastoreOrc"}
@@ -51,6 +52,26 @@ def read_format(definition: TableDefinition, conf: Mapping[str, str]) -> str | N
         if definition.provider == SERDE_PROVIDER and name in serde:
             return name if conf.get(setting, "true").lower() == "true" else None
     return None
+
+
+def state_before(store: HiveStore, path: ObjectPath, purpose: Purpose) -> dict[str, Any] | None:
+    """Return the document of a table's present state, for a change of its definition without a transaction.
+
+    Parameters
+    ----------
+    store : HiveStore
+    path : ObjectPath
+        As the metastore stores it.
+    purpose : Purpose
+        The files of a table that is dropped are gone.
+    """
+    if purpose.creates:
+        return replaced.to_document(Nothing(), store.files, "")
+    table = store.find(path)
+    if purpose.drops or table is None or table.kind == VIEW or table.location is None:
+        return None
+    definition = redacted(to_definition(table), store.conf)
+    return replaced.to_document(Defined(table.location, table.stamp, definition), store.files, "")
 
 
 @dataclass(frozen=True)
@@ -189,7 +210,7 @@ class SnapshotRead:
             if isinstance(state, Nothing):
                 raise TableNotExistError(f"Table {self._path} did not exist when this block began.", path=self._path)
             if state is None:
-                raise self._too_old(f"transaction {change.transaction_id} has changed its files in place")
+                raise self._too_old(f"transaction {change.transaction_id} has dropped it, or changed it in place")
             yield state
             if _is_whole(state):
                 return

@@ -397,6 +397,9 @@ class LakehouseCatalog(
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return earlier_states.source_before(self.lakehouse, path, changes, version)
 
+    def state_before(self, path: ObjectPath, purpose: Purpose) -> Any:
+        return earlier_states.state_before(self.lakehouse, path, purpose)
+
     def is_as_left(self, path: ObjectPath, change: Change, later: Sequence[Change] = ()) -> bool:
         return earlier_states.is_as_left(self.lakehouse, path, change, later)
 

@@ -32,15 +32,28 @@ from twophase.catalogs.lakehouse.snapshots import (
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import Loaded, Store
 from twophase.errors import CatalogError, SnapshotTooOldError, TableNotExistError
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, Purpose
 from twophase.transactions import failures
 
 _LOCATION = "metadata_location"
+#: Of a document: whether the change makes a snapshot that names its transaction.
+_NAMED = "named"
 
 
 def replaced_state(current: Loaded | None) -> dict[str, Any]:
     """The document of the state that a publish replaces; None if it creates the table."""
     return {_LOCATION: None if current is None else current.location}
+
+
+def state_before(lakehouse: Lakehouse, path: ObjectPath, purpose: Purpose) -> dict[str, Any] | None:
+    """Return the document of a table's present state, for a change of its definition without a transaction.
+
+    Such a change makes no snapshot that names it. The files of a table that is dropped are gone.
+    """
+    if purpose.drops:
+        return None
+    current = None if purpose.creates else lakehouse.store.load(path)
+    return {**replaced_state(current), _NAMED: False}
 
 
 def source_before(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[Change], version: str | None) -> ReadSource:
@@ -183,9 +196,15 @@ def _with_version(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, versi
 
 def _before(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, changes: Sequence[Change]) -> _State:
     """The newest state without some changes."""
+    for change in changes:
+        if change.before is None:
+            raise _too_old(lakehouse, path, f"transaction {change.transaction_id} has altered it, or made it anew")
+    if changes and not _is_named(changes[0]):
+        return _as_recorded(lakehouse, path, current, changes)
     unwanted = {change.transaction_id for change in changes}
-    # One that is pending may not have been published; any other one must be found, or it would be in the result.
-    sought = {change.transaction_id for change in changes if change.number is not None}
+    # One that is pending may not have been published; any other one must be found, or it would be in the result. One
+    # that no snapshot names has come after the first one.
+    sought = {change.transaction_id for change in changes if change.number is not None and _is_named(change)}
     later: list[TableMetadata] = []
     oldest = current
     for oldest in history(lakehouse.store, path, current):
@@ -260,4 +279,8 @@ def _as_recorded(lakehouse: Lakehouse, path: ObjectPath, current: Loaded, change
 
 
 def _creates(change: Change) -> bool:
-    return bool(change.before == replaced_state(None))
+    return isinstance(change.before, dict) and change.before.get(_LOCATION, "") is None
+
+
+def _is_named(change: Change) -> bool:
+    return bool(change.before.get(_NAMED, True))

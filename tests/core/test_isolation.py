@@ -18,8 +18,10 @@ from twophase.failpoints import EXIT_CODE
 from twophase.model import Isolation, ObjectPath, Purpose
 from twophase.protocol.states import TransactionState
 from twophase.testing.chaos import ChaosCatalog
+from twophase.timeline.immediate import Immediate
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.coordinator import Coordinator
+from twophase.transactions.immediate import TableChange, changing
 from twophase.transactions.transaction import Transaction
 
 APPEND, OVERWRITE = Purpose.INSERT_INTO, Purpose.CREATE_OR_REPLACE_TABLE_AS
@@ -110,6 +112,76 @@ def overwrite_both(url: str, directory: Path) -> None:  # noqa: F811
     write(tx, bench.catalogs["one"], "a", OVERWRITE)
     write(tx, bench.catalogs["two"], "b", OVERWRITE)
     tx.commit()
+
+
+@pytest.mark.promise("isolation", "a plain ALTER TABLE whose driver is killed is in no snapshot until it is recovered")
+@pytest.mark.parametrize("point", ["core.record_immediate=exit_after@1", "core.record_immediate_end=exit@1"])
+def test_a_change_outside_transactions_that_is_killed_counts_whether_or_not_it_was_made(
+    bench: Bench,
+    url: str,  # noqa: F811
+    tmp_path: Path,
+    point: str,
+) -> None:
+    coordinator = bench.coordinator("other")
+    before = coordinator.begin(SNAPSHOT)
+    dead = child(alter, url, tmp_path, failpoint=point)
+    dead.join()
+    assert dead.exitcode == EXIT_CODE
+    for tx in (before, coordinator.begin(SNAPSHOT)):
+        with pytest.raises(SnapshotTooOldError, match=r"one\.default\.a"):
+            read(bench, tx, "one", "a")
+    (recovered,) = bench.coordinator().recover()
+    assert recovered.state is TransactionState.COMPLETED
+    with pytest.raises(SnapshotTooOldError):
+        read(bench, before, "one", "a")
+    read(bench, coordinator.begin(SNAPSHOT), "one", "a")
+    other(bench, ("one", "a"))
+    (record,) = (found for found in coordinator.timeline.transactions() if found.id == recovered.transaction_id)
+    assert [(p.name, p.purpose, p.state.value) for p in record.participants] == [
+        ("one.default.a", Purpose.ALTER_TABLE, "published")
+    ]
+
+
+def alter(url: str, directory: Path) -> None:  # noqa: F811
+    bench = Bench(url, directory)
+    with changing(bench.coordinator(), TableChange(bench.catalogs["one"], path("a"), Purpose.ALTER_TABLE)):
+        pass
+
+
+def test_a_writer_that_is_refused_a_table_or_waits_for_it_meets_the_change_of_a_killed_driver(
+    bench: Bench,
+    url: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    child(alter, url, tmp_path, failpoint="core.record_immediate=exit_after@1").join()
+    other(bench, ("one", "a"))  # Ended by whoever needs its table.
+    assert bench.coordinator().timeline.transactions(open_only=True) == []
+
+
+def test_the_state_before_a_change_is_recorded_only_if_no_transaction_can_publish_meanwhile(
+    bench: Bench, coordinator: Coordinator
+) -> None:
+    timeline = coordinator.timeline
+    changes = [Immediate("one", path("a"), Purpose.ALTER_TABLE, {"state": 1})]
+
+    def recorded() -> Any:
+        return timeline.changes_since("one", path("a"), since, "-")[-1].before
+
+    since = timeline.last_number()
+    timeline.settle(coordinator.announce(changes, since))
+    assert recorded() == {"state": 1}
+    timeline.settle(coordinator.announce(changes, since))  # It was loaded before the first one.
+    assert recorded() is None
+    holder = coordinator.begin()
+    holder.lock((bench.catalogs["one"], path("a")))
+    timeline.settle(coordinator.announce(changes, timeline.last_number()))
+    assert recorded() is None
+    holder.abort()
+    assert timeline.locks() == []
+    assert timeline.last_number() == since + 3
+    timeline.withdraw(coordinator.announce(changes, timeline.last_number()))
+    assert (timeline.last_number(), timeline.locks()) == (since + 3, [])
+    assert timeline.prune(-1, limit=100) and timeline.knows_all_since(timeline.last_number())
 
 
 @both_levels

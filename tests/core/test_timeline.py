@@ -22,6 +22,7 @@ from twophase.schema import assign_ids
 from twophase.spark import options
 from twophase.timeline import sqlite_files, tables
 from twophase.timeline.commit_order import Decided
+from twophase.timeline.immediate import Immediate
 from twophase.timeline.owners import this_process
 from twophase.timeline.records import ParticipantRecord, describe_error
 from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
@@ -438,6 +439,13 @@ def commit_schema(timeline: Timeline, change: SchemaChange | None, state: Transa
         timeline.finish(lease)
 
 
+def announce(timeline: Timeline, number: int) -> Any:
+    """A change of the table outside transactions."""
+    who = {"coordinator": "app", "owner": this_process(), "user": "ann", "application": "etl", "seconds": 60.0}
+    changes = [Immediate("hive", path("t"), Purpose.ALTER_TABLE)]
+    return timeline.announce(f"app-20260101t000000-{number:08x}", changes, since=timeline.last_number(), **who)
+
+
 def check_schemas(timeline: Timeline) -> None:
     """Also on PostgreSQL."""
 
@@ -453,17 +461,18 @@ def check_schemas(timeline: Timeline) -> None:
     commit_schema(timeline, SchemaChange(of("never"), of("a")), undone, 2)
     commit_schema(timeline, SchemaChange(of("a"), of("a")), done, 3)
     commit_schema(timeline, SchemaChange(of("c", "b"), of("a", "b"), renames={"c": "a"}), done, 4)
-    timeline.record_schema("hive", path("t"), SchemaChange(of("c"), of("c", "b")))
+    timeline.settle(announce(timeline, 40), [("hive", path("t"), SchemaChange(of("c"), of("c", "b")))])
+    timeline.withdraw(announce(timeline, 41))
     commit_schema(timeline, SchemaChange(of("c", "b"), of("c")), TransactionState.COMMITTING, 5)
-    expected = [(["a1"], 1), (["a1", "b2"], None), (["c1", "b2"], 3), (["c1"], None)]
+    expected = [(["a1"], 1), (["a1", "b2"], None), (["c1", "b2"], 3), (["c1"], 4)]
     assert names() == expected
-    assert timeline.prune(-1, limit=100) == 4
+    assert timeline.prune(-1, limit=100) == 5
     assert names() == expected
     commit_schema(timeline, SchemaChange(None), done, 6)
     commit_schema(timeline, SchemaChange(of("z"), creates=True), done, 7)
-    assert names() == [(["z1"], 5)]
+    assert names() == [(["z1"], 6)]
     timeline.prune(-1, limit=100)
-    assert names() == [(["z1"], 5)]
+    assert names() == [(["z1"], 6)]
     with timeline._engine.connect() as connection:
         assert connection.execute(sa.select(schemas.c.target).where(schemas.c.schema.is_(None))).all() == []
 

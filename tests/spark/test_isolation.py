@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 from pyspark import InheritableThread
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import twophase
@@ -591,6 +592,151 @@ def test_a_block_sees_a_table_without_the_columns_that_others_bring_and_they_can
     assert set(spark.table(store.of("a")).columns) == {"value", "more", "id"}
     twophase.undo(spark, brought[0])
     assert (spark.table(store.of("a")).columns, store.rows(spark, "a")) == (columns, OLD)
+
+
+#: Where a table has former definitions, and where a read of one is refused.
+every_definition = pytest.mark.parametrize(
+    ("kind", "alter"),
+    [
+        ("session", "ADD COLUMNS (more INT)"),  # Spark's own.
+        ("session", "ADD COLUMN more INT AFTER value"),
+        ("partitioned", "ADD COLUMNS (more INT)"),
+        pytest.param("serde", "ADD COLUMNS (more INT)", marks=pytest.mark.exhaustive),
+        ("lakehouse", "ADD COLUMNS (more INT)"),
+        ("sqlite", "ADD COLUMNS (more INT)"),
+    ],
+)
+
+
+@pytest.mark.promise("isolation", "a block never sees what a plain ALTER TABLE has changed since its begin")
+@every_definition
+def test_a_block_reads_by_the_definition_of_its_snapshot_or_is_refused(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str, alter: str
+) -> None:
+    name = store.of("a")
+    columns = spark.table(name).columns
+    with twophase.transaction(spark):
+        meanwhile(lambda: other.sql(f"ALTER TABLE {name} {alter}"))
+        if kind == "sqlite":
+            with pytest.raises(SnapshotTooOldError, match=f"{name}.*again"):
+                spark.table(name).collect()
+        else:
+            assert spark.table(name).columns == columns
+            assert store.rows(spark, "a") == OLD
+            assert store.rows(spark, "b") == OLD
+    assert spark.table(name).columns != columns
+    assert spark.table(name).count() == 2
+    last = twophase.schema_history(spark, name)[-1]
+    assert (last.is_current, last.commit is not None) == (True, kind != "lakehouse")  # No snapshot has it yet.
+    with twophase.transaction(spark):  # The next one sees it.
+        assert spark.table(name).columns != columns
+
+
+@every_definition
+def test_what_a_serializable_block_has_read_was_altered(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str, alter: str
+) -> None:
+    refused = pytest.raises(WriteConflictError, match=f"{store.of('a')}, which transaction .* has changed")
+    with refused, twophase.transaction(spark, isolation="serializable"):
+        assert store.rows(spark, "a") == OLD
+        meanwhile(lambda: other.sql(f"ALTER TABLE {store.of('a')} {alter}"))
+        store.append(spark, "b", (3, 30))
+    assert store.rows(spark, "b") == OLD
+
+
+@pytest.mark.parametrize("kind", ["session", "lakehouse", "sqlite"])
+def test_an_insert_goes_with_an_alter_and_an_overwrite_does_not(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str
+) -> None:
+    alter = f"ALTER TABLE {store.of('a')} ADD COLUMNS (more INT)"
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        store.append(spark, "a", (3, 30))
+        meanwhile(lambda: other.sql(alter))
+    assert store.rows(spark, "a") == [*OLD, (3, 30)]
+    with pytest.raises(WriteConflictError), twophase.transaction(spark):
+        store.write(spark, "b", [(7, 70)])
+        meanwhile(lambda: other.sql(alter.replace(store.of("a"), store.of("b"))))
+    assert store.rows(spark, "b") == OLD
+
+
+@pytest.mark.parametrize("kind", ["lakehouse", "sqlite"])
+def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    a, b, new = store.of("a"), store.of("b"), store.of("new")
+    spark.sql(f"DROP TABLE IF EXISTS {new}")
+
+    def change() -> None:
+        other.sql(f"CREATE TABLE {new} (id INT)")
+        other.sql(f"DROP TABLE {a}")
+        other.sql(f"CREATE TABLE {a} (value INT, id INT)")
+
+    with twophase.transaction(spark):
+        meanwhile(change)
+        with pytest.raises((SnapshotTooOldError, AnalysisException)):
+            spark.table(new).collect()
+        with pytest.raises(SnapshotTooOldError, match=f"{a}.*again"):
+            spark.table(a).collect()
+    assert spark.table(new).count() == spark.table(a).count() == 0
+    spark.sql(f"DROP TABLE {new}")
+
+    with twophase.transaction(spark):
+        meanwhile(lambda: other.sql(f"ALTER TABLE {b} RENAME TO {new.removeprefix('ice.').removeprefix('lite.')}"))
+        for name in (b, new):
+            with pytest.raises((SnapshotTooOldError, AnalysisException)):
+                spark.table(name).collect()
+    assert store.rows(spark, "new") == OLD
+    spark.sql(f"DROP TABLE {new}")
+
+
+@pytest.mark.parametrize("kind", ["session", "lakehouse", "sqlite"])
+@pytest.mark.parametrize("action", ["error", "lost_reply"])
+def test_an_alter_whose_end_is_not_recorded_is_in_no_snapshot_and_gets_its_number_later(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str, action: str
+) -> None:
+    name = store.of("a")
+    columns = spark.table(name).columns
+    with twophase.transaction(spark):
+        failpoints.arm("core.record_immediate_end", action)
+        meanwhile(lambda: other.sql(f"ALTER TABLE {name} ADD COLUMNS (more INT)"))
+        failpoints.disarm()
+        for _ in range(2):
+            if kind == "sqlite":
+                with pytest.raises(SnapshotTooOldError, match=name):
+                    spark.table(name).collect()
+            else:
+                assert (spark.table(name).columns, store.rows(spark, "a")) == (columns, OLD)
+            twophase.attach(other).recover()
+    assert spark.table(name).columns == [*columns, "more"]
+    with twophase.transaction(spark):
+        assert spark.table(name).columns == [*columns, "more"]
+
+
+@pytest.mark.parametrize("kind", ["session", "lakehouse", "sqlite"])
+def test_an_alter_that_is_refused_is_no_change(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str
+) -> None:
+    timeline = twophase.attach(other).timeline
+    before = timeline.last_number()
+    with twophase.transaction(spark, isolation="serializable"):
+        assert store.rows(spark, "a") == OLD
+        for change in ("RENAME COLUMN none TO some", "ADD COLUMNS (value INT)"):
+            with pytest.raises(Exception, match=r"(?i)none|some|value"):
+                other.sql(f"ALTER TABLE {store.of('a')} {change}")
+        store.append(spark, "b", (3, 30))
+    assert timeline.last_number() == before + 1
+    assert timeline.transactions(open_only=True) == timeline.locks() == []
+
+
+def test_an_alter_costs_two_writes_of_the_timeline(spark: SparkSession) -> None:
+    spark.sql("CREATE OR REPLACE TABLE ice.db.cheap AS SELECT 1 AS id")
+    counted: list[str] = []
+    for point in ("core.record_immediate", "core.record_immediate_end", "core.record_inflight", "core.reserve"):
+        failpoints.arm(point, counted.append)
+    spark.sql("ALTER TABLE ice.db.cheap ADD COLUMN more INT")
+    spark.table("ice.db.cheap").collect()
+    assert counted == ["core.record_immediate", "core.record_immediate_end"]
 
 
 @pytest.mark.parametrize("by", ["PARTITIONED BY (id)", ""], ids=["partitioned", "flat"])

@@ -150,7 +150,7 @@ def test_an_interrupt_while_it_is_told_does_not_end_the_listening(spark: SparkSe
         dropped.append(name)
         spark._jvm.java.lang.Thread.currentThread().interrupt()  # type: ignore[union-attr]
 
-    listener = TableListener(Jvm(spark), interrupted, lambda *_: None)
+    listener = TableListener(Jvm(spark), {"dropped": interrupted})
     try:
         for name in ("a", "b"):
             spark.sql(f"CREATE TABLE {name} (a INT) USING csv")

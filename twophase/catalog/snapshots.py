@@ -27,8 +27,8 @@ class Change:
     scope : frozenset of str or None
         The keys of the partitions that it changes; None for the whole table.
     before : Any
-        From :meth:`TwoPhaseCatalogTable.replaced_state() <twophase.TwoPhaseCatalogTable.replaced_state>`; None if the
-        store needs nothing.
+        From :meth:`TwoPhaseCatalogTable.replaced_state() <twophase.TwoPhaseCatalogTable.replaced_state>` or, of a
+        change without a transaction, from ``SupportsSnapshots.state_before()``; None if there is nothing.
     """
 
     transaction_id: str

@@ -10,7 +10,7 @@ from twophase.catalog.base import Catalog
 from twophase.catalog.reading import ReadSource
 from twophase.catalog.snapshots import Change, OpenSnapshot
 from twophase.errors import CatalogError
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, Purpose
 
 
 class SupportsTimeTravel(Catalog):
@@ -79,6 +79,25 @@ class SupportsSnapshots(Catalog):
         SnapshotTooOldError
             There is no such state, or it is no longer available.
         """
+
+    def state_before(self, path: ObjectPath, purpose: Purpose) -> Any:
+        """Return what :meth:`read_source_before` needs to read the present state after a change without a transaction.
+
+        No other transaction publishes to the table until the change is made.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        purpose : Purpose
+            ``ALTER_TABLE``, ``DROP_TABLE``, or ``CREATE_TABLE_AS``: it does not exist yet.
+
+        Returns
+        -------
+        Any
+            A small plain JSON value without secrets. None if that state cannot be read any more: then
+            :meth:`read_source_before` refuses a change without one.
+        """
+        return None
 
     def still_has_files(self, version: Any) -> bool:
         """Return whether the files of a version of a table are all there, and no others; False if that is unknown.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from twophase.catalog import Catalog, SchemaChange, SupportsFieldIds, SupportsSchemaHistory, TableChange, TableSchema
 from twophase.catalog.column_changes import OF_THE_TABLE, renames_of
 from twophase.catalog.schema_versions import SchemaVersion, bound, is_same
-from twophase.errors import TwoPhaseError
-from twophase.model import ObjectPath, quote
-from twophase.redaction import logger
+from twophase.model import ObjectPath, Purpose, quote
 from twophase.schema import assign_ids
 from twophase.schema.errors import SchemaError
 from twophase.spark.attached import AttachedSession
 from twophase.timeline.schema_versions import RecordedSchema, is_another_table
-
-_log = logger("twophase")
+from twophase.transactions import immediate
+from twophase.transactions.immediate import changing
 
 
 def table_schema(catalog: Catalog, path: ObjectPath) -> TableSchema | None:
@@ -42,10 +40,12 @@ def table_schema(catalog: Catalog, path: ObjectPath) -> TableSchema | None:
 
 
 @contextmanager
-def recorded(
+def altering(
     session: AttachedSession, catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]
 ) -> Iterator[None]:
-    """Record the changes that are made within: after them, as a change that is not recorded is found later.
+    """Alter a table outside any transaction: the change gets a commit number, and its columns are recorded.
+
+    Changes that are not of its columns or its layout are not in the order of commits.
 
     Parameters
     ----------
@@ -54,38 +54,60 @@ def recorded(
     path : ObjectPath
     changes : sequence of TableChange
     """
-    if isinstance(catalog, SupportsSchemaHistory) or all(change.kind in OF_THE_TABLE for change in changes):
+    if all(change.kind in OF_THE_TABLE for change in changes):
         yield
         return
-    before = table_schema(catalog, path)
-    yield
-    try:
-        after = table_schema(catalog, path)
-        if after is not None:
-            _record(session, catalog, path, SchemaChange(after, before, renames=renames_of(changes)))
-    except TwoPhaseError as error:
-        _log.warning("%s was altered, and the timeline has no record of its new columns: %s", path, error)
+    with changing(session.coordinator, _altering(catalog, path, changes)):
+        yield
 
 
-def record_drop(session: AttachedSession, catalog: Catalog, path: ObjectPath) -> None:
-    """Record that a table was dropped: another one of its name has a history of its own.
+def altering_by_spark(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
+    """The change of a session table whose columns Spark itself is about to alter: it renames none.
 
     Parameters
     ----------
-    session : AttachedSession
     catalog : Catalog
     path : ObjectPath
     """
+    return _altering(catalog, path, ())
+
+
+def _altering(catalog: Catalog, path: ObjectPath, changes: Sequence[TableChange]) -> immediate.TableChange:
     if isinstance(catalog, SupportsSchemaHistory):
-        return
-    try:
-        _record(session, catalog, path, SchemaChange(None))
-    except TwoPhaseError as error:
-        _log.warning("%s was dropped, and the timeline still has the history of its columns: %s", path, error)
+        return immediate.TableChange(catalog, path, Purpose.ALTER_TABLE)
+    before = table_schema(catalog, path)
+
+    def schema() -> SchemaChange | None:
+        after = table_schema(catalog, path)
+        return None if after is None else SchemaChange(after, before, renames=renames_of(changes))
+
+    return immediate.TableChange(catalog, path, Purpose.ALTER_TABLE, schema)
 
 
-def _record(session: AttachedSession, catalog: Catalog, path: ObjectPath, change: SchemaChange) -> None:
-    session.coordinator.timeline.record_schema(catalog.name, catalog.canonical(path), change)
+def dropping(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
+    """The change of a table that is dropped outside any transaction: another one of its name has its own history.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    path : ObjectPath
+    """
+    return immediate.TableChange(catalog, path, Purpose.DROP_TABLE, _ends_history(catalog))
+
+
+def creating(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
+    """The change of a table that is created, or gets its name, outside any transaction.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    path : ObjectPath
+    """
+    return immediate.TableChange(catalog, path, Purpose.CREATE_TABLE_AS, _ends_history(catalog))
+
+
+def _ends_history(catalog: Catalog) -> Callable[[], SchemaChange | None]:
+    return lambda: None if isinstance(catalog, SupportsSchemaHistory) else SchemaChange(None)
 
 
 # -- all versions ------------------------------------------------------------------------------------------------------

@@ -9,13 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from twophase.errors import LeaseLostError
+from twophase.model import ObjectPath
 from twophase.protocol.states import ParticipantState, TransactionState
-from twophase.timeline import engines
+from twophase.timeline import engines, waits
 from twophase.timeline import statements as sql
 from twophase.timeline.owners import Lease, Owner
 from twophase.timeline.records import ParticipantRecord, TransactionRecord, describe_error
-from twophase.timeline.rows import owner_columns
-from twophase.timeline.tables import path_text, transactions
+from twophase.timeline.reservations import Reservation
+from twophase.timeline.rows import holders_of, owner_columns, reservation_columns
+from twophase.timeline.tables import lock_target, path_text, target_key, transactions
 from twophase.timeline.waits import Wound
 
 #: The end state of a participant that was to be published.
@@ -39,6 +41,24 @@ def own(connection: sa.Connection, lease: Lease, **values: Any) -> None:
             transaction_id=lease.transaction_id,
             hint=f"See what became of it: twophase show {lease.transaction_id}",
         )
+
+
+def insert_transaction(
+    connection: sa.Connection, lease: Lease, owner: Owner, now: float, columns: Mapping[str, Any]
+) -> None:
+    """Insert a new transaction, replacing the row of an earlier attempt whose reply was lost."""
+    connection.execute(sql.DELETE_TRANSACTION, {"of_id": lease.transaction_id})
+    row = {
+        **columns,
+        "id": lease.transaction_id,
+        "user": columns["user"][:255],
+        "application": columns["application"][:255],
+        "fencing": lease.fencing,
+        "created": now,
+        **lease_columns(connection, now, lease.seconds),
+        **owner_columns(owner),
+    }
+    connection.execute(sql.INSERT_TRANSACTION, row)
 
 
 def insert_participant(connection: sa.Connection, lease: Lease, record: ParticipantRecord) -> None:
@@ -97,3 +117,22 @@ def lease_columns(connection: sa.Connection, now: float, seconds: float) -> dict
 
 def json_of(document: Mapping[str, Any] | None) -> str | None:
     return None if document is None else json.dumps(document, ensure_ascii=False, sort_keys=True)
+
+
+def reserve(
+    connection: sa.Connection, transaction_id: str, catalog: str, path: ObjectPath, wanted: Reservation
+) -> str | None:
+    """Reserve one table, unless another transaction keeps it; then return that one. Idempotent."""
+    key = target_key(catalog, path)
+    lock_target(connection, key)
+    holders = holders_of(connection, key)
+    own = holders.pop(transaction_id, None)
+    if excluding := next((holder for holder, held in holders.items() if held.excludes(wanted)), None):
+        return excluding
+    if waiting := waits.older_waiter(connection, key, transaction_id, wanted, own):
+        return waiting
+    waits.stop_waiting(connection, transaction_id)
+    connection.execute(sql.DELETE_RESERVATION, {"of_target": key, "of_id": transaction_id})
+    row = {"target": key, "transaction_id": transaction_id, "catalog": catalog, "path": path_text(path)}
+    connection.execute(sql.INSERT_RESERVATION, {**row, **reservation_columns(wanted)})
+    return None

@@ -1,8 +1,8 @@
 """The versions of the tables' schemas: a row for each change, inserted with the decision that publishes it.
 
-A change outside a transaction has a row without one: an ``ALTER TABLE`` of its own, with its time, and a schema that
-was found to differ from the last row, without. A row without a schema ends the history of a table that was dropped.
-Whether a row counts is read from its transaction, so that nothing is written when that ends; pruning copies it.
+A schema that was found to differ from the last row has a row without a transaction. A row without a schema ends the
+history of a table that was dropped. Whether a row counts is read from its transaction, so that nothing is written when
+that ends; pruning copies it.
 """
 
 from __future__ import annotations
@@ -60,13 +60,11 @@ def load(connection: sa.Connection, target: str) -> list[RecordedSchema]:
     return [RecordedSchema(from_json(row.schema), row.since, row.transaction_id, row.number) for row in rows]
 
 
-def record(
-    connection: sa.Connection, target: str, change: SchemaChange, now: float, transaction_id: str | None = None
-) -> None:
+def record(connection: sa.Connection, target: str, change: SchemaChange, now: float, transaction_id: str) -> None:
     """Record a change, and before it the schema that it was found to start from; nothing if there is no change."""
     lock_target(connection, target)
-    if transaction_id is not None:  # Of an attempt whose reply was lost.
-        connection.execute(schemas.delete().where((_S.target == target) & (_S.transaction_id == transaction_id)))
+    # Of an attempt whose reply was lost.
+    connection.execute(schemas.delete().where((_S.target == target) & (_S.transaction_id == transaction_id)))
     known = load(connection, target)
     last = known[-1].schema if known else None
     made = {"since": now, "transaction_id": transaction_id}

@@ -24,6 +24,7 @@ _THE_PARTICIPANT = (_P.transaction_id == _TRANSACTION) & (_P.ordinal == sa.bindp
 INSERT_PARTICIPANT = participants.insert()
 UPDATE_PARTICIPANT = participants.update().where(_THE_PARTICIPANT)
 DELETE_PARTICIPANT = participants.delete().where(_THE_PARTICIPANT)
+DELETE_PARTICIPANTS = participants.delete().where(_P.transaction_id == _TRANSACTION)
 #: All participants of a transaction that have not ended.
 END_PARTICIPANTS = participants.update().where(
     _P.transaction_id == _TRANSACTION,

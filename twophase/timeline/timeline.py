@@ -18,17 +18,17 @@ from twophase.errors import LeaseLostError
 from twophase.failpoints import Failpoint, step
 from twophase.model import Isolation, Level, ObjectPath
 from twophase.protocol.states import ParticipantState, TransactionState
-from twophase.timeline import engines, owned_rows, pruning, savepoints, schema_versions, waits
+from twophase.timeline import engines, immediate, owned_rows, pruning, savepoints, waits
 from twophase.timeline import statements as sql
 from twophase.timeline.commit_order import Check, Decided
+from twophase.timeline.immediate import Immediate
 from twophase.timeline.owners import Lease, Owner, clock, inherited
 from twophase.timeline.reader import TimelineReader
 from twophase.timeline.records import ParticipantRecord, TransactionRecord
 from twophase.timeline.reservations import WHOLE_TABLE, Mode, Reservation
-from twophase.timeline.rows import holders_of, owner_columns, reservation_columns
 from twophase.timeline.savepoints import SavepointRecord
 from twophase.timeline.state_changes import StateChange
-from twophase.timeline.tables import lock_target, path_text, target_key, transactions
+from twophase.timeline.tables import target_key, transactions
 from twophase.timeline.waits import Wound
 
 __all__ = ["Timeline"]
@@ -46,6 +46,8 @@ RECORD_IN_DOUBT = Failpoint("core.record_in_doubt")
 RECORD_FINISHED = Failpoint("core.record_finished")
 SUSPEND = Failpoint("core.suspend")
 RECORD_SAVEPOINT = Failpoint("core.record_savepoint")
+RECORD_IMMEDIATE = Failpoint("core.record_immediate")
+RECORD_IMMEDIATE_END = Failpoint("core.record_immediate_end")
 HEARTBEAT = Failpoint("core.heartbeat")
 TAKE_OVER = Failpoint("core.take_over")
 
@@ -58,7 +60,7 @@ _RECORD_STEPS = {
 
 #: Steps that need not wait for the disk: if a power failure loses them, recovery does the same without them. A later
 #: step that waits includes them: ``INFLIGHT`` before anything is staged, ``COMMITTING`` before anything is published.
-_NOT_WAITING = frozenset({RECORD_SNAPSHOT, SAVE_PARTICIPANT, RESERVE, RECORD_FINISHED, HEARTBEAT})
+_NOT_WAITING = frozenset({RECORD_SNAPSHOT, SAVE_PARTICIPANT, RESERVE, RECORD_FINISHED, RECORD_IMMEDIATE_END, HEARTBEAT})
 
 
 class Timeline(TimelineReader):
@@ -114,22 +116,16 @@ class Timeline(TimelineReader):
 
         def insert(connection: sa.Connection) -> None:
             now = engines.now(connection)
-            connection.execute(sql.DELETE_TRANSACTION, {"of_id": transaction_id})
             row = {
-                "id": transaction_id,
                 "coordinator": coordinator,
-                "user": user[:255],
-                "application": application[:255],
+                "user": user,
+                "application": application,
                 "state": TransactionState.INFLIGHT.value,
-                "fencing": lease.fencing,
-                "created": now,
                 "isolation": isolation.value,
                 "snapshot": snapshot,
                 "first_begun": now - begun_ago,
-                **owned_rows.lease_columns(connection, now, seconds),
-                **owner_columns(owner),
             }
-            connection.execute(sql.INSERT_TRANSACTION, row)
+            owned_rows.insert_transaction(connection, lease, owner, now, row)
             if first is not None:
                 owned_rows.insert_participant(connection, lease, first)
 
@@ -319,7 +315,7 @@ class Timeline(TimelineReader):
         def insert(connection: sa.Connection) -> tuple[int, str | None]:
             owned_rows.own(connection, lease)
             for number, (catalog, path, reservation) in enumerate(wanted):
-                if holder := _reserve(connection, lease.transaction_id, catalog, path, reservation):
+                if holder := owned_rows.reserve(connection, lease.transaction_id, catalog, path, reservation):
                     return number, holder
             return len(wanted), None
 
@@ -392,26 +388,67 @@ class Timeline(TimelineReader):
         """Delete a savepoint whose tables are no longer kept. Idempotent."""
         self._write(RECORD_SAVEPOINT, lambda connection: savepoints.forget(connection, savepoint_id))
 
-    # -- versions of schemas ------------------------------------------------------------------------------------------
+    # -- changes that take effect immediately -------------------------------------------------------------------------
 
-    def record_schema(self, catalog: str, path: ObjectPath, change: SchemaChange) -> None:
-        """Record a change of a table's columns that no transaction has made.
-
-        If that is lost, the next change finds the schema, without knowing since when it has been so.
+    def announce(
+        self,
+        transaction_id: str,
+        changes: Sequence[Immediate],
+        *,
+        since: int,
+        coordinator: str,
+        owner: Owner,
+        user: str,
+        application: str,
+        seconds: float,
+    ) -> Lease:
+        """Record changes of tables that a statement is about to make immediately, and return their lease.
 
         Parameters
         ----------
-        catalog : str
-        path : ObjectPath
-            The canonical name of the table.
-        change : SchemaChange
+        transaction_id, coordinator, owner, user, application, seconds
+            As in :meth:`begin`.
+        changes : sequence of Immediate
+        since : int
+            The last commit number before the states of the tables were loaded.
         """
+        lease = Lease(transaction_id, 1, seconds)
 
         def insert(connection: sa.Connection) -> None:
-            schema_versions.record(connection, target_key(catalog, path), change, engines.now(connection))
+            now = engines.now(connection)
+            row = {
+                "coordinator": coordinator,
+                "user": user,
+                "application": application,
+                "state": TransactionState.COMMITTING.value,
+                "isolation": Isolation.READ_COMMITTED.value,
+                "snapshot": None,
+                "first_begun": now,
+                "decided": now,
+            }
+            owned_rows.insert_transaction(connection, lease, owner, now, row)
+            immediate.announce(connection, lease, changes, since)
 
-        with self._translated("write"):
-            self._retrying(lambda: self._transact(insert, twophase_durable=False))
+        self._write(RECORD_IMMEDIATE, insert)
+        return lease
+
+    def settle(self, lease: Lease, schemas: Iterable[tuple[str, ObjectPath, SchemaChange]] = ()) -> None:
+        """Record that changes which were announced are made.
+
+        If that is lost, recovery does it, and their columns are found without knowing since when they have been so.
+
+        Parameters
+        ----------
+        lease : Lease
+        schemas : iterable of (str, ObjectPath, SchemaChange)
+            Catalog, table, and what was changed of its columns.
+        """
+        found = tuple(schemas)
+        self._owned_write(RECORD_IMMEDIATE_END, lease, lambda connection: immediate.settle(connection, lease, found))
+
+    def withdraw(self, lease: Lease) -> None:
+        """Forget changes which were announced, and were not made."""
+        self._owned_write(RECORD_IMMEDIATE_END, lease, lambda connection: immediate.withdraw(connection, lease))
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
@@ -521,22 +558,3 @@ class Timeline(TimelineReader):
             if retry:
                 return self._retrying(lambda: self._transact(operation, **options))
             return self._transact(operation, **options)
-
-
-def _reserve(
-    connection: sa.Connection, transaction_id: str, catalog: str, path: ObjectPath, wanted: Reservation
-) -> str | None:
-    """Reserve one table, unless another transaction keeps it; then return that one."""
-    key = target_key(catalog, path)
-    lock_target(connection, key)
-    holders = holders_of(connection, key)
-    own = holders.pop(transaction_id, None)
-    if excluding := next((holder for holder, held in holders.items() if held.excludes(wanted)), None):
-        return excluding
-    if waiting := waits.older_waiter(connection, key, transaction_id, wanted, own):
-        return waiting
-    waits.stop_waiting(connection, transaction_id)
-    connection.execute(sql.DELETE_RESERVATION, {"of_target": key, "of_id": transaction_id})
-    row = {"target": key, "transaction_id": transaction_id, "catalog": catalog, "path": path_text(path)}
-    connection.execute(sql.INSERT_RESERVATION, {**row, **reservation_columns(wanted)})
-    return None

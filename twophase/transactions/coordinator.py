@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import getpass
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from twophase.catalog import Catalog, OpenSnapshot, SupportsOpenSnapshots
 from twophase.errors import ConfigurationError, TransactionAborted
@@ -15,6 +16,7 @@ from twophase.redaction import logger
 from twophase.timeline import owners
 from twophase.timeline.heartbeat import Heartbeat
 from twophase.timeline.ids import coordinator_name, new_transaction_id
+from twophase.timeline.immediate import Immediate
 from twophase.timeline.owners import Lease, clock, this_process
 from twophase.timeline.records import ParticipantRecord, TransactionRecord
 from twophase.timeline.timeline import Timeline
@@ -231,25 +233,47 @@ class Coordinator:
         contention: Contention,
     ) -> Lease:
         """Record a transaction, with its first participant or before its first read, and keep its lease alive."""
-        owners.hold(transaction_id)
-        try:
+        with self._beginning(transaction_id):
             lease = self.timeline.begin(
                 transaction_id,
                 first,
-                coordinator=self.name,
-                owner=this_process(),
-                user=self.user,
-                application=self._application,
-                seconds=self._lease_seconds,
+                **self._owner(),
                 isolation=isolation,
                 snapshot=snapshot,
                 begun_ago=clock() - contention.first_begun,
             )
             self._heartbeat.add(lease, contention.ends_at)
+        return lease
+
+    def announce(self, changes: Sequence[Immediate], since: int, *, keeps_lease: bool = True) -> Lease:
+        """Record changes of tables that are about to be made immediately, and keep their lease alive if wanted.
+
+        The states before them were loaded after the commit number ``since``.
+        """
+        transaction_id = new_transaction_id(self.name)
+        with self._beginning(transaction_id):
+            lease = self.timeline.announce(transaction_id, changes, since=since, **self._owner())
+            if keeps_lease:
+                self._heartbeat.add(lease)
+        return lease
+
+    def _owner(self) -> dict[str, Any]:
+        return {
+            "coordinator": self.name,
+            "owner": this_process(),
+            "user": self.user,
+            "application": self._application,
+            "seconds": self._lease_seconds,
+        }
+
+    @contextmanager
+    def _beginning(self, transaction_id: str) -> Iterator[None]:
+        owners.hold(transaction_id)
+        try:
+            yield
         except BaseException:
             self.ended(transaction_id)
             raise
-        return lease
 
     def ended(self, transaction_id: str) -> None:
         """Release a transaction on which no more work is done. Idempotent."""

@@ -7,6 +7,7 @@ Spark calls it from its analyser (``loadTable``, ``tableExists``) and from runni
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +53,7 @@ from twophase.spark.jvm.callback_cache import ALWAYS, CachePolicy
 from twophase.spark.jvm.formats import DEFAULT_FORMAT, with_hive_format
 from twophase.spark.jvm.gateway import CATALOG, WRITE_HINTS_PROPERTY
 from twophase.spark.jvm.metastore import session_read_table
-from twophase.spark.schema_versions import record_drop, recorded
+from twophase.spark.schema_versions import altering, creating, dropping
 from twophase.spark.staged import (
     is_dropped,
     require_there,
@@ -69,6 +70,8 @@ from twophase.spark.statement import (
     run_without_rows,
 )
 from twophase.spark.write_hints import options_of
+from twophase.transactions import immediate
+from twophase.transactions.immediate import changing
 from twophase.transactions.named_savepoints import source_of_version
 
 # ruff: noqa: N802
@@ -321,7 +324,12 @@ class NativeCatalog(NamespacesMixin, Proxy):
             path = self._writable_path(identifier)
             definition = self._definition_of(facts)
             if active.current_transaction(self._session) is None:
-                self._ddl("CREATE TABLE", path, lambda: self._catalog.create_table(path, definition))
+                self._ddl(
+                    "CREATE TABLE",
+                    path,
+                    lambda: self._catalog.create_table(path, definition),
+                    creating(self._catalog, path),
+                )
             else:
                 definition = self._create_staged(path, definition)
             return TableProxy(self._session, self._catalog, path, definition)
@@ -354,7 +362,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
         ):
             return
         catalog = required(self._catalog, SupportsAlter, "cannot alter tables", path)
-        with recorded(self._session, catalog, path, changes):
+        with altering(self._session, catalog, path, changes):
             catalog.alter_table(path, changes)
 
     def _alter_staged(self, path: ObjectPath, changes: Sequence[TableChange]) -> bool:
@@ -392,8 +400,12 @@ class NativeCatalog(NamespacesMixin, Proxy):
             if self._drop_staged(path, purge=purge):
                 return True
             try:
-                self._ddl("DROP TABLE", path, lambda: self._catalog.drop_table(path, purge=purge))
-                record_drop(self._session, self._catalog, path)
+                self._ddl(
+                    "DROP TABLE",
+                    path,
+                    lambda: self._catalog.drop_table(path, purge=purge),
+                    dropping(self._catalog, path),
+                )
             except (TableNotExistError, DatabaseNotExistError):
                 return False
             return True
@@ -421,16 +433,17 @@ class NativeCatalog(NamespacesMixin, Proxy):
                 return
             if renamed_tables.rename(context, self._catalog, path, new_path):
                 return
+            # By neither name is it the table whose columns were recorded before.
             self._ddl(
                 "ALTER TABLE ... RENAME",
                 path,
                 lambda: self._rename(path, new_path),
+                dropping(self._catalog, path),
+                creating(self._catalog, new_path),
             )
 
     def _rename(self, path: ObjectPath, new_path: ObjectPath) -> None:
         required(self._catalog, SupportsRename, "cannot rename tables", path).rename_table(path, new_path)
-        for name in (path, new_path):  # By neither name is it the table whose columns were recorded before.
-            record_drop(self._session, self._catalog, name)
 
     def _without_catalog(self, path: ObjectPath) -> ObjectPath:
         """Remove the catalog's name: Spark passes the new name of a RENAME as written, including a catalog's name."""
@@ -439,10 +452,11 @@ class NativeCatalog(NamespacesMixin, Proxy):
             return ObjectPath(path.namespace[1:], path.name)
         return path
 
-    def _ddl(self, verb: str, path: ObjectPath, run: Callable[[], None]) -> None:
+    def _ddl(self, verb: str, path: ObjectPath, run: Callable[[], None], *changes: immediate.TableChange) -> None:
         """Run a change that takes effect immediately; a transaction refuses it, since it could not be rolled back."""
         active.refuse_in_transaction(self._session, f"{verb} {self._name}.{path}", path)
-        run()
+        with changing(self._session.coordinator, *changes) if changes else nullcontext():
+            run()
         self._session.caches.invalidate(self._catalog, path)
 
     class Java:

@@ -1,12 +1,12 @@
-"""Drops and renames of tables in Spark's session catalog, by any code in any session.
+"""Changes of tables in Spark's session catalog, by any code in any session.
 
-Spark reports them synchronously, in the thread that makes the change and after it; ``java/TableChanges.java`` keeps all
-other events in the JVM, and those of twophase's own changes.
+Spark reports them synchronously, in the thread that makes the change: an ALTER of columns before and after it, a DROP
+and a RENAME after it. ``java/TableChanges.java`` keeps all other events in the JVM, and those of twophase's changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twophase.redaction import logger
@@ -19,6 +19,13 @@ log = logger("twophase.spark")
 
 #: Called with the database and the name; after a rename, with the new name too.
 Listener = Callable[..., None]
+#: The events that are reported, by the names of Spark's classes.
+EVENTS = {
+    "AlterTablePreEvent": "altering",
+    "AlterTableEvent": "altered",
+    "DropTableEvent": "dropped",
+    "RenameTableEvent": "renamed",
+}
 
 
 class _Listener(JavaCallable):
@@ -30,39 +37,34 @@ class _Listener(JavaCallable):
     class Java:
         implements = ["org.apache.spark.sql.catalyst.catalog.ExternalCatalogEventListener"]
 
-    def __init__(self, dropped: Listener, renamed: Listener) -> None:
-        self._dropped = dropped
-        self._renamed = renamed
+    def __init__(self, listeners: Mapping[str, Listener]) -> None:
+        self._listeners = listeners
 
     def onEvent(self, event: Any) -> None:  # noqa: N802 (Spark's name)
         try:
             table = str(event.database()), str(event.name())
-            if str(event.getClass().getSimpleName()) == "RenameTableEvent":
-                self._renamed(*table, str(event.newName()))
-            else:
-                self._dropped(*table)
+            kind = EVENTS[str(event.getClass().getSimpleName())]
+            self._listeners[kind](*table, *([str(event.newName())] if kind == "renamed" else ()))
         except Exception:  # The statement's own outcome counts.
-            log.warning("A table that was dropped or renamed could not be followed.", exc_info=True)
+            log.warning("A table that was changed by Spark could not be followed.", exc_info=True)
 
 
 class TableListener:
-    """Follows all drops and renames of tables in an application, until it is closed.
+    """Follows all changes of tables in an application, until it is closed.
 
     Parameters
     ----------
     jvm : Jvm
         JVM of any session of the application.
-    dropped : callable
-        Called with the database and the name.
-    renamed : callable
-        Called with the database, the old name and the new one.
+    listeners : mapping of str to callable
+        By the values of :data:`EVENTS`; called with the database and the name, ``renamed`` with the new name too.
     """
 
-    def __init__(self, jvm: Jvm, dropped: Listener, renamed: Listener) -> None:
+    def __init__(self, jvm: Jvm, listeners: Mapping[str, Listener]) -> None:
         self._jvm = jvm
         self._catalog = external_catalog(jvm.spark)
         self._listener = java_object(jvm, "TableChanges")
-        self._listener.tell(_Listener(dropped, renamed))
+        self._listener.tell(_Listener(listeners))
         with private_name("ExternalCatalogWithListener.addListener", jvm.spark):
             self._catalog.addListener(self._listener)
 

@@ -1,26 +1,29 @@
-"""Spark's own DROP TABLE and RENAME, which do not know where twophase stores files.
+"""Spark's own statements that alter, drop and rename session tables.
 
-They run unchanged; the table's catalog is notified afterwards, so that the files beside the table match again.
+They run unchanged. An ALTER of columns gets a commit number; after a DROP or a RENAME, which do not know where twophase
+stores files, the table's catalog is notified, so that the files beside the table match again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from twophase.catalog import Catalog, SupportsExternalChanges
 from twophase.model import ObjectPath
 from twophase.redaction import logger
+from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
 from twophase.spark.routing.targets import Targets
+from twophase.transactions.immediate import Announced
 
 log = logger("twophase.spark")
 
 
 class TableFollower:
-    """Notifies the catalog of session tables that were dropped or renamed outside twophase, in any session.
+    """Follows the session tables that are changed outside twophase, in any session.
 
-    Called while Spark holds the lock of a session catalog: it takes no lock of ours. Failures are logged, since the
-    statement's own outcome counts.
+    Called while Spark holds the lock of a session catalog: it takes no lock of ours that a thread holds while it calls
+    Spark. Failures are logged, since the statement's own outcome counts.
 
     Parameters
     ----------
@@ -30,6 +33,25 @@ class TableFollower:
 
     def __init__(self, sessions: Sequence[AttachedSession]) -> None:
         self._sessions = sessions
+        #: What Spark is altering.
+        self._altered: dict[ObjectPath, Announced] = {}
+
+    # -- before and after a change -----------------------------------------------------------------------------------
+
+    def altering(self, database: str, name: str) -> None:
+        """Announce that the columns of a table change. If they do not, nothing says so: the lease expires then."""
+        path = ObjectPath.of(database, name)
+        for session, catalog in self._owner():
+            if catalog.table_version(path) is not None:
+                change = schema_versions.altering_by_spark(catalog, path)
+                self._altered[path] = Announced(session.coordinator, [change], keeps_lease=False)
+
+    def altered(self, database: str, name: str) -> None:
+        """Record that the columns of a table have changed, and show them to all sessions."""
+        self._gone(database, name)
+        announced = self._altered.pop(ObjectPath.of(database, name), None)
+        if announced is not None:
+            announced.settle()
 
     def dropped(self, database: str, name: str) -> None:
         """Free the table's location for a plain CREATE TABLE."""
@@ -43,11 +65,11 @@ class TableFollower:
 
     def renamed(self, database: str, name: str, new_name: str) -> None:
         """Fix the table's location: Spark's own rename assumes that a managed table's files are at the default one."""
-        path = ObjectPath.of(database, name)
+        path, new_path = ObjectPath.of(database, name), ObjectPath.of(database, new_name)
         self._gone(database, name)
         try:
             if isinstance(catalog := self._catalog(), SupportsExternalChanges):
-                catalog.table_renamed(path, ObjectPath.of(database, new_name))
+                catalog.table_renamed(path, new_path)
         except Exception:  # `twophase doctor` reports it
             log.warning("Table %s, renamed to %s, could not be led back to its files.", path, new_name, exc_info=True)
 
@@ -56,6 +78,11 @@ class TableFollower:
             session.caches.table_gone(database, name)
 
     def _catalog(self) -> Catalog | None:
+        return next((catalog for _, catalog in self._owner()), None)
+
+    def _owner(self) -> Iterator[tuple[AttachedSession, Catalog]]:
         """The catalog of the session's tables: all sessions share one metastore, so any session's catalog will do."""
-        found = (Targets(session).session_catalog for session in list(self._sessions))
-        return next((catalog for catalog in found if catalog is not None), None)
+        for session in list(self._sessions):
+            if (catalog := Targets(session).session_catalog) is not None:
+                yield session, catalog
+                return
