@@ -729,6 +729,21 @@ def test_an_alter_that_is_refused_is_no_change(
     assert timeline.transactions(open_only=True) == timeline.locks() == []
 
 
+@pytest.mark.parametrize("kind", ["serde"])
+def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(spark: SparkSession, store: Store) -> None:
+    """Of a change that fails Spark reports only that it is about to be made."""
+    name, timeline = store.of("a"), twophase.attach(spark).timeline
+    before = timeline.last_number()
+    for _ in range(2):
+        with pytest.raises(AnalysisException, match="x,y"):
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS (s STRUCT<`x,y`: INT>)")
+    store.append(spark, "a", (3, 30))
+    assert timeline.last_number() == before + 1
+    assert timeline.transactions(open_only=True) == timeline.locks() == []
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (more INT)")
+    assert (timeline.last_number(), timeline.transactions(open_only=True)) == (before + 2, [])
+
+
 def test_an_alter_costs_two_writes_of_the_timeline(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TABLE ice.db.cheap AS SELECT 1 AS id")
     counted: list[str] = []

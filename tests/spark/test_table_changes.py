@@ -42,13 +42,13 @@ def spark(handle: Handle) -> SparkSession:
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kind of each event that crosses into Python."""
     found: list[str] = []
-    told = table_events._Listener.onEvent
+    told = table_events._Listener.accept
 
-    def on_event(self: Any, event: Any) -> None:
+    def accept(self: Any, event: Any, thread: int) -> None:
         found.append(str(event.getClass().getSimpleName()))
-        told(self, event)
+        told(self, event, thread)
 
-    monkeypatch.setattr(table_events._Listener, "onEvent", on_event)
+    monkeypatch.setattr(table_events._Listener, "accept", accept)
     return found
 
 

@@ -245,16 +245,15 @@ class Coordinator:
             self._heartbeat.add(lease, contention.ends_at)
         return lease
 
-    def announce(self, changes: Sequence[Immediate], since: int, *, keeps_lease: bool = True) -> Lease:
-        """Record changes of tables that are about to be made immediately, and keep their lease alive if wanted.
+    def announce(self, changes: Sequence[Immediate], since: int) -> Lease:
+        """Record changes of tables that are about to be made immediately, and keep their lease alive.
 
         The states before them were loaded after the commit number ``since``.
         """
         transaction_id = new_transaction_id(self.name)
         with self._beginning(transaction_id):
             lease = self.timeline.announce(transaction_id, changes, since=since, **self._owner())
-            if keeps_lease:
-                self._heartbeat.add(lease)
+            self._heartbeat.add(lease)
         return lease
 
     def _owner(self) -> dict[str, Any]:

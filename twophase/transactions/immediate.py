@@ -83,8 +83,6 @@ class Announced:
     ----------
     coordinator : Coordinator
     changes : sequence of TableChange
-    keeps_lease : bool
-        Whether it is certain that they are settled: otherwise recovery does it once the lease has expired.
 
     Raises
     ------
@@ -92,7 +90,7 @@ class Announced:
         They cannot be recorded; nothing was changed.
     """
 
-    def __init__(self, coordinator: Coordinator, changes: Sequence[TableChange], *, keeps_lease: bool = True) -> None:
+    def __init__(self, coordinator: Coordinator, changes: Sequence[TableChange]) -> None:
         self._coordinator = coordinator
         self._changes = changes
         since = coordinator.timeline.last_number()
@@ -101,7 +99,7 @@ class Announced:
             Immediate(change.catalog.name, change.target, change.purpose, before.document)
             for change, before in zip(changes, self._before, strict=True)
         ]
-        self._lease = coordinator.announce(found, since, keeps_lease=keeps_lease)
+        self._lease = coordinator.announce(found, since)
 
     def settle(self) -> None:
         """Record that the changes are made. If that fails, recovery does it."""

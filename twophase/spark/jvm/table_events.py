@@ -7,6 +7,7 @@ and a RENAME after it. ``java/TableChanges.java`` keeps all other events in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.redaction import logger
@@ -17,7 +18,7 @@ from twophase.spark.jvm.metastore import external_catalog
 
 log = logger("twophase.spark")
 
-#: Called with the database and the name; after a rename, with the new name too.
+#: Called with the database and the name; after a rename, with the new name too, and around an ALTER with its call.
 Listener = Callable[..., None]
 #: The events that are reported, by the names of Spark's classes.
 EVENTS = {
@@ -28,6 +29,22 @@ EVENTS = {
 }
 
 
+@dataclass(frozen=True)
+class AlterCall:
+    """A call of Spark's catalog that alters a table.
+
+    Attributes
+    ----------
+    thread : int
+        The JVM's thread that makes it.
+    goes_on : callable
+        Whether that thread is still in such a call; without an event after it, the change has failed.
+    """
+
+    thread: int
+    goes_on: Callable[[], bool] = field(compare=False)
+
+
 class _Listener(JavaCallable):
     """The Python side: called by the thread that changes the catalog, which holds the lock of Spark's session catalog.
 
@@ -35,16 +52,20 @@ class _Listener(JavaCallable):
     """
 
     class Java:
-        implements = ["org.apache.spark.sql.catalyst.catalog.ExternalCatalogEventListener"]
+        implements = ["java.util.function.BiConsumer"]
 
-    def __init__(self, listeners: Mapping[str, Listener]) -> None:
+    def __init__(self, listeners: Mapping[str, Listener], is_altering: Callable[[int], bool]) -> None:
         self._listeners = listeners
+        self._is_altering = is_altering
 
-    def onEvent(self, event: Any) -> None:  # noqa: N802 (Spark's name)
+    def accept(self, event: Any, thread: int) -> None:
         try:
             table = str(event.database()), str(event.name())
             kind = EVENTS[str(event.getClass().getSimpleName())]
-            self._listeners[kind](*table, *([str(event.newName())] if kind == "renamed" else ()))
+            more: list[Any] = [str(event.newName())] if kind == "renamed" else []
+            if kind in ("altering", "altered"):
+                more = [AlterCall(thread, lambda: self._is_altering(thread))]
+            self._listeners[kind](*table, *more)
         except Exception:  # The statement's own outcome counts.
             log.warning("A table that was changed by Spark could not be followed.", exc_info=True)
 
@@ -57,14 +78,15 @@ class TableListener:
     jvm : Jvm
         JVM of any session of the application.
     listeners : mapping of str to callable
-        By the values of :data:`EVENTS`; called with the database and the name, ``renamed`` with the new name too.
+        By the values of :data:`EVENTS`; called with the database and the name, ``renamed`` with the new name too,
+        ``altering`` and ``altered`` with an :class:`AlterCall`.
     """
 
     def __init__(self, jvm: Jvm, listeners: Mapping[str, Listener]) -> None:
         self._jvm = jvm
         self._catalog = external_catalog(jvm.spark)
         self._listener = java_object(jvm, "TableChanges")
-        self._listener.tell(_Listener(listeners))
+        self._listener.tell(_Listener(listeners, lambda thread: bool(self._listener.isAltering(thread))))
         with private_name("ExternalCatalogWithListener.addListener", jvm.spark):
             self._catalog.addListener(self._listener)
 

@@ -6,6 +6,8 @@ stores files, the table's catalog is notified, so that the files beside the tabl
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from twophase.catalog import Catalog, SupportsExternalChanges
@@ -13,10 +15,14 @@ from twophase.model import ObjectPath
 from twophase.redaction import logger
 from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
+from twophase.spark.jvm.table_events import AlterCall
 from twophase.spark.routing.targets import Targets
 from twophase.transactions.immediate import Announced
 
 log = logger("twophase.spark")
+
+#: Seconds between two looks whether Spark is still altering a table.
+_PAUSE = 0.2
 
 
 class TableFollower:
@@ -34,24 +40,52 @@ class TableFollower:
     def __init__(self, sessions: Sequence[AttachedSession]) -> None:
         self._sessions = sessions
         #: What Spark is altering.
-        self._altered: dict[ObjectPath, Announced] = {}
+        self._altered: dict[AlterCall, Announced] = {}
+        self._lock = threading.Lock()
 
     # -- before and after a change -----------------------------------------------------------------------------------
 
-    def altering(self, database: str, name: str) -> None:
-        """Announce that the columns of a table change. If they do not, nothing says so: the lease expires then."""
+    def altering(self, database: str, name: str, call: AlterCall) -> None:
+        """Announce that the columns of a table change, and watch the call: Spark reports no change that fails."""
         path = ObjectPath.of(database, name)
+        self._end_failed(call, self._altered.get(call))
         for session, catalog in self._owner():
             if catalog.table_version(path) is not None:
                 change = schema_versions.altering_by_spark(catalog, path)
-                self._altered[path] = Announced(session.coordinator, [change], keeps_lease=False)
+                announced = Announced(session.coordinator, [change])
+                with self._lock:
+                    self._altered[call] = announced
+                threading.Thread(
+                    target=self._watch, args=(call, announced), name="twophase-alter-watch", daemon=True
+                ).start()
 
-    def altered(self, database: str, name: str) -> None:
+    def altered(self, database: str, name: str, call: AlterCall) -> None:
         """Record that the columns of a table have changed, and show them to all sessions."""
         self._gone(database, name)
-        announced = self._altered.pop(ObjectPath.of(database, name), None)
-        if announced is not None:
+        announced = self._altered.get(call)
+        if announced is not None and self._take(call, announced):
             announced.settle()
+
+    def _watch(self, call: AlterCall, announced: Announced) -> None:
+        """Until the call has ended, so that the table of one that has failed is free for writers at once."""
+        time.sleep(_PAUSE)
+        while self._altered.get(call) is announced:
+            if not _goes_on(call):
+                self._end_failed(call, announced)
+                return
+            time.sleep(_PAUSE)
+
+    def _end_failed(self, call: AlterCall, announced: Announced | None) -> None:
+        if announced is not None and self._take(call, announced):
+            announced.failed()
+
+    def _take(self, call: AlterCall, announced: Announced) -> bool:
+        """Whether it is for the caller to end a change."""
+        with self._lock:
+            is_ours = self._altered.get(call) is announced
+            if is_ours:
+                del self._altered[call]
+            return is_ours
 
     def dropped(self, database: str, name: str) -> None:
         """Free the table's location for a plain CREATE TABLE."""
@@ -86,3 +120,11 @@ class TableFollower:
             if (catalog := Targets(session).session_catalog) is not None:
                 yield session, catalog
                 return
+
+
+def _goes_on(call: AlterCall) -> bool:
+    try:
+        return call.goes_on()
+    except Exception:  # The JVM is gone.
+        log.debug("Whether a table is still being altered cannot be known", exc_info=True)
+        return False
