@@ -119,6 +119,8 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "catalog.ExternalCatalogWithListener": ("unwrapped", "addListener", "removeListener"),
     _CATALYST + "catalog.ExternalCatalogEventListener": ("onEvent",),
     _CATALYST + "catalog.ExternalCatalogEvent": (),
+    _CATALYST + "catalog.AlterTablePreEvent": ("database", "name", "kind"),
+    _CATALYST + "catalog.AlterTableEvent": ("database", "name", "kind"),
     _CATALYST + "catalog.DropTableEvent": ("database", "name"),
     _CATALYST + "catalog.RenameTableEvent": ("database", "name", "newName"),
     _CATALYST + "catalog.CatalogDatabase": ("locationUri", "description", "properties"),
