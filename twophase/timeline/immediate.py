@@ -53,7 +53,9 @@ def announce(connection: sa.Connection, lease: Lease, changes: Sequence[Immediat
     Otherwise it is not: the statement waits for none, and who reads an earlier snapshot is refused.
     """
     connection.execute(sql.DELETE_CHANGES, {"of_id": lease.transaction_id})  # Of an attempt whose reply was lost.
-    for ordinal, change in enumerate(changes):
+    # In one order, as all tables are reserved, so that two opposite renames do not wait for each other.
+    ordered = sorted(changes, key=lambda change: target_key(change.catalog, change.path))
+    for ordinal, change in enumerate(ordered):
         record = ParticipantRecord(ordinal, change.catalog, change.path, change.purpose, ParticipantState.STAGED)
         owned_rows.insert_participant(connection, lease, record)
         mine = lease.transaction_id

@@ -138,7 +138,7 @@ class Announced:
 def _schema(change: TableChange) -> SchemaChange | None:
     try:
         return change.schema()
-    except TwoPhaseError as error:
+    except Exception as error:  # The statement's own outcome counts.
         _log.warning("%s was changed, and the timeline has no record of its columns: %s", change.path, error)
         return None
 
