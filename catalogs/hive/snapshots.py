@@ -210,7 +210,7 @@ class SnapshotRead:
             if isinstance(state, Nothing):
                 raise TableNotExistError(f"Table {self._path} did not exist when this block began.", path=self._path)
             if state is None:
-                raise self._too_old(f"transaction {change.transaction_id} has dropped it, or changed it in place")
+                raise self._too_old(_unknown_since(change))
             yield state
             if _is_whole(state):
                 return
@@ -307,6 +307,12 @@ class SnapshotRead:
             path=self._path,
             hint="Run the block again: it will see the new state.",
         )
+
+
+def _unknown_since(change: Change) -> str:
+    if change.alters:
+        return f"transaction {change.transaction_id} has altered it while others were publishing to it"
+    return f"transaction {change.transaction_id} has changed its files in place, or dropped it"
 
 
 def _is_whole(state: Replaced) -> bool:

@@ -29,6 +29,8 @@ class Change:
     before : Any
         From :meth:`TwoPhaseCatalogTable.replaced_state() <twophase.TwoPhaseCatalogTable.replaced_state>` or, of a
         change without a transaction, from ``SupportsSnapshots.state_before()``; None if there is nothing.
+    alters : bool
+        Whether it is an ``ALTER TABLE`` without a transaction: rows that were staged before can follow it.
     """
 
     transaction_id: str
@@ -36,6 +38,7 @@ class Change:
     appends: bool = False
     scope: frozenset[str] | None = None
     before: Any = None
+    alters: bool = False
 
 
 class OpenSnapshot(ABC):

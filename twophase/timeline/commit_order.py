@@ -62,7 +62,8 @@ class Check:
     snapshot : int
         The last commit number that the transaction has seen of it.
     reservation : Reservation or None
-        Only changes that exclude this one count; None if the table was read: then all do.
+        Only changes that exclude this one count, and none of the definition alone, which the store judges; None if the
+        table was read: then all do.
     """
 
     catalog: str
@@ -95,6 +96,7 @@ def changes_since(
             row.mode == Mode.APPEND.value,
             reservation_of(row.mode, row.scope).scope,
             None if row.before is None else json.loads(row.before),
+            row.mode == Mode.ALTER.value,
         )
         for row in connection.execute(sql.SELECT_CHANGES, of_it)
     ]
@@ -167,7 +169,7 @@ def conflict_of(transaction_id: str, check: Check, changes: Iterable[Change]) ->
     """Return the error for the first change that does not go with a transaction; None if all do."""
     for change in changes:
         theirs = Reservation(Mode.APPEND if change.appends else Mode.WRITE, change.scope)
-        if check.reservation is None or check.reservation.excludes(theirs):
+        if check.reservation is None or (not change.alters and check.reservation.excludes(theirs)):
             return _conflict(transaction_id, check, change)
     return None
 

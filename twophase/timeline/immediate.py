@@ -21,7 +21,7 @@ from twophase.timeline import commit_order, engines, owned_rows, schema_versions
 from twophase.timeline import statements as sql
 from twophase.timeline.owners import Lease
 from twophase.timeline.records import ParticipantRecord
-from twophase.timeline.reservations import WHOLE_TABLE
+from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.rows import reservation_columns
 from twophase.timeline.tables import target_key
 
@@ -59,14 +59,15 @@ def announce(connection: sa.Connection, lease: Lease, changes: Sequence[Immediat
         record = ParticipantRecord(ordinal, change.catalog, change.path, change.purpose, ParticipantState.STAGED)
         owned_rows.insert_participant(connection, lease, record)
         mine = lease.transaction_id
-        is_free = owned_rows.reserve(connection, mine, change.catalog, change.path, WHOLE_TABLE) is None
+        whole = Reservation(Mode.ALTER if change.purpose is Purpose.ALTER_TABLE else Mode.WRITE)
+        is_free = owned_rows.reserve(connection, mine, change.catalog, change.path, whole) is None
         is_known = is_free and not commit_order.changes_since(connection, change.catalog, change.path, since, mine)
         before = change.before if is_known else None
         row = {
             "target": target_key(change.catalog, change.path),
             "transaction_id": mine,
             "before": None if before is None else json.dumps(before, ensure_ascii=False),
-            **reservation_columns(WHOLE_TABLE),
+            **reservation_columns(whole),
         }
         connection.execute(sql.INSERT_CHANGE, row)
 

@@ -22,11 +22,20 @@ class Mode(Enum):
     """The mode of a reservation. Appends share a table, because the publish serializes them; a write is exclusive.
 
     Readers share it, too: under ``SERIALIZABLE`` no other one changes what was read until the commit has its number.
+
+    An ``ALTER TABLE`` that takes effect immediately is exclusive while it is made. Once it is made, rows that were staged
+    before follow it or are refused by the store, which knows their columns.
     """
 
     READ = "read"
     APPEND = "append"
     WRITE = "write"
+    ALTER = "alter"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several transactions hold reservations of this mode."""
+        return self in (Mode.READ, Mode.APPEND)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Reservation:
 
     def excludes(self, other: Reservation) -> bool:
         """Return whether two transactions cannot hold these reservations concurrently."""
-        if self.mode is other.mode and self.mode is not Mode.WRITE:
+        if self.mode is other.mode and self.mode.is_shared:
             return False
         return self.scope is None or other.scope is None or not self.scope.isdisjoint(other.scope)
 
