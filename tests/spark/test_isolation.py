@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -600,7 +600,7 @@ every_definition = pytest.mark.parametrize(
     [
         ("session", "ADD COLUMNS (more INT)"),  # Spark's own.
         ("session", "ADD COLUMN more INT AFTER value"),
-        ("partitioned", "ADD COLUMNS (more INT)"),
+        pytest.param("partitioned", "ADD COLUMNS (more INT)", marks=pytest.mark.exhaustive),
         pytest.param("serde", "ADD COLUMNS (more INT)", marks=pytest.mark.exhaustive),
         ("lakehouse", "ADD COLUMNS (more INT)"),
         ("sqlite", "ADD COLUMNS (more INT)"),
@@ -632,7 +632,16 @@ def test_a_block_reads_by_the_definition_of_its_snapshot_or_is_refused(
         assert spark.table(name).columns != columns
 
 
-@every_definition
+@pytest.mark.parametrize(
+    ("kind", "alter"),
+    [
+        ("session", "ADD COLUMNS (more INT)"),
+        *(
+            pytest.param(kind, "ADD COLUMN more INT", marks=pytest.mark.exhaustive)
+            for kind in ("session", "partitioned", "lakehouse", "sqlite")
+        ),
+    ],
+)
 def test_what_a_serializable_block_has_read_was_altered(
     spark: SparkSession, other: SparkSession, store: Store, kind: str, alter: str
 ) -> None:
@@ -661,7 +670,40 @@ def test_rows_that_were_staged_before_an_alter_follow_it_or_are_refused(
     assert store.rows(spark, "b") == (OLD if kind == "sqlite" else [(7, 70)])
 
 
-@pytest.mark.parametrize("kind", ["lakehouse", "sqlite"])
+SWAP = ("RENAME COLUMN value TO former", "RENAME COLUMN id TO value", "RENAME COLUMN former TO id")
+
+
+@pytest.mark.promise("isolation", "rows of a block never go into other columns than those that it sees")
+@pytest.mark.parametrize(
+    ("kind", "changes", "in_a_block"),
+    [
+        ("session", ["ALTER COLUMN id FIRST"], False),
+        ("session", ["ALTER COLUMN id FIRST"], True),
+        ("lakehouse", SWAP, False),
+        pytest.param("lakehouse", SWAP, True, marks=pytest.mark.exhaustive),
+        pytest.param("sqlite", SWAP, False, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_rows_never_go_into_columns_that_their_block_does_not_see(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str, changes: Sequence[str], in_a_block: bool
+) -> None:
+    name = store.of("a")
+
+    def swap() -> None:
+        with twophase.transaction(other) if in_a_block else nullcontext():
+            for change in changes:
+                other.sql(f"ALTER TABLE {name} {change}")
+
+    refused = pytest.raises(WriteConflictError, match=f"{name} was not written: .* has changed its columns")
+    with refused, twophase.transaction(spark):
+        assert spark.table(name).columns == ["value", "id"]
+        meanwhile(swap)
+        store.append(spark, "a", (3, 30))
+    assert spark.table(name).count() == 2
+    store.append(spark, "a", (3, 30))
+
+
+@pytest.mark.parametrize("kind", ["lakehouse", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
     spark: SparkSession, other: SparkSession, store: Store
 ) -> None:
@@ -691,8 +733,14 @@ def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
     spark.sql(f"DROP TABLE {new}")
 
 
-@pytest.mark.parametrize("kind", ["session", "lakehouse", "sqlite"])
-@pytest.mark.parametrize("action", ["error", "lost_reply"])
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [
+        ("session", "error"),
+        *(pytest.param(kind, "error", marks=pytest.mark.exhaustive) for kind in ("lakehouse", "sqlite")),
+        pytest.param("session", "lost_reply", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_alter_whose_end_is_not_recorded_is_in_no_snapshot_and_gets_its_number_later(
     spark: SparkSession, other: SparkSession, store: Store, kind: str, action: str
 ) -> None:
@@ -714,7 +762,9 @@ def test_an_alter_whose_end_is_not_recorded_is_in_no_snapshot_and_gets_its_numbe
         assert spark.table(name).columns == [*columns, "more"]
 
 
-@pytest.mark.parametrize("kind", ["session", "lakehouse", "sqlite"])
+@pytest.mark.parametrize(
+    "kind", ["session", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("lakehouse", "sqlite"))]
+)
 def test_an_alter_that_is_refused_is_no_change(
     spark: SparkSession, other: SparkSession, store: Store, kind: str
 ) -> None:

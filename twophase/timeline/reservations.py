@@ -23,7 +23,7 @@ class Mode(Enum):
 
     Readers share it, too: under ``SERIALIZABLE`` no other one changes what was read until the commit has its number.
 
-    An ``ALTER TABLE`` that takes effect immediately is exclusive while it is made. Once it is made, rows that were staged
+    An ``ALTER TABLE`` that takes effect immediately is exclusive while it is made. After that, rows that were staged
     before follow it or are refused by the store, which knows their columns.
     """
 

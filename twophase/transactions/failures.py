@@ -179,6 +179,17 @@ def changed_since_read(name: str, transaction_id: str, changes: Sequence[Change]
     )
 
 
+def columns_changed_since(name: str, transaction_id: str, changes: Sequence[Change]) -> WriteConflictError:
+    """The error for rows that would go into other columns than those that their transaction sees."""
+    return WriteConflictError(
+        f"Table {name} was not written: {_whose(changes)} has changed its columns since transaction {transaction_id} "
+        "began, which sees the former ones.",
+        path=name,
+        transaction_id=transaction_id,
+        hint="Run the transaction again: it will see the new columns. twophase.run does so by itself.",
+    )
+
+
 def moved_since_begin(name: str, transaction_id: str, changes: Sequence[Change] = ()) -> SnapshotTooOldError:
     """The error for a read of a table that has changed since the transaction began, and has no former states."""
     error = snapshot_too_old(name, f"{_whose(changes)} has changed it since, and its former state cannot be read")

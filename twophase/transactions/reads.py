@@ -9,8 +9,8 @@ from typing import Any
 
 from twophase.catalog import Catalog, Change, OpenSnapshot, SupportsSnapshots
 from twophase.catalog.reading import ReadSource
-from twophase.errors import TableNotExistError, WriteConflictError
-from twophase.model import Isolation, ObjectPath
+from twophase.errors import SnapshotTooOldError, TableNotExistError, WriteConflictError
+from twophase.model import Isolation, ObjectPath, TableDefinition
 from twophase.redaction import logger
 from twophase.timeline.commit_order import Check, conflict_of
 from twophase.timeline.reservations import Mode
@@ -258,6 +258,33 @@ class Reads:
             if seen is not None and seen.version is not None and catalog.table_version(path) != seen.version:
                 raise failures.changed_since_read(_name(catalog, path), self._id)
 
+    def require_same_columns(self, catalog: Catalog, path: ObjectPath) -> None:
+        """Refuse rows for a table whose columns others have changed since: they were planned for the present ones.
+
+        Called after the write is planned, as :meth:`require_unchanged`.
+
+        Raises
+        ------
+        WriteConflictError
+        """
+        if self._snapshot is None:
+            return
+        changes = self._changes(catalog, path)
+        altering = [change for change in changes if change.alters]
+        with concerning(path, self._id):
+            if altering or self._has_other_columns(catalog, path, changes):
+                raise failures.columns_changed_since(_name(catalog, path), self._id, altering or changes)
+
+    def _has_other_columns(self, catalog: Catalog, path: ObjectPath, changes: list[Change]) -> bool:
+        """Whether a table now has other columns than before some changes; False if the former ones are unknown."""
+        if not isinstance(catalog, SupportsSnapshots) or all(change.appends for change in changes):
+            return False
+        try:
+            former = self.before(catalog, path).definition
+        except (SnapshotTooOldError, TableNotExistError):
+            return False
+        return former is not None and _columns(former) != _columns(catalog.load_table(path))
+
     def require_base_unchanged(self, catalog: Catalog, path: ObjectPath, *, is_kept: bool = False) -> None:
         """Refuse to read a table with the transaction's own rows if others have changed the rows around them.
 
@@ -415,6 +442,10 @@ def _differs(known: _Read | None, version: Any) -> bool:
 def _still_has(catalog: Catalog, version: Any) -> bool:
     """Whether the files of a version are all there, and no others; False if that is unknown."""
     return version is not None and isinstance(catalog, SupportsSnapshots) and catalog.still_has_files(version)
+
+
+def _columns(definition: TableDefinition) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in definition.schema]
 
 
 def _key(catalog: Catalog, path: ObjectPath) -> tuple[str, ObjectPath]:

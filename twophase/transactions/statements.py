@@ -230,7 +230,9 @@ class Statements(TransactionView):
         if resolves is not None:
             self._life.reads.require_base(catalog, path)
         is_merged = self._merging is not None and (is_whole or purpose.replaces)
-        if purpose is not Purpose.INSERT_INTO and not is_merged:
+        if purpose is Purpose.INSERT_INTO or is_merged:
+            self._life.reads.require_same_columns(catalog, path)
+        else:
             self._life.reads.require_unchanged(catalog, path)
 
     def _earlier(self, catalog: Catalog, path: ObjectPath, purpose: Purpose) -> Enlisted | None:
