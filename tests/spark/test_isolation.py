@@ -682,6 +682,7 @@ SWAP = ("RENAME COLUMN value TO former", "RENAME COLUMN id TO value", "RENAME CO
         ("lakehouse", SWAP, False),
         pytest.param("lakehouse", SWAP, True, marks=pytest.mark.exhaustive),
         pytest.param("sqlite", SWAP, False, marks=pytest.mark.exhaustive),
+        ("sqlite", SWAP, True),
     ],
 )
 def test_rows_never_go_into_columns_that_their_block_does_not_see(

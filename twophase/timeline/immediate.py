@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -77,9 +78,10 @@ def settle(connection: sa.Connection, lease: Lease, schemas: Iterable[tuple[str,
     now = engines.now(connection)
     owned_rows.own(connection, lease, state=TransactionState.COMPLETED.value, finished=now, left_behind="[]")
     owned_rows.end_participants(connection, lease, ParticipantState.PUBLISHED)
+    # The tables' locks in one order, and before the clock, as where a transaction is decided.
+    for target, change in sorted(((target_key(name, path), made) for name, path, made in schemas), key=itemgetter(0)):
+        schema_versions.record(connection, target, change, now, lease.transaction_id)
     commit_order.number_changes(connection, lease.transaction_id)
-    for catalog, path, change in schemas:
-        schema_versions.record(connection, target_key(catalog, path), change, now, lease.transaction_id)
     connection.execute(sql.DELETE_RESERVATIONS, {"of_id": lease.transaction_id})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sqlalchemy as sa
 
 from twophase.catalog.snapshots import Change
@@ -140,3 +142,17 @@ class TimelineReader(TimelineDatabase):
             The canonical name of the table.
         """
         return self._read(lambda connection: schema_versions.load(connection, target_key(catalog, path)))
+
+    def columns_changed(self, catalog: str, path: ObjectPath, changes: Iterable[Change]) -> bool:
+        """Return whether some of the changes of a table are recorded as changes of its columns.
+
+        Parameters
+        ----------
+        catalog : str
+        path : ObjectPath
+            The canonical name of the table.
+        changes : iterable of Change
+            From :meth:`changes_since`.
+        """
+        made_by = {change.transaction_id for change in changes}
+        return self._read(lambda connection: schema_versions.changed_by(connection, target_key(catalog, path), made_by))

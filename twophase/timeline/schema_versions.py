@@ -7,7 +7,7 @@ that ends; pruning copies it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,19 @@ def record(connection: sa.Connection, target: str, change: SchemaChange, now: fl
         first = (connection.scalar(highest) or 0) + 1
         numbered = [{"target": target, "ordinal": first + index, **row} for index, row in enumerate(rows)]
         connection.execute(schemas.insert(), numbered)
+
+
+def changed_by(connection: sa.Connection, target: str, transaction_ids: Collection[str]) -> bool:
+    """Return whether transactions that have decided have changed the columns of a table, other than by creating it."""
+    there = False
+    for row in connection.execute(_ROWS, {"of_target": target}):
+        is_theirs = row.transaction_id in transaction_ids
+        if row.transaction_id is not None and row.number is None and not is_theirs:
+            continue
+        if there and is_theirs and row.schema is not None:
+            return True
+        there = row.schema is not None
+    return False
 
 
 def keep(connection: sa.Connection, transaction_ids: Sequence[str]) -> None:

@@ -277,8 +277,10 @@ class Reads:
 
     def _has_other_columns(self, catalog: Catalog, path: ObjectPath, changes: list[Change]) -> bool:
         """Whether a table now has other columns than before some changes; False if the former ones are unknown."""
-        if not isinstance(catalog, SupportsSnapshots) or all(change.appends for change in changes):
+        if all(change.appends for change in changes):
             return False
+        if not isinstance(catalog, SupportsSnapshots):
+            return self._timeline.columns_changed(*_key(catalog, path), changes)
         try:
             former = self.before(catalog, path).definition
         except (SnapshotTooOldError, TableNotExistError):
