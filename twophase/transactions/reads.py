@@ -276,16 +276,18 @@ class Reads:
                 raise failures.columns_changed_since(_name(catalog, path), self._id, altering or changes)
 
     def _has_other_columns(self, catalog: Catalog, path: ObjectPath, changes: list[Change]) -> bool:
-        """Whether a table now has other columns than before some changes; False if the former ones are unknown."""
+        """Whether a table now has other columns than before some changes, as far as the store or the timeline knows."""
         if all(change.appends for change in changes):
             return False
-        if not isinstance(catalog, SupportsSnapshots):
-            return self._timeline.columns_changed(*_key(catalog, path), changes)
         try:
             former = self.before(catalog, path).definition
-        except (SnapshotTooOldError, TableNotExistError):
+        except TableNotExistError:
             return False
-        return former is not None and _columns(former) != _columns(catalog.load_table(path))
+        except SnapshotTooOldError:
+            former = None
+        if former is None:
+            return self._timeline.columns_changed(*_key(catalog, path), changes)
+        return _columns(former) != _columns(catalog.load_table(path))
 
     def require_base_unchanged(self, catalog: Catalog, path: ObjectPath, *, is_kept: bool = False) -> None:
         """Refuse to read a table with the transaction's own rows if others have changed the rows around them.
