@@ -153,6 +153,17 @@ class Member(TwoPhaseCatalogTable):
         ------
         WriteConflictError
         """
+        self.check_table(connection)
+        if self.is_watched and (last or not self.document.get("autocommit")):
+            self.check_content(connection, lock=last)
+
+    def check_table(self, connection: sa.Connection) -> None:
+        """:meth:`check_target` without the rows.
+
+        Raises
+        ------
+        WriteConflictError
+        """
         now = self.store.seen(connection, self.path)
         before: Mapping[str, Any] | None = self.document["seen"]
         if before is None:
@@ -169,8 +180,6 @@ class Member(TwoPhaseCatalogTable):
             raise self.conflict("another writer published it meanwhile")
         if self.effect == OVERWRITE and (why := self.store.database.overwrite_reason(connection, self.target)):
             raise self.conflict(f"meanwhile {why}")
-        if self.is_watched and (last or not self.document.get("autocommit")):
-            self.check_content(connection, lock=last)
 
     def _places(self, connection: sa.Connection, before: Mapping[str, Any], *, is_same_table: bool) -> dict[str, str]:
         """The columns that get the staged values, of a table whose columns have changed meanwhile.

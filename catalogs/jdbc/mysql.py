@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -48,12 +47,6 @@ SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' EN
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema
 """
 
-_WAITS = """
-SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = :number AND STATE = 'Waiting for table metadata lock'
-"""
-_LOOK_SECONDS = 0.002
-#: Error codes: access denied to a database, and to a table.
-_DENIED = (1044, 1142)
 #: Numbers of the errors for an unknown column, an unknown table, and a table that was defined anew.
 _REPLACED = (1054, 1146, 1412)
 
@@ -360,51 +353,6 @@ class MySQL(Database):
         kept = " FOR UPDATE" if lock else ""
         count, made = self.run(connection, f"SELECT {sums} FROM {self.name(table)}{kept}").one()
         return [int(count), str(made)]
-
-    @contextmanager
-    def held(self, engine: sa.Engine, tables: Sequence[Table]) -> Iterator[sa.Connection | None]:
-        """A separate connection that blocks other writers of these tables while it is open, but no readers.
-
-        None if the role lacks the privilege to lock tables.
-        """
-        with engine.connect() as connection:
-            try:
-                self.run(connection, f"LOCK TABLES {', '.join(f'{self.name(table)} READ' for table in tables)}")
-            except DBAPIError as error:
-                if getattr(error.orig, "args", (None,))[0] not in _DENIED:
-                    raise
-                yield None
-                return
-            try:
-                yield connection
-            finally:
-                with suppress(SQLAlchemyError):  # A lost connection holds no lock.
-                    self.run(connection, "UNLOCK TABLES")
-
-    @contextmanager
-    def given_to(self, waiting: sa.Connection, held: sa.Connection) -> Iterator[None]:
-        """Unlock the tables of :meth:`held` as soon as a statement of another connection waits for them.
-
-        A waiting RENAME has priority over waiting writers, so none gets in between, where one table is renamed and no
-        one has its staging table open. Of several tables RENAME waits for one, and a writer may get another one.
-        """
-        driver: Any = waiting.connection.driver_connection
-        number, over = int(driver.thread_id()), threading.Event()
-
-        def give() -> None:
-            with suppress(SQLAlchemyError):
-                while not over.wait(_LOOK_SECONDS):
-                    if held.scalar(sa.text(_WAITS), {"number": number}):
-                        break
-                self.run(held, "UNLOCK TABLES")
-
-        giver = threading.Thread(target=give, daemon=True)
-        giver.start()
-        try:
-            yield
-        finally:
-            over.set()
-            giver.join()
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

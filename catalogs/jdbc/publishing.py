@@ -12,13 +12,32 @@ still in progress; if that takes too long, the outcome is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 
-from twophase.catalogs.jdbc import altering_by_copy, bringing, errors, preserving, publishing_in_steps, staged_changes
+from twophase.catalogs.jdbc import (
+    altering_by_copy,
+    bringing,
+    errors,
+    preserving,
+    publishing_in_steps,
+    staged_changes,
+    table_locks,
+)
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, CREATE, DROP, LEAVE, OVERWRITE, RENAME, REPLACE, Member
+from twophase.catalogs.jdbc.member import (
+    ALTER,
+    ALTER_COPY,
+    APPEND,
+    CREATE,
+    DROP,
+    LEAVE,
+    OVERWRITE,
+    RENAME,
+    REPLACE,
+    Member,
+)
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.store import Place, Store
 from twophase.errors import CatalogError
@@ -61,6 +80,11 @@ def publish(store: Store, members: Sequence[Member]) -> None:
     """Publish one or several participants of one database atomically. Idempotent."""
     first = members[0]
     keys = [member.place.key for member in members]
+    renamed = first.swaps and isinstance(store.database, MySQL)
+    if isinstance(
+        store.database, MySQL
+    ):  # Of two that replace the same table, the second is to see what the first did.
+        keys += [store.target_key(member.path) for member in members if member.effect != APPEND]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
         store.database.make_durable(connection)
         first.check_identity(connection)
@@ -72,9 +96,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
             alters = member.brought.names or member.effect in (ALTER, LEAVE)
             store.database.lock_target(connection, member.target, REPLACE if alters else member.effect)
-            renamed = first.swaps and isinstance(store.database, MySQL)
             member.check_target(connection, last=not renamed)
-        if waiting and first.swaps and isinstance(store.database, MySQL):
+        if waiting and renamed:
             _rename(store.database, connection, waiting)
             return
         if waiting and first.swaps and not store.database.ddl_in_transaction:
@@ -136,17 +159,30 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
         if member.effect != DROP:
             pairs.append((place.staging, member.target))
         pairs.append((place.ledger, place.done))
-    watched = [member for member in members if member.is_watched]
+    watched = {member.target: member for member in members if member.is_watched}
     if not watched:
         _check_alone(connection, members)
         database.rename_all(connection, pairs)
         return
-    with database.held(members[0].store.engine(members[0].home), [m.target for m in watched]) as held:
-        for member in watched:
+    engine = members[0].store.engine(members[0].home)
+    with table_locks.held(database, engine, list(watched)) as held:
+        for member in watched.values():
             member.check_content(held or connection, lock=held is None)
-        _check_alone(connection, members)
-        with database.given_to(connection, held) if held else nullcontext():
+        if held is None:
+            _check_alone(connection, members)
             database.rename_all(connection, pairs)
+            return
+        database.run(connection, "COMMIT")  # What it has read would keep the others from their locks.
+        # What belongs to a dropped table goes with it; a WRITE would also lock what its triggers write.
+        kinds = {table: table_locks.READ if m.drops else table_locks.WRITE for table, m in watched.items()}
+        with table_locks.alone(database, engine, held, kinds) as locks:
+            _check_alone(connection, members)
+            for member in watched.values():
+                member.check_table(connection)
+                if locks.is_awaited(member.target):
+                    raise member.conflict("another session waits to define it anew")
+            with locks.given_to(connection):
+                database.rename_all(connection, pairs)
 
 
 def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:

@@ -1,0 +1,255 @@
+"""What other programs' statements commit that wait for a table when a RENAME TABLE of MariaDB takes it away."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.jdbc.places import Place, fetch
+from tests.jdbc.statements import ROWS, run, stage, transaction_id
+from tests.jdbc.test_altering import add
+from twophase.catalogs.jdbc import JdbcCatalog, publishing, table_locks
+from twophase.catalogs.jdbc.mysql import MySQL
+from twophase.errors import WriteConflictError
+from twophase.model import ObjectPath, Purpose, WriteContext
+
+pytestmark = pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+
+INSERT = "INSERT INTO {t} (id, name) VALUES (777, 'theirs')"
+REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
+
+
+def staged(catalog: JdbcCatalog, path: ObjectPath, how: str) -> Any:
+    if how in ("replace", "overwrite"):
+        return stage(catalog, path, REPLACE if how == "replace" else Purpose.INSERT_OVERWRITE)
+    context = WriteContext(transaction_id())
+    if how == "alter":
+        participant = catalog.two_phase_alter_table(path, [add("more")], context=context)
+    else:
+        participant = catalog.two_phase_drop_table(path, context=context)
+    assert participant is not None
+    for step in (participant.begin, participant.prepare, participant.persist):
+        step()
+    return participant
+
+
+def waits(place: Place, statement: str) -> bool:
+    sql = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for %' OR STATE = 'User lock'"
+    return any(statement in str(found) for (found,) in place.execute(sql))
+
+
+class Others:
+    """Statements of another program, each on a thread and connection of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.told, self._threads = place, list[BaseException | None](), list[threading.Thread]()
+
+    def begin(self, call: Callable[[], object], shown: str) -> None:
+        """Call this, and return when its statement waits."""
+        thread = threading.Thread(target=self._tell, args=(call,), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        while not waits(self.place, shown):
+            assert thread.is_alive(), self.told
+
+    def execute(self, sql: str) -> None:
+        """Begin a statement."""
+        self.begin(lambda: self.place.execute(sql), sql)
+
+    def end(self) -> None:
+        """Wait for the end of all."""
+        for thread in self._threads:
+            thread.join()
+
+    def _tell(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+            self.told.append(None)
+        except BaseException as error:
+            self.told.append(error)
+
+
+@pytest.fixture
+def others(place: Place) -> Iterator[Others]:
+    made = Others(place)
+    yield made
+    made.end()
+
+
+@contextlib.contextmanager
+def before(owner: Any, name: str, call: Callable[[], None]) -> Iterator[None]:
+    """Call something once, before the publish calls this."""
+    with pytest.MonkeyPatch.context() as patch:
+        own = getattr(owner, name)
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            patch.undo()
+            call()
+            return own(*args, **kwargs)
+
+        patch.setattr(owner, name, first)
+        yield
+
+
+def two(catalog: JdbcCatalog, path: ObjectPath) -> list[ObjectPath]:
+    paths = [path, ObjectPath.of(path.database, f"{path.name}_2")]
+    for one in paths:
+        run(catalog, one)
+    return paths
+
+
+@pytest.mark.promise("external-writers", "what waits for one of several replaced tables of MariaDB is not lost")
+@pytest.mark.parametrize(("how", "most"), [("replace", 32), ("alter", 32), ("drop", 32), ("replace", 1)])
+def test_a_row_that_waits_for_one_of_several_tables_is_not_lost_with_it(
+    place: Place,
+    catalog: JdbcCatalog,
+    path: ObjectPath,
+    others: Others,
+    how: str,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_locks, "MOST", most)
+    paths = two(catalog, path)
+    members = [staged(catalog, one, how) for one in paths]
+    sql = INSERT.format(t=place.name(paths[1]))
+    with before(MySQL, "rename_all", lambda: others.execute(sql)):
+        publishing.publish(catalog.store, members)
+    others.end()
+    for member in members:
+        member.finish()
+    if how == "drop":
+        assert "doesn't exist" in str(others.told[0])
+    else:
+        assert others.told == [None] and (777, "theirs") in [row[:2] for row in place.rows(paths[1])]
+
+
+def test_tables_that_are_dropped_together_do_not_wait_for_each_others_triggers(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath
+) -> None:
+    first, second = two(catalog, path)
+    for one, other in ((first, second), (second, first)):
+        copies = f"INSERT INTO {place.name(other)} VALUES (OLD.id, OLD.name)"
+        name = f"{one.database}.{one.name}_copies"
+        place.execute(f"CREATE TRIGGER {name} BEFORE DELETE ON {place.name(one)} FOR EACH ROW {copies}")
+    members = [staged(catalog, one, "drop") for one in (first, second)]
+    publishing.publish(catalog.store, members)
+    for member in members:
+        member.finish()
+    assert not place.has(first) and not place.has(second)
+
+
+@pytest.mark.promise("external-writers", "no row is lost while a RENAME of MariaDB waits for a staging table")
+def test_a_row_that_waits_while_another_reads_the_staging_table_is_not_lost(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others
+) -> None:
+    run(catalog, path)
+    member = staged(catalog, path, "alter")
+    engine = sa.create_engine(place.url)
+    reader = engine.connect()
+    fetch(reader, f"SELECT * FROM {path.database}.{member.place.staging.name}")
+
+    def meanwhile() -> None:
+        others.execute(INSERT.format(t=place.name(path)))
+        ender.start()
+
+    def end_reading() -> None:
+        while not waits(place, "RENAME TABLE"):
+            pass
+        reader.close()
+
+    ender = threading.Thread(target=end_reading, daemon=True)
+    with before(MySQL, "rename_all", meanwhile):
+        member.commit()
+    others.end()
+    member.finish()
+    engine.dispose()
+    assert others.told == [None] and (777, "theirs") in [row[:2] for row in place.rows(path)]
+
+
+@pytest.mark.promise(
+    "external-writers", "an ALTER TABLE or CREATE TRIGGER that waits for a table of MariaDB is not lost"
+)
+@pytest.mark.parametrize(
+    ("how", "sql"),
+    [
+        ("replace", "ALTER TABLE {t} ADD COLUMN theirs INT"),
+        ("alter", "ALTER TABLE {t} ADD INDEX theirs (id)"),
+        ("alter", "CREATE TRIGGER {d}.theirs BEFORE INSERT ON {t} FOR EACH ROW SET NEW.id = 1"),
+        ("replace", "TRUNCATE TABLE {t}"),
+    ],
+    ids=lambda value: value.split()[0],
+)
+def test_a_change_of_the_table_that_waits_while_rows_are_compared_is_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, how: str, sql: str
+) -> None:
+    run(catalog, path)
+    member = staged(catalog, path, how)
+    theirs = sql.format(t=place.name(path), d=path.database)
+    with (
+        before(table_locks, "alone", lambda: others.execute(theirs)),
+        pytest.raises(WriteConflictError),
+    ):
+        member.commit()
+    others.end()
+    member.abort()
+    assert others.told == [None]
+    if "TRUNCATE" in sql:
+        assert place.rows(path) == []
+    else:
+        assert "theirs" in place.execute(f"SHOW CREATE TABLE {place.name(path)}")[0][1] + str(
+            place.execute(f"SHOW TRIGGERS FROM {path.database}")
+        )
+
+
+@pytest.mark.parametrize("how", ["replace", "alter"])
+def test_a_change_of_the_table_that_waits_for_the_publish_itself_comes_after_it(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, how: str
+) -> None:
+    run(catalog, path)
+    member = staged(catalog, path, how)
+    with before(MySQL, "rename_all", lambda: others.execute(f"ALTER TABLE {place.name(path)} ADD COLUMN theirs INT")):
+        member.commit()
+    others.end()
+    member.finish()
+    assert others.told == [None] and "theirs" in catalog.load_table(path).schema.names
+
+
+def test_a_table_that_another_waits_to_empty_at_the_last_look_is_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others
+) -> None:
+    run(catalog, path)
+    member = staged(catalog, path, "replace")
+    with (
+        before(publishing, "_check_alone", lambda: others.execute(f"TRUNCATE TABLE {place.name(path)}")),
+        pytest.raises(WriteConflictError, match=r"waits|published it"),
+    ):
+        member.commit()
+    others.end()
+    member.abort()
+    assert others.told == [None] and place.rows(path) == []
+
+
+@pytest.mark.promise("external-writers", "of two applications that replace a table of MariaDB at once, one is told")
+@pytest.mark.parametrize(
+    ("how", "then", "external_writes"),
+    [("replace", "replace", "ignore"), ("replace", "overwrite", "ignore"), ("alter", "replace", "conflict")],
+)
+def test_of_two_that_rename_the_same_table_at_once_one_is_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, how: str, then: str, external_writes: str
+) -> None:
+    run(catalog, path)
+    with contextlib.closing(place.catalog(external_writes=external_writes)) as another:
+        first, second = staged(catalog, path, how), staged(another, path, then)
+        with before(MySQL, "rename_all", lambda: others.begin(second.commit, "GET_LOCK")):
+            first.commit()
+        others.end()
+        first.finish()
+        assert [isinstance(error, WriteConflictError) for error in others.told] == [True]
+        second.abort()
+    assert len(place.rows(path)) == len(ROWS)
