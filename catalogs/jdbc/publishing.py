@@ -80,10 +80,8 @@ def publish(store: Store, members: Sequence[Member]) -> None:
     """Publish one or several participants of one database atomically. Idempotent."""
     first = members[0]
     keys = [member.place.key for member in members]
-    renamed = first.swaps and isinstance(store.database, MySQL)
-    if isinstance(
-        store.database, MySQL
-    ):  # Of two that replace the same table, the second is to see what the first did.
+    renaming = store.database if first.swaps and isinstance(store.database, MySQL) else None
+    if isinstance(store.database, MySQL):  # Of two that replace a table, the second is to see what the first did.
         keys += [store.target_key(member.path) for member in members if member.effect != APPEND]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
         store.database.make_durable(connection)
@@ -96,9 +94,9 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
             alters = member.brought.names or member.effect in (ALTER, LEAVE)
             store.database.lock_target(connection, member.target, REPLACE if alters else member.effect)
-            member.check_target(connection, last=not renamed)
-        if waiting and renamed:
-            _rename(store.database, connection, waiting)
+            member.check_target(connection, last=renaming is None)
+        if waiting and renaming is not None:
+            _rename(renaming, connection, waiting)
             return
         if waiting and first.swaps and not store.database.ddl_in_transaction:
             publishing_in_steps.swap(first)
