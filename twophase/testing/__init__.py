@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,14 +38,9 @@ _HOMES = {
     "SparkConformance": "twophase.testing.spark",
 }
 
-_ASSERTING = (
-    *("_suite_base", "_suite_store", "_suite_purposes", "_suite_contract", "_suite_transactions", "_suite_drops"),
-    *("_suite_alterations", "_suite_interruptions", "_reading", "spark"),
-)
-
 if "pytest" in sys.modules:
     # The suite's bare asserts should show their values in a plugin author's project, too.
-    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
+    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 
 def __getattr__(name: str) -> Any:

@@ -167,6 +167,7 @@ class TransactionStatements:
         if statement.what == "LOCKS":
             records = {record.id: record for record in timeline.transactions(open_only=True)}
             return lock_rows(timeline.locks(), records), LOCKS
+        assert statement.what == "TRANSACTIONS", statement.what
         return transaction_rows(timeline.transactions(limit=_MOST)), TRANSACTIONS
 
 
