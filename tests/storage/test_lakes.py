@@ -5,6 +5,7 @@ The store is a server with the API of S3, and takes any credentials; it shows wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,9 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
         "spark.sql.catalog.lake": "twophase.lakehouse",
         "spark.sql.catalog.lake.uri": f"sqlite:///{root}/lake.db",
         "spark.sql.catalog.lake.warehouse": f"s3a://{BUCKET}/session",
+        "spark.sql.catalog.db": "twophase.jdbc",
+        "spark.sql.catalog.db.url": f"sqlite:///{root}/shop.db",
+        "spark.sql.catalog.db.password": SECRET,
     }
     session = start_session(root, hive=False, conf=conf)
     yield session
@@ -211,6 +215,18 @@ def test_no_secret_is_written_or_shown(
     spark.sql("DROP TABLE lake.shop.s PURGE")
     assert not any(SECRET in text for text in shown)
     assert not any(SECRET.encode() in content for content in stored)
+
+
+@pytest.mark.promise("secrets", "the log of Py4J, which at level DEBUG shows all calls, holds no secret setting")
+def test_what_py4j_logs_of_our_calls_holds_no_secret(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "py4j"):
+        handle = twophase.attach(spark)
+        FileAccess({}, SessionHadoopFiles(Jvm(spark))).io("s3a://any/t")
+        spark.sql("CREATE OR REPLACE TABLE db.main.t AS SELECT 1 AS id")
+        assert spark.sql("SELECT id FROM db.main.t").collect() == [(1,)]
+        handle.detach()
+    assert "spark.sql.catalog.db.password" in caplog.text and "fs.s3a.secret.key" in caplog.text
+    assert SECRET not in caplog.text
 
 
 _AMAZON = {"s3.endpoint": "https://s3.eu-west-3.amazonaws.com", "s3.region": "eu-west-3"}

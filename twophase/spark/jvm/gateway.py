@@ -16,11 +16,14 @@ from typing import Any
 from py4j.protocol import Py4JNetworkError
 
 from twophase.errors import ConfigurationError
+from twophase.redaction import logger
 from twophase.spark.jvm import callbacks
 
 CATALOG = "org.apache.spark.sql.connector.catalog."
 WRITE = "org.apache.spark.sql.connector.write."
 
+#: Py4J's: at level DEBUG they show all that passes the gateway, settings included, and are redacted as our own.
+_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
 #: Number of remembered values that the current statement may need again.
 _MOST_RECENT = 32
 
@@ -70,6 +73,8 @@ class Jvm:
         self.session = spark._jsparkSession
         self.gateway = spark.sparkContext._gateway
         self.jvm = spark.sparkContext._jvm
+        for name in _LOGGERS:
+            logger(name)
         self._kept: dict[tuple[str, ...], Any] = {}
         self._recent: dict[tuple[str, ...], Any] = {}
 

@@ -45,8 +45,8 @@ class SessionHadoopFiles:
         self, names: Sequence[str], *, secret: bool = False, providers: str | None = None
     ) -> Sequence[str | None]:
         with _errors():
-            found = self._java.settings(json.dumps(list(names)), secret, providers)
-            return cast(Sequence[str | None], json.loads(found))
+            found: dict[str, str | None] = json.loads(self._java.settings(json.dumps(list(names)), secret, providers))
+        return [found[name] for name in names]
 
     # -- reading -------------------------------------------------------------------------------------------------
 

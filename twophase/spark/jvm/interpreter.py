@@ -32,7 +32,8 @@ def own_python(spark: Any) -> Iterator[None]:
 
 def is_own(context: Any) -> bool:
     """Return whether twophase tasks may use the driver's Python: on its machine, if the user configured no other."""
-    named = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    # SparkContext.getConf copies all settings, each by calls of its own, and Py4J logs them.
+    named = os.environ.get("PYSPARK_PYTHON") or context._conf.get("spark.pyspark.python")
     return is_local(context) and not named
 
 

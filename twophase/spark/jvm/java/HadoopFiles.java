@@ -9,9 +9,11 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
@@ -37,7 +39,7 @@ public final class HadoopFiles {
     }
 
     /**
-     * Returns the JSON of the values of settings, given by the JSON of their names.
+     * Returns the JSON of settings by name, given by the JSON of their names: by its name Py4J's log hides a secret.
      *
      * @param secret whether they may be stored in a credential provider
      * @param providers paths of credential providers that are asked before those of all file systems; or null
@@ -49,12 +51,12 @@ public final class HadoopFiles {
             from = new Configuration(conf);
             from.set(PROVIDERS, others.isEmpty() ? providers : providers + "," + others);
         }
-        List found = new ArrayList();
+        Map found = new HashMap();
         Iterator each = ((List) new ObjectMapper().readValue(names, List.class)).iterator();
         while (each.hasNext()) {
             String name = (String) each.next();
             char[] hidden = secret ? from.getPassword(name) : null;
-            found.add(secret ? (hidden == null ? null : new String(hidden)) : conf.getTrimmed(name));
+            found.put(name, secret ? (hidden == null ? null : new String(hidden)) : conf.getTrimmed(name));
         }
         return new ObjectMapper().writeValueAsString(found);
     }
