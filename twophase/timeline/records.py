@@ -78,13 +78,13 @@ class Account:
         return text[:1].upper() + text[1:]
 
     @property
-    def is_in_part(self) -> bool:
+    def is_divided(self) -> bool:
         """Whether all outcomes are known, and some tables are published and others are not."""
         return not self.unknown and bool(self.published) and bool(self.not_published or self.undone)
 
     def advice(self) -> list[str]:
         """Advise what to do if the transaction is partially published, and remains so."""
-        if not self.is_in_part:
+        if not self.is_divided:
             return []
         waiting = ", ".join((*self.not_published, *self.undone))
         return [f"a recovery publishes the rest, where its store can, once nothing is in the way of {waiting}"]

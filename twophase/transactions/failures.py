@@ -350,7 +350,7 @@ def _doubt(known: Account, transaction_id: str, why: str) -> str:
             f"The publish of transaction {transaction_id} has failed{why}, and its store refuses to undo it: readers "
             "may see some of its rows until a recovery has undone it"
         )
-    if known.is_in_part:
+    if known.is_divided:
         return f"Transaction {transaction_id} is published in part and cannot be undone{why}; nothing was cleaned up"
     return f"It is not known whether transaction {transaction_id} was published{why}; nothing was cleaned up"
 
@@ -363,7 +363,7 @@ def resolving_hint(transaction_id: str, timeline: Timeline, account: Account | N
             f"Once the store answers again, undo it with: {command}{timeline.option} ; run the statement only then. "
             "The next twophase.attach of the application undoes it by itself."
         )
-    if account is not None and account.is_in_part:
+    if account is not None and account.is_divided:
         rest = ", ".join((*account.not_published, *account.undone))
         return (
             f"Remove what is in the way of {rest}, and carry it through with: {command}{timeline.option} . "
