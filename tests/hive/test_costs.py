@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,41 @@ def test_a_write_of_one_row_makes_few_calls(
     spent: Counts = counted(spark, lambda: spark.sql(statement))
     told = totals(spent)
     assert all(one <= most for one, most in zip(told, COSTS[statement], strict=True)), told
+
+
+@contextmanager
+def audited(spark: SparkSession) -> Iterator[Counter[str]]:
+    """Count the calls of the metastore by their names, as its audit log has them, once the block has ended."""
+    jvm: Any = spark._jvm
+    log4j, text, found = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter(), Counter[str]()
+    logger = log4j.LogManager.getContext(False).getLogger("org.apache.hadoop.hive.metastore.HiveMetaStore.audit")
+    log4j.core.config.Configurator.setLevel(logger.getName(), log4j.Level.INFO)
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, text, "text", False, True)
+    appender.start()
+    logger.addAppender(appender)
+    yield found
+    logger.removeAppender(appender)
+    found.update(re.findall(r"cmd=(?:source:\S+ )?(\w+)", text.toString()))
+
+
+CHANGES = ("ADD COLUMN b INT FIRST", "ALTER COLUMN a TYPE BIGINT", "RENAME COLUMN a TO c", "DROP COLUMN b")
+
+
+@pytest.mark.promise("cost", "a change of columns is one change of the metastore's table, whatever the number of files")
+def test_a_change_of_columns_is_one_call_whatever_the_number_of_files(spark: SparkSession) -> None:
+    spent = {}
+    for name, files in (("few", 1), ("many", 40)):
+        query = f"SELECT /*+ REPARTITION({files}) */ int(id) AS a FROM range({files * 10})"
+        spark.sql(f"CREATE TABLE {name} USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true') AS {query}")
+        before = sorted(spark.table(name).inputFiles())
+        assert len(before) == files
+        with audited(spark) as calls:
+            for change in CHANGES:
+                spark.sql(f"ALTER TABLE {name} {change}")
+        assert sorted(spark.table(name).inputFiles()) == before
+        spent[name] = calls
+    assert spent["few"]["alter_table"] == len(CHANGES), spent
+    assert spent["many"] == spent["few"]
 
 
 @pytest.mark.promise("cost", "a table is looked up each time, and transferred again only if it has changed")
