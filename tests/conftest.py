@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 #: Of what these prove the first cases are quick, and all that need no Spark session.
 _QUICK = tuple(f"tests/{folder}/" for folder in ("core", "hooks", "kit", "schema"))
 #: But not with a server, by the name of its fixture or of a test's parameter.
-_SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2"}
+_SERVERS = {"postgresql", "mariadb", "hive_metastore", "hive_server2", "s3"}
 
 #: Purposes that publish as another one does, once the table that is there was looked at.
 _LIKE_OTHERS = {Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS, Purpose.REPLACE_TABLE_AS}
@@ -147,6 +147,13 @@ def hive_metastore() -> Iterator[Server]:
 def hive_server2(hive_metastore: Server) -> Iterator[Server]:
     """A HiveServer2 over the metastore of :func:`hive_metastore`."""
     with servers.hive_server2(hive_metastore) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    """A server with the API of S3; give buckets names of your own."""
+    with servers.s3() as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Real servers for tests: PostgreSQL, MariaDB, a Hive Metastore and a HiveServer2.
+"""Real servers for tests: PostgreSQL, MariaDB, a Hive Metastore, a HiveServer2, and one with the API of S3.
 
 Each is a context manager. It starts the program on a free port with its data in a directory of its own, waits until
 the server really answers (a query or a call, until a deadline), and stops it for sure: at the end of the block, when
@@ -355,6 +355,21 @@ def _query_hive(port: int) -> None:
 def _connect(port: int) -> None:
     with socket.create_connection((HOST, port), timeout=5):
         pass
+
+
+# -- object stores ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[Server]:
+    """A server with the API of S3, without buckets; see :mod:`tests.storage.s3_server`."""
+
+    def command(port: int) -> list[str]:
+        return [sys.executable, "-m", "tests.storage.s3_server", str(port)]
+
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with _directory("s3") as directory, _server("moto", command, _connect, directory, env=env) as (port, process):
+        yield Server("moto", HOST, port, directory, f"http://{HOST}:{port}", process)
 
 
 # -- processes -------------------------------------------------------------------------------------------------------

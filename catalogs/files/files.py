@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -371,10 +371,22 @@ class Files:
         store, path = self.find(location)
         store.remove_files(path, set(names))
 
-    def remove_tree(self, location: str) -> None:
-        """Remove a directory with everything in it. Idempotent; the caller has checked the owner stamp."""
+    def remove_tree(self, location: str, last: Sequence[str] = ()) -> None:
+        """Remove a directory with everything in it. Idempotent; the caller has checked the owner stamp.
+
+        Parameters
+        ----------
+        location : str
+        last : sequence of str
+            Names of files directly in it that are removed after all others, in this order: without its owner stamp
+            no later attempt would complete a removal that was interrupted.
+        """
         store, path = self.find(location)
         with self._unless_gone(location):
+            if last:
+                names = {entry.name for entry in store.list(path, recursive=True, links=False) if entry.is_file}
+                for earlier in filter(None, (names.difference(last), *(names & {name} for name in last[:-1]))):
+                    store.remove_listed(path, earlier)
             store.remove_tree(path)
 
     @contextmanager

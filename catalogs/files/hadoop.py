@@ -143,8 +143,11 @@ class HadoopStore(FileStore):
 
     def remove_files(self, path: str, names: Collection[str]) -> None:
         there = {entry.name for entry in self.list(path, recursive=True, links=False) if entry.is_file}
-        if wanted := sorted(there & set(names)):
-            self._files.remove_files(path, wanted)
+        self.remove_listed(path, there & set(names))
+
+    def remove_listed(self, path: str, names: Collection[str]) -> None:
+        if names:
+            self._files.remove_files(path, sorted(names))
 
     def remove_tree(self, path: str) -> None:
         self._files.remove_tree(path)

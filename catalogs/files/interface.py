@@ -109,6 +109,10 @@ class FileStore(ABC):
     def remove_files(self, path: str, names: Collection[str]) -> None:
         """Remove files of a directory by name, but only those that really are in it. Idempotent."""
 
+    def remove_listed(self, path: str, names: Collection[str]) -> None:
+        """Same as :meth:`remove_files`, for names that :meth:`list` has just returned."""
+        self.remove_files(path, names)
+
     @abstractmethod
     def remove_tree(self, path: str) -> None:
         """Remove a directory with everything in it. Idempotent, or raises :class:`FileNotFoundError`."""

@@ -224,7 +224,7 @@ class Housekeeping:
         if layout.read_superseded(files, directory) is not None:
             layout.remove_superseded(files, directory)
         elif self._is_still(leftover):
-            files.remove_tree(directory)
+            files.remove_tree(directory, layout.REMOVED_LAST)
         self._store.remove_if_unused(directory)
 
     def _is_still(self, leftover: Leftover) -> bool:

@@ -199,13 +199,7 @@ class KeptTables:
         return _is_named_for(document) and self._files.exists(place)  # A power cut has left a part of it.
 
     def _remove(self, directory: str) -> None:
-        # The stamp goes last, so that an interrupted removal can be repeated.
-        for entry in self._files.list(directory, recursive=False, links=False):
-            if not entry.is_file:
-                self._files.remove_tree(join(directory, entry.name))
-            elif entry.name != layout.SAVEPOINT_FILE:
-                self._files.remove_file(join(directory, entry.name))
-        self._files.remove_tree(directory)
+        self._files.remove_tree(directory, [layout.SAVEPOINT_FILE])
         above = parent(directory)
         while f"/{layout.SAVEPOINTS}" in above and self._files.remove_if_empty(above):
             above = parent(above)

@@ -50,6 +50,9 @@ _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
 DOCUMENTS = frozenset(
     {STAMP_FILE, SUPERSEDED_FILE, PUBLISHED_FILE, MANIFEST_FILE, QUARANTINED_FILE, OWN_FILE, REPLACED_FILE}
 )
+#: Removed after all other files of a version, in this order: an interrupted removal is completed by its owner, who is
+#: known by the stamp, and knows by the mark that its files were published.
+REMOVED_LAST = (PUBLISHED_FILE, STAMP_FILE)
 #: Reason to keep a directory that another user has marked.
 UNTRUSTED = "its mark is neither of the user who owns the directory nor of this one"
 #: Prefix of hidden tables, which are never listed and never a user's.
@@ -186,8 +189,8 @@ def late_writer(files: Files, directory: str) -> str | None:
     transaction_id, _, ordinal = base_name(directory).rpartition("-")
     if not is_version_place(directory) or not transaction_id or not ordinal.isdigit():
         return None
-    # An aborted task may have removed its own file again, and left the directory.
-    is_late = all(entry.name.startswith(_UNCOMMITTED) for entry in files.list(directory))
+    # An aborted task may have removed its own file again, and left the directory; a removal may have left directories.
+    is_late = all(not entry.is_file or entry.name.startswith(_UNCOMMITTED) for entry in files.list(directory))
     return transaction_id if is_late else None
 
 

@@ -199,7 +199,7 @@ class Staging:
         """Remove the version and its empty directory, each only if it carries our stamp."""
         store = self._write.store
         if layout.owned_by(self._files, self.version, self._write.state.transaction_id):
-            self._files.remove_tree(self.version)
+            self._files.remove_tree(self.version, layout.REMOVED_LAST)
         else:
             store.remove_half_made(self.version)
         if not self.remove_empty():
@@ -214,7 +214,7 @@ class Staging:
             # It is removed after the retention, like a replaced version.
             layout.mark_published(self._files, self.empty, self._write.state.transaction_id)
         else:
-            self._files.remove_tree(self.empty)
+            self._files.remove_tree(self.empty, layout.REMOVED_LAST)
         return True
 
     # -- reading inside the transaction --------------------------------------------------------------------------

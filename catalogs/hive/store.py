@@ -163,10 +163,11 @@ class HiveStore:
     # -- staging directories -------------------------------------------------------------------------------------
 
     def remove_half_made(self, directory: str) -> None:
-        """Remove an empty staging directory, left by a crash before its stamp was written, or while it was."""
+        """Remove a staging directory without files, left by a crash while its stamp was written, or just removed."""
         if self.files.exists(directory):
             self.files.remove_parts(directory)
-            self.files.remove_if_empty(directory)
+            if not any(entry.is_file for entry in self.files.list(directory, links=False)):
+                self.files.remove_tree(directory)
 
     def remove_if_unused(self, version: str) -> None:
         """Remove the directories above a version if they are empty."""

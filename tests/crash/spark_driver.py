@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from twophase import failpoints
+from twophase.transactions.clean import clean
 
 
 def main(file: str) -> None:
@@ -24,11 +25,16 @@ def main(file: str) -> None:
     handle = twophase.attach(spark)
     for statement in facts.get("before", ()):
         spark.sql(statement)
+    if facts.get("cleans"):
+        handle.environment.retention = 0.0
+        clean(handle.coordinator, [handle.catalog("hive")])
     found = {
         "rows": _rows(spark, facts["table"]),
         "open": [t.id for t in handle.timeline.transactions() if t.is_open],
         "leftovers": [r.location for r in handle.catalog("hive").leftovers() if r.kind == "staging"],
     }
+    if facts.get("cleans"):
+        found["files"] = [] if found["rows"] is None else spark.table(facts["table"]).inputFiles()
     # In one step, so that the parent never reads half of it.
     told = Path(facts["tell"])
     told.with_suffix(".new").write_text(json.dumps(found))
@@ -46,7 +52,9 @@ def _session(conf: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()  # type: ignore[no-any-return]
 
 
-def _rows(spark: SparkSession, table: str) -> list[Any]:
+def _rows(spark: SparkSession, table: str) -> list[Any] | None:
+    if not spark.catalog.tableExists(table):
+        return None
     return sorted([list(row) for row in spark.table(table).collect()])
 
 

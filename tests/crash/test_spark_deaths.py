@@ -6,25 +6,16 @@ Each driver recovers what the one before it left, tells what it finds, and dies 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.forks import ROOT
+from tests.crash.drivers import Driver, wait_for
 from tests.servers import Server
 
 pytestmark = pytest.mark.timeout(900)
-
-PATIENCE = 180.0
 
 
 @dataclass(frozen=True)
@@ -121,19 +112,19 @@ class Drivers:
         arm = f"{death.moment}=pause" if death.moment != "job" else ""
         facts = {"statement": self._replace(generation, slow=death.moment == "job"), "arm": arm}
         with self._driver(facts) as (driver, told):
-            _wait(told.exists, driver)  # What came before is done.
+            wait_for(told.exists, driver)  # What came before is done.
             if death.moment == "job":
-                _wait(lambda: list((self._directory / "warehouse").rglob("_temporary/0/**/*.parquet")), driver)
+                wait_for(lambda: list((self._directory / "warehouse").rglob("_temporary/0/**/*.parquet")), driver)
             else:
                 reached = self._directory / "failpoints" / f"{death.moment}.reached"
-                _wait(reached.exists, driver)
+                wait_for(reached.exists, driver)
                 reached.unlink()
             return json.loads(told.read_text())
 
     def look(self) -> Any:
         """Start a driver that only looks."""
         with self._driver({}) as (driver, told):
-            _wait(told.exists, driver)
+            wait_for(told.exists, driver)
             return json.loads(told.read_text())
 
     def _replace(self, generation: int, *, slow: bool = False) -> str:
@@ -142,49 +133,8 @@ class Drivers:
         rows = f"SELECT {generation} * 10 + id {nap} AS id, concat('p', id % 3) AS p FROM range(0, 6, 1, 2)"
         return f"CREATE OR REPLACE TABLE {self._table} {self._kind} PARTITIONED BY (p) AS {rows}"
 
-    def _driver(self, facts: dict[str, Any]) -> _Driver:
+    def _driver(self, facts: dict[str, Any]) -> Driver:
         if self._first:
             facts["before"] = [f"CREATE DATABASE {self._database}", self._replace(0)]
             self._first = False
-        return _Driver({"conf": self._conf, "table": self._table, **facts}, self._directory)
-
-
-class _Driver:
-    """A driver process with its JVM in a group of their own; killed at the end of the block."""
-
-    def __init__(self, facts: dict[str, Any], directory: Path) -> None:
-        self._told = directory / "told.json"
-        self._told.unlink(missing_ok=True)
-        self._facts = directory / "facts.json"
-        self._facts.write_text(json.dumps({**facts, "tell": str(self._told)}))
-        self._log = directory / "driver.log"
-        self._directory = directory
-
-    def __enter__(self) -> tuple[_Driver, Path]:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.spark_driver", str(self._facts)],
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "TWOPHASE_FAILPOINT_DIR": str(self._directory / "failpoints")},
-                start_new_session=True,
-            )
-        return self, self._told
-
-    def __exit__(self, *_: object) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
-
-    def check(self) -> None:
-        """Fail with its log when it ended by itself."""
-        if (code := self._process.poll()) is not None:
-            raise AssertionError(f"The driver ended with {code}:\n{self._log.read_text()[-6000:]}")
-
-
-def _wait(reached: Callable[[], object], driver: _Driver) -> None:
-    gate, until = threading.Event(), time.monotonic() + PATIENCE
-    while not reached():
-        driver.check()
-        assert time.monotonic() < until, "The driver did not get there."
-        gate.wait(0.05)
+        return Driver({"conf": self._conf, "table": self._table, **facts}, self._directory)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
 
+from tests.servers import Server
+
 _SOURCES = Path(__file__).parent / "java"
 _PACKAGE = "twophasetests"
+#: A bucket whose client sends no request twice.
+IMPATIENT = "impatient"
 
 
-def conf_of(root: Path) -> dict[str, str]:
-    """The settings of a session with both file systems; the objects are stored below a directory."""
+def conf_of(server: Server) -> dict[str, str]:
+    """The settings of a session with both file systems: the buckets of a server, and what is like HDFS."""
     return {
-        "spark.hadoop.fs.objs.impl": f"{_PACKAGE}.ObjectStore",
-        "spark.hadoop.fs.objs.root": str(root),
+        "spark.hadoop.fs.s3a.impl": f"{_PACKAGE}.ObjectStore",
+        "spark.hadoop.fs.s3.impl": f"{_PACKAGE}.ObjectStore",
+        "spark.hadoop.fs.objects.endpoint": server.url,
+        f"spark.hadoop.fs.objects.bucket.{IMPATIENT}.retries": "0",
         "spark.hadoop.fs.hdfslike.impl": f"{_PACKAGE}.HdfsLike",
     }
 
@@ -28,6 +35,17 @@ def install(classes: Path) -> None:
     classes : Path
         Receives the class files.
     """
+    jvm = _compile(classes)
+    jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(classes)).toURI().toURL())
+
+
+def make_jar(directory: Path) -> Path:
+    """Compile the file systems for other processes, which name the file in ``spark.jars``."""
+    _compile(directory / "classes")
+    return Path(shutil.make_archive(str(directory / "filesystems"), "zip", directory / "classes"))
+
+
+def _compile(classes: Path) -> Any:
     SparkContext._ensure_initialized()
     jvm: Any = SparkContext._jvm
     for source in sorted(_SOURCES.glob("*.java")):
@@ -39,4 +57,4 @@ def install(classes: Path) -> None:
             file = classes / (name.replace(".", "/") + ".class")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(bytes(code))
-    jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(classes)).toURI().toURL())
+    return jvm

@@ -1,36 +1,43 @@
 """Tables on file systems that are not local, by the session's own Hadoop client: an object store, and one like HDFS.
 
-Both are the tests' own (``java/``). They have the semantics of S3A and of HDFS as far as these matter to a publish, and
-they are not these systems.
+The object store is a server with the API of S3. Both clients are the tests' own (``java/``): they have the semantics of
+S3A and of HDFS as far as these matter to a publish, and they are not these systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import twophase
 from benchmarks.routing.counting import counted
 from tests.hive.conftest import start_session
 from tests.hive.world import World
+from tests.servers import Server
 from tests.storage import filesystems
+from tests.storage.dying import DyingFiles, Killed
+from tests.storage.filesystems import IMPATIENT
+from tests.storage.objects import Objects
+from tests.storage.s3_server import Fault
 from twophase.catalogs.files import Files
-from twophase.errors import AtomicityNotSupportedError, CatalogError
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TwoPhaseError
 from twophase.model import Level, Outcome, Purpose
+from twophase.spark.handle import Handle
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
+from twophase.transactions.clean import clean
 
-KINDS = {"hdfslike": "hdfs", "objs": "object_store"}
-SCHEMES = ("objs", "hdfslike")
-
-
-class Killed(BaseException):
-    """The process ends here: no handler of a catalog's own goes on."""
+KINDS = {"hdfslike": "hdfs"}
+SCHEMES = ("s3a", "hdfslike")
+#: Bucket names may have dots.
+BUCKET = "tables.test"
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +46,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def spark(root: Path) -> Iterator[SparkSession]:
+def objects(s3: Server) -> Objects:
+    return Objects(s3, BUCKET, IMPATIENT)
+
+
+@pytest.fixture(scope="module")
+def spark(root: Path, s3: Server, objects: Objects) -> Iterator[SparkSession]:
     filesystems.install(root / "classes")
     conf = {
-        **filesystems.conf_of(root / "objects"),
+        **filesystems.conf_of(s3),
         "spark.twophase.storage": ",".join(f"{scheme}={kind}" for scheme, kind in KINDS.items()),
         "spark.twophase.storage.untested": "allow",
         "spark.twophase.timeline.local": "allow",
@@ -50,25 +62,34 @@ def spark(root: Path) -> Iterator[SparkSession]:
     session = start_session(root, hive=True, conf=conf)
     for scheme in SCHEMES:
         session.sql(f"CREATE DATABASE {scheme} LOCATION '{place_of(root, scheme)}'")
+    session.sql(f"CREATE DATABASE impatient LOCATION 's3a://{IMPATIENT}/warehouse'")
     yield session
     session.stop()
 
 
 def place_of(root: Path, scheme: str) -> str:
-    return "objs://bucket/warehouse" if scheme == "objs" else f"hdfslike:{root}/like"
+    return f"s3a://{BUCKET}/warehouse" if scheme == "s3a" else f"hdfslike:{root}/like"
 
 
 # -- operations --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[*SCHEMES, "file"])
+#: The buckets by the clients of the session, and of Arrow, as where there is no session.
+@pytest.fixture(params=[*SCHEMES, "file", "s3"])
 def place(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> str:
-    return f"file:{tmp_path}" if request.param == "file" else f"{place_of(root, request.param)}/{tmp_path.name}"
+    if request.param in SCHEMES:
+        return f"{place_of(root, request.param)}/{tmp_path.name}"
+    return f"file:{tmp_path}" if request.param == "file" else f"s3://{BUCKET}/{tmp_path.name}"
 
 
 @pytest.fixture
-def files(spark: SparkSession) -> Files:
-    return Files(hadoop=SessionHadoopFiles(Jvm(spark)), kinds=KINDS)
+def files(place: str, spark: SparkSession, s3: Server, monkeypatch: pytest.MonkeyPatch) -> Files:
+    if not place.startswith("s3:"):
+        return Files(hadoop=SessionHadoopFiles(Jvm(spark)), kinds=KINDS)
+    for name, value in {"ENDPOINT_URL": s3.url, "ACCESS_KEY_ID": "tests", "SECRET_ACCESS_KEY": "tests"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    return Files()
 
 
 NAMES = ["plain", "a b", "50%", "x+y", "k=1", "ü漢", "a:b", "%20", "[x]{y}*?"]
@@ -120,8 +141,9 @@ def test_a_file_is_copied_from_one_file_system_to_another(files: Files, place: s
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_many_files_are_listed_and_removed_in_few_calls_of_the_jvm(
-    spark: SparkSession, files: Files, root: Path, tmp_path: Path, scheme: str
+    spark: SparkSession, root: Path, tmp_path: Path, scheme: str
 ) -> None:
+    files = Files(hadoop=SessionHadoopFiles(Jvm(spark)), kinds=KINDS)
     place = f"{place_of(root, scheme)}/{tmp_path.name}"
     for number in range(40):
         files.write_json(f"{place}/{number % 4}/{number}", number)
@@ -152,32 +174,32 @@ def test_a_location_on_a_file_system_with_atomic_renames_is_one_rename(spark: Sp
 
 def test_each_file_system_is_reported_with_the_levels_that_follow(world: World) -> None:
     found = {line.partition(" is ")[0]: line for line in world.catalog.storage()}
-    assert sorted(found) == ["file:", "hdfslike:", "objs://bucket"]
+    assert sorted(found) == ["file:", "hdfslike:", f"s3a://{IMPATIENT}", f"s3a://{BUCKET}"]
     assert "several files atomic" in found["file:"]
     assert "LOCATION atomic; appends of one file atomic, of several files atomic by append=dir" in found["hdfslike:"]
-    assert "LOCATION refused; appends of one file atomic, of several files reversible" in found["objs://bucket"]
-    assert ["storage.untested=allow" in line for line in found.values()].count(True) == 2
+    assert "LOCATION refused; appends of one file atomic, of several files reversible" in found[f"s3a://{BUCKET}"]
+    assert ["storage.untested=allow" in line for line in found.values()].count(True) == 3
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def test_a_location_on_an_object_store_is_refused_before_any_work(spark: SparkSession, root: Path) -> None:
+def test_a_location_on_an_object_store_is_refused_before_any_work(spark: SparkSession, objects: Objects) -> None:
     twophase.attach(spark)
-    spark.sql("CREATE TABLE objs.there (a INT) USING parquet LOCATION 'objs://bucket/there'")
-    spark.sql("INSERT INTO objs.there VALUES (1)")
-    before = sorted((root / "objects").rglob("*"))
+    spark.sql(f"CREATE TABLE s3a.there (a INT) USING parquet LOCATION 's3a://{BUCKET}/there'")
+    spark.sql("INSERT INTO s3a.there VALUES (1)")
+    before = objects.keys(BUCKET)
     try:
         for new, place in (("e", "e"), ("e", "there/"), ("there", "there/")):
             with pytest.raises(AtomicityNotSupportedError, match="object_store may move a directory file by") as caught:
-                at = f"USING parquet LOCATION 'objs://bucket/{place}'"
-                spark.sql(f"CREATE OR REPLACE TABLE objs.{new} {at} AS SELECT 2 AS a")
+                at = f"USING parquet LOCATION 's3a://{BUCKET}/{place}'"
+                spark.sql(f"CREATE OR REPLACE TABLE s3a.{new} {at} AS SELECT 2 AS a")
             assert "Leave out the LOCATION" in str(caught.value)
-        assert [row.a for row in spark.table("objs.there").collect()] == [1]
+        assert [row.a for row in spark.table("s3a.there").collect()] == [1]
     finally:
         twophase.attach(spark).detach()
-    assert sorted((root / "objects").rglob("*")) == before
-    spark.sql("DROP TABLE objs.there")
+    assert objects.keys(BUCKET) == before
+    spark.sql("DROP TABLE s3a.there")
 
 
 @pytest.mark.parametrize("place", ["{root}/full", "//{root}/full/"])
@@ -199,53 +221,6 @@ def test_a_location_with_files_of_others_is_refused_however_it_is_spelled(
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
-class DyingFiles(SessionHadoopFiles):
-    """The session's files until the process dies: before a change or after it, or in the middle of a rename."""
-
-    def __init__(self, jvm: Jvm) -> None:
-        super().__init__(jvm)
-        self.moment: str | None = None
-        self.left = 0
-
-    def _dies(self, moment: str) -> bool:
-        if self.moment is None or moment != self.moment:
-            return False
-        self.left -= 1
-        return self.left == 0
-
-    def _change(self, change: Callable[[], Any]) -> Any:
-        if self._dies("before"):
-            raise Killed
-        found = change()
-        if self._dies("after"):
-            raise Killed
-        return found
-
-    def write(self, location: str, data: bytes, part: str | None) -> None:
-        self._change(lambda: super(DyingFiles, self).write(location, data, part))
-
-    def make_directory(self, location: str) -> None:
-        self._change(lambda: super(DyingFiles, self).make_directory(location))
-
-    def remove_one(self, location: str) -> bool:
-        return bool(self._change(lambda: super(DyingFiles, self).remove_one(location)))
-
-    def remove_files(self, location: str, names: Sequence[str]) -> None:
-        self._change(lambda: super(DyingFiles, self).remove_files(location, names))
-
-    def remove_tree(self, location: str) -> None:
-        self._change(lambda: super(DyingFiles, self).remove_tree(location))
-
-    def rename(self, location: str, target: str) -> None:
-        self._change(lambda: super(DyingFiles, self).rename(location, target))
-
-    def place(self, location: str, target: str, *, copies: bool) -> None:
-        if copies and self._dies("copied"):
-            self.copy(location, target)
-            raise Killed
-        self._change(lambda: super(DyingFiles, self).place(location, target, copies=copies))
-
-
 @pytest.fixture(scope="module")
 def dying(spark: SparkSession) -> DyingFiles:
     return DyingFiles(Jvm(spark))
@@ -261,10 +236,19 @@ def world(spark: SparkSession, root: Path, dying: DyingFiles) -> World:
 
 def publish(dying: DyingFiles, participant: Any, death: tuple[str, int]) -> bool:
     """Publish, up to a death; return whether it came."""
-    dying.moment, dying.left = death
-    try:
+
+    def run() -> None:
         participant.commit()
         participant.finish()
+
+    return dies(dying, death, run)
+
+
+def dies(dying: DyingFiles, death: tuple[str, int], change: Callable[[], object]) -> bool:
+    """Change files, up to a death; return whether it came."""
+    dying.moment, dying.left = death
+    try:
+        change()
     except Killed:
         return True
     finally:
@@ -276,36 +260,193 @@ def publish(dying: DyingFiles, participant: Any, death: tuple[str, int]) -> bool
     "killed-driver",
     "on an object store, or one like HDFS, a publish that dies at any change of a file is undone or completed",
 )
+@pytest.mark.parametrize("moment", ["copied", "before", pytest.param("after", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("scheme", "purpose"),
     [
-        pytest.param("objs", Purpose.INSERT_INTO, id="objs-append"),
+        pytest.param("s3a", Purpose.INSERT_INTO, id="s3a-append"),
         pytest.param("hdfslike", Purpose.INSERT_INTO, id="hdfslike-append", marks=pytest.mark.exhaustive),
-        pytest.param("objs", Purpose.REPLACE_TABLE_AS, id="objs-replace", marks=pytest.mark.exhaustive),
+        pytest.param("s3a", Purpose.REPLACE_TABLE_AS, id="s3a-replace", marks=pytest.mark.exhaustive),
         pytest.param("hdfslike", Purpose.REPLACE_TABLE_AS, id="hdfslike-replace", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_publish_that_dies_at_any_change_of_a_file_is_undone_or_completed(
-    world: World, dying: DyingFiles, scheme: str, purpose: Purpose
+    world: World, dying: DyingFiles, scheme: str, purpose: Purpose, moment: str
 ) -> None:
     world.run("d", world.sql("SELECT 0L AS id"), Purpose.CREATE_OR_REPLACE_TABLE_AS, database=scheme)
     rows = [(0,)]
-    for moment in ("before", "copied", "after"):
-        for number in count(1):
-            participant = world.stage("d", world.spark.range(1, 3).repartition(2), purpose, database=scheme)
-            has_died = publish(dying, participant, (moment, number))
-            survivor = world.reborn(participant) if has_died else participant
-            goes_back = has_died and number % 2 == 0 and survivor.outcome() is Outcome.NOT_PUBLISHED
-            if goes_back:
-                survivor.abort()
-            else:
-                survivor.commit()
-                survivor.finish()
-                rows = sorted([*(rows if purpose is Purpose.INSERT_INTO else []), (1,), (2,)])
-            case = f"{moment} change {number}, {'back' if goes_back else 'forward'}"
-            assert world.rows(f"{scheme}.d") == rows, case
-            assert world.staged() == [], case
-            if not has_died:
-                break
-        renames_by_copying = scheme == "objs" and purpose is Purpose.INSERT_INTO
-        assert number > 1 or (moment == "copied" and not renames_by_copying)
+    for number in count(1):
+        participant = world.stage("d", world.spark.range(1, 3).repartition(2), purpose, database=scheme)
+        has_died = publish(dying, participant, (moment, number))
+        survivor = world.reborn(participant) if has_died else participant
+        goes_back = has_died and number % 2 == 0 and survivor.outcome() is Outcome.NOT_PUBLISHED
+        if goes_back:
+            survivor.abort()
+        else:
+            survivor.commit()
+            survivor.finish()
+            rows = sorted([*(rows if purpose is Purpose.INSERT_INTO else []), (1,), (2,)])
+        case = f"change {number}, {'back' if goes_back else 'forward'}"
+        assert world.rows(f"{scheme}.d") == rows, case
+        assert world.staged() == [], case
+        if not has_died:
+            break
+    renames_by_copying = scheme == "s3a" and purpose is Purpose.INSERT_INTO
+    assert number > 1 or (moment == "copied" and not renames_by_copying)
+
+
+def test_a_removal_that_dies_leaves_the_mark_and_then_the_stamp_until_the_end(
+    dying: DyingFiles, root: Path, tmp_path: Path
+) -> None:
+    files, place = Files(hadoop=dying, kinds=KINDS), f"{place_of(root, 's3a')}/{tmp_path.name}"
+    for number in count(1):
+        for name in ("below/rows", "manifest", "stamp", "mark"):
+            files.write_json(f"{place}/{name}", name)
+        has_died = dies(dying, ("before", number), lambda: files.remove_tree(place, ("mark", "stamp")))
+        left = {entry.name for entry in files.list(place) if entry.is_file}
+        if not has_died:
+            break
+        assert "stamp" in left
+        assert "mark" in left or left == {"stamp"}
+    assert (number, left) == (4, set())
+
+
+# -- faults of a server with the API of S3 -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def attached(spark: SparkSession, objects: Objects) -> Iterator[Handle]:
+    handle = twophase.attach(spark)
+    yield handle
+    objects.set()
+    handle.detach()
+
+
+def tidy(handle: Handle) -> None:
+    """Recover, and remove all that no table needs."""
+    handle.recover()
+    handle.environment.retention = 0.0
+    assert not [done for done in clean(handle.coordinator, [handle.catalog("hive")]) if done.failed]
+
+
+STATEMENTS: list[tuple[str, list[Any]]] = [
+    ("CREATE TABLE {t} USING parquet PARTITIONED BY (k) AS SELECT 1 AS a, 1 AS k", [(1, 1)]),
+    ("INSERT INTO {t} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 1 FROM range(2)", [(0, 1), (1, 1), (1, 1)]),
+    ("INSERT OVERWRITE {t} PARTITION (k = 1) SELECT 5", [(5, 1)]),
+    ("CREATE OR REPLACE TABLE {t} USING parquet AS SELECT 6 AS a", [(6,)]),
+]
+
+
+@pytest.mark.parametrize("kind", ["lose", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("refuse", "slow"))])
+def test_faults_that_the_client_hides_change_nothing(
+    spark: SparkSession, attached: Handle, objects: Objects, kind: str
+) -> None:
+    spark.sql(f"CREATE DATABASE {kind} LOCATION 's3a://{BUCKET}/{kind}'")
+    objects.set(Fault(kind, on=f"/{BUCKET}", first=True))
+    for statement, rows in STATEMENTS:
+        spark.sql(statement.format(t=f"{kind}.t"))
+        assert objects.rows(spark.table(f"{kind}.t").inputFiles()) == rows, statement
+    spark.sql(f"DROP TABLE {kind}.t")
+    spark.sql(f"DROP DATABASE {kind}")
+    tidy(attached)
+    assert objects.keys(f"{BUCKET}/{kind}") == []
+
+
+#: Of an append of two files; everything before is staging.
+PUBLISH = {"on": "^(PUT|COPY|REMOVE)", "after": "^PUT .*_twophase_manifest.json"}
+
+
+@pytest.mark.promise(
+    "killed-driver",
+    "a request of a publish that an S3 server refuses, or whose reply is lost, leaves the table as it was reported",
+)
+@pytest.mark.parametrize(
+    ("kind", "times", "every"),
+    [
+        pytest.param("refuse", 0, 3, id="some refused from then on"),
+        pytest.param("refuse", 0, 1, id="refused from then on", marks=pytest.mark.exhaustive),
+        pytest.param("refuse", 1, 1, id="refused", marks=pytest.mark.exhaustive),
+        pytest.param("lose", 1, 1, id="lost", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_publish_whose_request_fails_is_undone_or_completed(
+    spark: SparkSession, attached: Handle, objects: Objects, kind: str, times: int, every: int
+) -> None:
+    table = f"impatient.{kind}{times}{every}"
+    spark.sql(f"CREATE TABLE {table} USING parquet AS SELECT 0L AS id")
+    rows = [(0,)]
+    for nth in count(1, every):
+        objects.set(Fault(kind, nth=nth, times=times, **PUBLISH))
+        error = None
+        try:
+            spark.sql(f"INSERT INTO {table} SELECT /*+ REPARTITION(2) */ id FROM range(1, 3)")
+        except (TwoPhaseError, Py4JError) as caught:
+            error = caught
+        has_failed = bool(objects.set())
+        attached.recover()
+        new = sorted([*rows, (1,), (2,)])
+        found = objects.rows(spark.table(table).inputFiles())
+        assert found in ([rows, new] if error else [new]), f"request {nth}: {error}"
+        rows = found
+        if not has_failed:
+            break
+    assert nth > 4
+    spark.sql(f"DROP TABLE {table}")
+    tidy(attached)
+    assert objects.keys(f"{IMPATIENT}/warehouse") == []
+
+
+@pytest.mark.promise("killed-driver", "staged files whose removal an S3 server has interrupted are removed by the next")
+def test_an_interrupted_removal_is_completed(world: World, objects: Objects) -> None:
+    for nth in count(1):
+        participant = world.stage("gone", world.spark.range(5).repartition(5), database="impatient")
+        staged = len(objects.keys(IMPATIENT))
+        objects.set(Fault("refuse", "^REMOVE", nth=nth))
+        with suppress(OSError):
+            participant.abort()
+        has_failed = bool(objects.set())
+        world.reborn(participant).abort()
+        assert objects.keys(IMPATIENT) == [], f"request {nth}"
+        if not has_failed:
+            break
+    assert nth > staged / 3
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+ODD = "a b/50%/x+y/k=1/%C3%BC/ü漢"
+
+
+def test_keys_have_any_characters(spark: SparkSession, attached: Handle, objects: Objects) -> None:
+    spark.sql(f"CREATE DATABASE odd LOCATION 's3a://{BUCKET}/{ODD}/'")
+    spark.sql("CREATE TABLE odd.t USING parquet PARTITIONED BY (p) AS SELECT 1 AS a, 'x y+z%2F/ü' AS p")
+    spark.sql("INSERT INTO odd.t SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 'x y+z%2F/ü' FROM range(2)")
+    spark.sql("INSERT OVERWRITE odd.t PARTITION (p = 'a=b') SELECT 7")
+    tidy(attached)
+    assert sorted(map(tuple, spark.table("odd.t").collect())) == [
+        (0, "x y+z%2F/ü"),
+        (1, "x y+z%2F/ü"),
+        (1, "x y+z%2F/ü"),
+        (7, "a=b"),
+    ]
+    rows = [key for key in objects.keys(f"{BUCKET}/{ODD}") if key.endswith(".parquet")]
+    assert len(rows) == len(spark.table("odd.t").inputFiles())
+    spark.sql("DROP TABLE odd.t")
+    spark.sql("DROP DATABASE odd")
+    tidy(attached)
+    assert objects.keys(f"{BUCKET}/{ODD}") == []
+
+
+def test_what_another_spelling_of_a_place_refers_to_is_not_cleaned(
+    spark: SparkSession, attached: Handle, objects: Objects
+) -> None:
+    spark.sql("CREATE TABLE s3a.two USING parquet AS SELECT 1 AS a")
+    (location,) = spark.sql("DESCRIBE EXTENDED s3a.two").where("col_name = 'Location'").select("data_type").first()
+    spark.sql("CREATE OR REPLACE TABLE s3a.two USING parquet AS SELECT 2 AS a")
+    spark.sql(f"CREATE TABLE s3a.kept (a INT) USING parquet LOCATION '{location.replace('s3a:', 's3:')}/'")
+    tidy(attached)
+    assert objects.rows(spark.table("s3a.kept").inputFiles()) == [(1,)]
+    spark.sql("DROP TABLE s3a.kept")
+    tidy(attached)
+    assert not objects.keys(location.removeprefix("s3a://"))
+    spark.sql("DROP TABLE s3a.two")

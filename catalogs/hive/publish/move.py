@@ -328,9 +328,9 @@ class MoveFiles(Publisher):
         return self.files.exists(join(self.state.version, PUBLISHED_FILE))
 
     def _has_landed(self) -> bool:
-        """Whether the files are at their final paths, and the staging directory has since been removed."""
+        """Whether the files are at their final paths, and the staging directory has since been removed, or in part."""
         lands = self.state.of(MoveState).lands
-        return lands is not None and not self.files.exists(self.state.version) and self.files.exists(lands)
+        return lands is not None and self.moves is None and self.files.exists(lands)
 
     def _all_there(self, table: HiveTable | None) -> bool:
         """Whether the renames of the manifest have published the rows."""
@@ -389,7 +389,7 @@ class MoveFiles(Publisher):
         if moves is not None and table is not None:
             with self.write.step("drop_partitions"):
                 self.metastore.drop_partitions(table, partitions_of(table, dict(moves.removes)))
-        if moves is not None and moves.into and not moves.backups and self.state.of(MoveState).lands:
+        if self.state.of(MoveState).lands and (moves is None or (moves.into and not moves.backups)):
             self.staging.remove()  # All its files are in the table.
         else:
             layout.supersede(self.files, self.state.version, self.state.transaction_id)
