@@ -115,11 +115,14 @@ class Publisher(ABC):
 
     def finish(self) -> None:
         """Clean up after the publish. Idempotent."""
-        with self.write.step("retire"):
-            self.supersede()
-        with self.write.step("drop_hidden"):
-            self.write.hidden.drop_helpers()
-        self.write.announce_end(defines=self.defines)
+        try:
+            with self.write.step("retire"):
+                self.supersede()
+            with self.write.step("drop_hidden"):
+                self.write.hidden.drop_helpers()
+        finally:
+            # The rows are published, whatever could not be cleaned up: this session must not read the old ones.
+            self.write.announce_end(defines=self.defines)
 
     def supersede(self) -> None:
         """Mark the replaced directories as superseded."""
