@@ -257,7 +257,7 @@ def _remove_staged_that_always_ends(
     plan: Plan, error: BaseException | None, *, recorded: bool = True, **_: Any
 ) -> machine.Protocol:
     """Also where a store refuses to undo what a publish has shown."""
-    removed = yield from machine._remove(plan, ())
+    removed = yield from machine._remove([actions.Abort(ordinal) for ordinal in plan.ordinals], ())
     if recorded:
         yield from machine._close(removed.left, removed.problems)
     return Verdict(TransactionState.ROLLED_BACK, error, tuple(removed.left), problems=tuple(removed.problems))

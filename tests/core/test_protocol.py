@@ -173,7 +173,63 @@ def test_an_undo_that_works_in_the_end_is_a_rollback() -> None:
     world.check_at_rest()
 
 
-ALL = frozenset({0, 1, 2})
+ALL, ONE = frozenset({0, 1, 2}), frozenset({0})
+#: Its cleanup, after the record of its end, and the waits between the attempts.
+CLEANUP = range(PUBLISH + 2, PUBLISH + 1 + 2 * machine.ATTEMPTS)
+
+
+@pytest.mark.promise("in-doubt", "a dropped database that its store refuses to drop stays open until it is dropped")
+def test_what_readers_see_until_the_end_stays_open_until_it_is_removed() -> None:
+    world = World(1, seen=ONE)
+    verdict = Process(world, dict.fromkeys(CLEANUP, "error")).run(machine.commit(world.plan()))
+    assert (verdict.state, numbers(verdict.unfinished), str(verdict.error)) == (IN_DOUBT, {0}, "no answer")
+    recover(world, dict.fromkeys(range(LONGEST), "error"))
+    assert (world.state, world.removed, world.closed) == (COMPLETED, set(), False)
+    settle(world)
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("kind", ["error", "error_after"])
+def test_what_readers_see_until_the_end_is_reported_where_the_end_is_not_recorded(kind: str) -> None:
+    world = World(2, seen=ONE)
+    verdict = Process(world, {PUBLISH + 3: kind}).run(machine.commit(world.plan()))
+    assert (verdict.state, numbers(verdict.published), numbers(verdict.unfinished)) == (IN_DOUBT, {1}, {0})
+    settle(world)
+    assert world.state is COMPLETED
+    world.check_at_rest()
+
+
+def test_what_readers_see_until_the_end_is_removed_by_another_attempt() -> None:
+    world = World(1, seen=ONE)
+    assert live(world, dict.fromkeys(CLEANUP[:-1], "error")) is COMPLETED
+    world.check_at_rest()
+
+
+def test_what_readers_see_before_the_publish_stays_open_until_it_is_removed() -> None:
+    world = World(1, seen=ONE)
+    assert live(world, dict.fromkeys((0, *range(2, 1 + 2 * machine.ATTEMPTS)), "error")) is IN_DOUBT
+    assert (world.state, world.staged, world.closed) == (ROLLED_BACK, {0}, False)
+    settle(world)
+    world.check_at_rest()
+
+
+@shapes
+def test_any_two_faults_end_it_only_when_readers_see_nothing_of_it(count: int, refused: int | None) -> None:
+    for first, second, kind in itertools.product(faults_of_a_run(count, refused), range(12), KINDS):
+        world = World(count, refused, seen=ALL & set(range(count)))
+        told = live(world, first)
+        recover(world, {second: kind})
+        settle(world)
+        world.check_at_rest()
+        check_promise(world, told, world.state)
+
+
+@pytest.mark.parametrize("found", [COMPLETED, ROLLED_BACK])
+def test_an_operator_ends_what_cannot_be_removed(found: TransactionState) -> None:
+    world = World(1, seen=ONE, state=found)
+    world.published = {0} if found is COMPLETED else set()
+    assert Process(world, {0: "error"}).run(machine.assume(world.plan(), found, found)).state is found
+    assert world.closed and world.left_behind
 
 
 def numbers(units: Sequence[Unit]) -> set[int]:

@@ -52,13 +52,17 @@ class World:
     published: set[int] = field(default_factory=set)
     #: Those of which readers see a part.
     in_part: set[int] = field(default_factory=set)
+    #: Those that readers see until they are removed: after a rollback, or after the publish.
+    seen: frozenset[int] = frozenset()
+    removed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.staged = set(range(self.count))
 
     def plan(self) -> Plan:
         units = tuple(Unit((n,), n not in self.fixed) for n in range(self.count))
-        return Plan(units, refused=tuple(units[n] for n in sorted(self.marked_refused)))
+        refused = tuple(units[n] for n in sorted(self.marked_refused))
+        return Plan(units, refused=refused, seen_staged=self.seen, seen_dropped=self.seen)
 
     def check_at_rest(self) -> None:
         """What must hold once nothing is left to do."""
@@ -67,8 +71,10 @@ class World:
         if self.state is TransactionState.COMPLETED:
             assert self.published == set(range(self.count)), "half published"
             assert not self.in_part, "published in part"
+            assert self.seen <= self.removed, "ended, and readers see what is gone"
         else:
             assert not self.published | self.in_part, "rolled back, and something is visible"
+            assert not self.staged & self.seen, "rolled back, and readers see what was staged"
             assert not self.staged or self.left_behind, "rolled back, and something was left in silence"
 
 
@@ -169,7 +175,7 @@ class Process:
 
     def _suspend(self, _: actions.Suspend) -> None:
         self._own()
-        assert self.world.state is TransactionState.ROLLED_BACK
+        assert self.world.state.is_final
 
     def _fence(self, _: actions.Fence) -> None:
         self._own()
@@ -215,6 +221,7 @@ class Process:
 
     def _cleanup(self, action: actions.Cleanup) -> Reply:
         assert action.ordinal in self.world.published
+        self.world.removed.add(action.ordinal)
         return Reply()
 
 

@@ -388,6 +388,16 @@ class TwoPhaseCatalogTable(ABC):
         return bool(self.document.get("can_undo", self.catalog.capabilities.compensate))
 
     @property
+    def staging_is_seen(self) -> bool:
+        """Whether readers see what is staged: a transaction that is rolled back is open until :meth:`abort` is done."""
+        return False
+
+    @property
+    def drop_is_seen(self) -> bool:
+        """Whether readers see what is dropped until :meth:`finish` is done: the transaction is open until then."""
+        return False
+
+    @property
     def level(self) -> Level:
         """The atomicity level of this participant's publish (valid after :meth:`prepare`)."""
         return Level(self.document.get("level", Level.ATOMIC))

@@ -195,6 +195,8 @@ class DatabaseChange(TwoPhaseCatalogTable):
 class CreateDatabase(DatabaseChange):
     """The participant that creates a database: empty and marked until it is published."""
 
+    staging_is_seen = True
+
     def begin(self) -> None:
         facts = self.facts()
         if facts is None:
@@ -267,6 +269,8 @@ class CreateDatabase(DatabaseChange):
 
 class DropDatabase(DatabaseChange):
     """The participant that drops a database, after the tables that its transaction drops in it."""
+
+    drop_is_seen = True
 
     def contents(self) -> list[str]:
         """The contents of the database beside the tables that the transaction drops."""

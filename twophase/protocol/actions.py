@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twophase.model import Level
 from twophase.protocol.states import ParticipantState, TransactionState
@@ -25,6 +25,8 @@ class Member:
         Members of one catalog with the same group are published in one step.
     can_undo : bool
         Whether its publish can be undone while no other writer changes the table.
+    staging_is_seen, drop_is_seen : bool
+        Whether readers see what it has staged, until it is aborted; what it drops, until it is cleaned up.
     """
 
     ordinal: int
@@ -33,6 +35,8 @@ class Member:
     state: ParticipantState
     group: str | None = None
     can_undo: bool = True
+    staging_is_seen: bool = False
+    drop_is_seen: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,21 @@ class Plan:
         The units that a store refused after others had been published: those must be undone.
     may_undo : bool
         Whether the outcomes that the stores report are recent enough to undo a publish because of them.
+    seen_staged, seen_dropped : frozenset of int
+        The ordinals of those of which readers see what they have staged, and what they drop: until it is removed, the
+        transaction stays open.
     """
 
     units: tuple[Unit, ...]
     superseded: tuple[int, ...] = ()
     refused: tuple[Unit, ...] = ()
     may_undo: bool = True
+    seen_staged: frozenset[int] = frozenset()
+    seen_dropped: frozenset[int] = frozenset()
+
+    def ending_anyway(self) -> Plan:
+        """The same plan, for a transaction that ends whatever its stores refuse to remove."""
+        return replace(self, seen_staged=frozenset(), seen_dropped=frozenset())
 
     @property
     def ordinals(self) -> list[int]:
@@ -107,6 +120,8 @@ def arrange(members: Iterable[Member]) -> Plan:
             m.ordinal for m in ordered if m.state in (ParticipantState.SUPERSEDED, ParticipantState.ABORTED)
         ),
         refused=tuple(map(_unit, refused)),
+        seen_staged=frozenset(m.ordinal for m in ordered if m.staging_is_seen),
+        seen_dropped=frozenset(m.ordinal for m in ordered if m.drop_is_seen),
     )
 
 
@@ -154,9 +169,9 @@ class MarkRefused(Action):
 
 @dataclass(frozen=True)
 class Suspend(Action):
-    """Leave a transaction open that is rolled back, but not undone: whoever meets it tries again.
+    """Leave a transaction open whose outcome is recorded, but not what readers see: whoever meets it tries again.
 
-    Until then no other append shares its tables: it would be in the way of the undo.
+    Until then no other append shares its tables: it would be in the way of an undo.
     """
 
 
@@ -271,6 +286,8 @@ class Verdict:
         If the state does not apply to all units: those that are published, were just undone, are not published.
     in_part : tuple of Unit
         Those whose publish failed and could not be undone: readers may see a part of it.
+    unfinished : tuple of Unit
+        Those that are published, and whose store refuses to remove what readers still see.
     problems : tuple of BaseException
         Errors on the way that did not change the outcome.
     """
@@ -283,4 +300,5 @@ class Verdict:
     undone: tuple[Unit, ...] = ()
     not_published: tuple[Unit, ...] = ()
     in_part: tuple[Unit, ...] = ()
+    unfinished: tuple[Unit, ...] = ()
     problems: tuple[BaseException, ...] = ()

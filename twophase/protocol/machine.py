@@ -26,6 +26,9 @@ The rules
   complete, regardless of earlier refusals: nothing is undone any more.
 - A publish that failed may be visible in part, whatever its store says of the outcome. While its store refuses to undo
   that, the transaction stays open, as if its process had died there: a recovery tries again.
+- A dropped database goes only when the tables in it are gone, after the outcome is recorded (``Plan.seen_dropped``); a
+  created one is there before the publish (``Plan.seen_staged``). While a store refuses to remove what readers see, the
+  transaction stays open, too.
 - ``IN_DOUBT`` changes nothing; a later recovery queries the stores again.
 - The outcome is recorded before anything is removed, so that no process publishes files that another one removes.
 """
@@ -111,7 +114,7 @@ def rollback(plan: Plan, error: BaseException | None = None) -> Protocol:
         yield Record(TransactionState.ROLLED_BACK, error)
     except (TimelineError, LeaseLostError) as problem:
         # No process can have decided to commit, and recovery rolls back too: removal is safe without the record.
-        verdict = yield from _remove_staged(plan, error, recorded=False)
+        verdict = yield from _remove_staged(plan.ending_anyway(), error, recorded=False)
         return replace(verdict, problems=(problem, *verdict.problems))
     return (yield from _remove_staged(plan, error))
 
@@ -135,6 +138,7 @@ def recover(state: TransactionState, plan: Plan, *, certainly_dead: bool, has_en
     """
     if state.is_undecided:
         return (yield from _give_up(plan))
+    plan = plan.ending_anyway() if has_ended else plan
     if state is TransactionState.ROLLED_BACK:
         return (yield from _remove_staged(plan, None, tried=() if has_ended else plan.ordinals))
     if state is TransactionState.COMPLETED:
@@ -214,8 +218,11 @@ def assume(plan: Plan, found: TransactionState, state: TransactionState) -> Prot
     state : TransactionState
         ``COMPLETED`` or ``ROLLED_BACK``: the outcome if the store reports none.
     """
+    plan = plan.ending_anyway()  # Although a part may still be visible.
     if found is TransactionState.ROLLED_BACK:
-        return (yield from _remove_staged(plan, None))  # It ends, although a part may still be visible.
+        return (yield from _remove_staged(plan, None))
+    if found is TransactionState.COMPLETED:
+        return (yield from _clean_up(plan))
     if state is TransactionState.COMPLETED:
         return (yield from _assume_committed(plan))
     return (yield from _assume_rolled_back(plan))
@@ -368,22 +375,26 @@ def _complete(plan: Plan) -> Protocol:
     except TimelineError as problem:
         # All units are published, and recovery will find the same. A recovery that has taken over in the meantime may
         # have seen fewer of them and decided otherwise: if the lease is lost, its record is looked up.
+        if plan.seen_dropped:
+            return _unfinished(plan, problem, plan.seen_dropped, _Removed())
         return Verdict(TransactionState.COMPLETED, problems=(problem,))
     return (yield from _clean_up(plan))
 
 
 def _clean_up(plan: Plan) -> Protocol:
-    left: list[str] = []
-    problems: list[BaseException] = []
     first, last = (
         [Cleanup(ordinal) for unit in plan.units if unit.can_undo == can_undo for ordinal in unit.ordinals]
         for can_undo in (True, False)
     )
     # What cannot be undone comes last here, too: a database is dropped when nothing of the transaction is in it.
-    for action in [*first, *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True)), *last]:
-        yield from _collect(action, left, problems)
-    yield from _close(left, problems)
-    return Verdict(TransactionState.COMPLETED, None, tuple(left), problems=tuple(problems))
+    steps = [*first, *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True)), *last]
+    insisting = plan.seen_dropped | plan.seen_staged.intersection(plan.superseded)
+    removed = yield from _remove(steps, insisting)
+    if refused := removed.failed.keys() & insisting:
+        yield from _suspend(removed.problems)
+        return _unfinished(plan, removed.failed[min(refused)], refused, removed)
+    yield from _close(removed.left, removed.problems)
+    return Verdict(TransactionState.COMPLETED, None, tuple(removed.left), problems=tuple(removed.problems))
 
 
 def _roll_decided_back(plan: Plan, error: BaseException | None, tried: Collection[int] = ()) -> Protocol:
@@ -402,22 +413,20 @@ def _roll_decided_back(plan: Plan, error: BaseException | None, tried: Collectio
 def _remove_staged(
     plan: Plan, error: BaseException | None, *, tried: Collection[int] = (), recorded: bool = True
 ) -> Protocol:
-    """Remove what was staged, and what the publish of some participants, which was tried, has shown of it.
+    """Remove what was staged, and what readers see of it: the publish of some participants was tried.
 
     The transaction stays open while a store refuses the latter: readers may see some of its rows.
     """
-    removed = yield from _remove(plan, tried)
-    if shown := removed.failed.intersection(tried):
-        in_part = tuple(Unit((ordinal,)) for ordinal in sorted(shown))
-        try:
-            yield Suspend()
-        except (TimelineError, LeaseLostError) as problem:
-            removed.problems.append(problem)
+    tried = {*tried, *plan.seen_staged}
+    removed = yield from _remove([Abort(ordinal) for ordinal in plan.ordinals], tried)
+    if shown := removed.failed.keys() & tried:
+        yield from _suspend(removed.problems)
         return Verdict(
             TransactionState.IN_DOUBT,
             error,
-            not_published=tuple(unit for unit in plan.units if not shown.intersection(unit.ordinals)),
-            in_part=in_part,
+            tuple(removed.left),
+            not_published=_all_without(plan, shown),
+            in_part=_alone(shown),
             problems=tuple(removed.problems),
         )
     if recorded:
@@ -427,31 +436,59 @@ def _remove_staged(
 
 @dataclass
 class _Removed:
-    """The leftovers of a removal of all that was staged, and the ordinals of the participants that failed in it."""
+    """The leftovers of some removals, their errors, and those by the ordinal of their participant."""
 
     left: list[str] = field(default_factory=list)
     problems: list[BaseException] = field(default_factory=list)
-    failed: set[int] = field(default_factory=set)
+    failed: dict[int, BaseException] = field(default_factory=dict)
 
 
-def _remove(plan: Plan, tried: Collection[int]) -> Generator[Action, Any, _Removed]:
+def _remove(steps: Iterable[Abort | Cleanup], insisting: Collection[int]) -> Generator[Action, Any, _Removed]:
+    """Perform removals, those of some participants with several attempts; errors do not change the outcome."""
     removed = _Removed()
-    for ordinal in plan.ordinals:
-        reply = yield from _abort(ordinal, ATTEMPTS if ordinal in tried else 1)
+    for step in steps:
+        reply = yield from _try(step, ATTEMPTS if step.ordinal in insisting else 1)
         if reply.error is not None:
             removed.problems.append(reply.error)
             removed.left.extend(reply.left_behind)
-            removed.failed.add(ordinal)
+            removed.failed[step.ordinal] = reply.error
     return removed
 
 
-def _abort(ordinal: int, attempts: int) -> Generator[Action, Any, Reply]:
+def _try(step: Abort | Cleanup, attempts: int) -> Generator[Action, Any, Reply]:
     for attempt in range(1, attempts):
-        reply: Reply = yield Abort(ordinal)
+        reply: Reply = yield step
         if reply.error is None:
             return reply
         yield Wait(attempt)
-    return (yield Abort(ordinal))
+    return (yield step)
+
+
+def _unfinished(plan: Plan, error: BaseException, refused: Collection[int], removed: _Removed) -> Verdict:
+    return Verdict(
+        TransactionState.IN_DOUBT,
+        error,
+        tuple(removed.left),
+        published=_all_without(plan, refused),
+        unfinished=_alone(refused),
+        problems=tuple(removed.problems),
+    )
+
+
+def _alone(ordinals: Collection[int]) -> tuple[Unit, ...]:
+    return tuple(Unit((ordinal,)) for ordinal in sorted(ordinals))
+
+
+def _all_without(plan: Plan, ordinals: Collection[int]) -> tuple[Unit, ...]:
+    return tuple(unit for unit in plan.units if not set(ordinals).intersection(unit.ordinals))
+
+
+def _suspend(problems: list[BaseException]) -> Step:
+    """Leave the transaction open in its state: readers see what a store refuses to remove."""
+    try:
+        yield Suspend()
+    except (TimelineError, LeaseLostError) as problem:
+        problems.append(problem)
 
 
 def _leave_in_doubt(
@@ -475,14 +512,6 @@ def _leave_in_doubt(
         not_published=_all_but(plan, [*published, *undone, *unknown]),
         problems=problems,
     )
-
-
-def _collect(action: Action, left: list[str], problems: list[BaseException]) -> Step:
-    """Perform a cleanup action; an error is collected, and does not change the outcome."""
-    reply = yield action
-    if reply.error is not None:
-        problems.append(reply.error)
-        left.extend(reply.left_behind)
 
 
 def _close(left: Sequence[str], problems: list[BaseException]) -> Step:

@@ -53,6 +53,8 @@ class Account:
         The tables that are published, were undone, are not published, and whose outcome is unknown.
     in_part : tuple of str
         The tables whose publish failed and could not be undone: readers may see a part of it.
+    unfinished : tuple of str
+        The databases that are dropped by a published transaction, and that their store still refuses to drop.
     """
 
     published: tuple[str, ...] = ()
@@ -60,12 +62,14 @@ class Account:
     not_published: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     in_part: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """Describe each group of tables that is not empty, in a few words."""
         kinds = {
             "in doubt": self.unknown,
             "perhaps published in part": self.in_part,
+            "dropped, but still there": self.unfinished,
             "published": self.published,
             "undone": self.undone,
             "not published": self.not_published,

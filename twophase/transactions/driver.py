@@ -161,6 +161,8 @@ class Enlisted:
             state=self.state,
             group=catalog.group_key(self.participant) if isinstance(catalog, SupportsGroupPublish) else None,
             can_undo=self.participant.can_undo,
+            staging_is_seen=self.participant.staging_is_seen,
+            drop_is_seen=self.participant.drop_is_seen,
         )
 
     def changed(self) -> bool:
@@ -211,8 +213,14 @@ class Driver:
 
     def account(self, verdict: Verdict) -> Account:
         """The outcome of each table, by name, if the verdict's state does not apply to all of them."""
-        kinds = (verdict.published, verdict.undone, verdict.not_published, verdict.unknown, verdict.in_part)
-        return Account(*(self.names(units) for units in kinds))
+        return Account(
+            published=self.names(verdict.published),
+            undone=self.names(verdict.undone),
+            not_published=self.names(verdict.not_published),
+            unknown=self.names(verdict.unknown),
+            in_part=self.names(verdict.in_part),
+            unfinished=self.names(verdict.unfinished),
+        )
 
     def level(self) -> Level:
         """The level of the entire transaction: the lowest of its participants; several publishes are not atomic."""

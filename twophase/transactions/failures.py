@@ -337,7 +337,7 @@ def in_doubt(
     why = f" ({name_error(error)})" if error else ""
     return TransactionInDoubt(
         f"{_doubt(known, transaction_id, why)}. {known}.",
-        path=", ".join(known.in_part or known.unknown or known.not_published or everything),
+        path=", ".join(known.unfinished or known.in_part or known.unknown or known.not_published or everything),
         transaction_id=transaction_id,
         left_behind=[place for member in members for place in left_behind(member)],
         hint=resolving_hint(transaction_id, timeline, known),
@@ -345,10 +345,15 @@ def in_doubt(
 
 
 def _doubt(known: Account, transaction_id: str, why: str) -> str:
+    if known.unfinished:
+        return (
+            f"Transaction {transaction_id} is published, but what it drops last could not be dropped{why}: readers see "
+            "it, empty, until a recovery has dropped it"
+        )
     if known.in_part:
         return (
             f"The publish of transaction {transaction_id} has failed{why}, and its store refuses to undo it: readers "
-            "may see some of its rows until a recovery has undone it"
+            "may see a part of it until a recovery has undone it"
         )
     if known.is_divided:
         return f"Transaction {transaction_id} is published in part and cannot be undone{why}; nothing was cleaned up"
@@ -358,6 +363,11 @@ def _doubt(known: Account, transaction_id: str, why: str) -> str:
 def resolving_hint(transaction_id: str, timeline: Timeline, account: Account | None = None) -> str:
     """The commands that end a transaction in doubt; if the outcomes are known, those that complete it."""
     command = f"twophase recover {transaction_id}"
+    if account is not None and account.unfinished:
+        return (
+            f"Once the store answers again, end it with: {command}{timeline.option} ; do not run it again. "
+            "The next twophase.attach of the application ends it by itself."
+        )
     if account is not None and account.in_part:
         return (
             f"Once the store answers again, undo it with: {command}{timeline.option} ; run the statement only then. "

@@ -91,6 +91,7 @@ class Recovered:
             "undone": list(self.account.undone),
             "not_published": list(self.account.not_published),
             "in_part": list(self.account.in_part),
+            "unfinished": list(self.account.unfinished),
             "note": self.note,
         }
 
@@ -208,8 +209,8 @@ class Recovery:
         if lease is None:
             return _untouched(record, "Another process is recovering it.")
         recovered = self._carry_out(record, lease, assumed, certainly_dead=certainly_dead)
-        # One that was wounded is reported by its own process. One that could not be undone was reported as in doubt.
-        if recovered.state is not record.state or (record.is_open and recovered.state is TransactionState.ROLLED_BACK):
+        # One that was wounded is reported by its own process. One that could not be ended was reported as in doubt.
+        if recovered.state is not record.state or (record.is_open and recovered.is_resolved):
             self._observer.ended(_end(self._timeline, record, members, recovered))
         return recovered
 
@@ -266,7 +267,8 @@ class Recovery:
                 self._timeline.give_up(lease)
 
     def _report(self, record: TransactionRecord, driver: Driver, verdict: Verdict, plan: Plan) -> Recovered:
-        problems = [text for problem in verdict.problems if (text := describe_error(problem))]
+        others = (problem for problem in verdict.problems if problem is not verdict.error)
+        problems = [text for problem in others if (text := describe_error(problem))]
         if verdict.error is not None:
             problems.insert(0, describe_error(verdict.error) or "")
         if verdict.state is TransactionState.IN_DOUBT and verdict.published and not plan.may_undo:
@@ -302,9 +304,9 @@ def _end(timeline: Timeline, record: TransactionRecord, members: Iterable[Enlist
 
 
 def _may_assume(record: TransactionRecord, assumed: TransactionState) -> bool:
-    """Whether an operator may end it so; one that is rolled back and cannot be undone can only be given up."""
-    if record.state is TransactionState.ROLLED_BACK:
-        return record.is_open and assumed is TransactionState.ROLLED_BACK
+    """Whether an operator may end it so; what is left to remove of one whose outcome is known can only be given up."""
+    if record.state.is_final:
+        return record.is_open and assumed is record.state
     return record.state in (TransactionState.COMMITTING, TransactionState.IN_DOUBT)
 
 
