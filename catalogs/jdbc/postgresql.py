@@ -100,7 +100,7 @@ WHERE c.oid = to_regclass(:name) AND x.grantee <> c.relowner
 """
 
 
-#: All objects of a schema, of whatever kind, but tables and views, and those that go with another object.
+#: All objects of a schema, of whatever kind, but tables and views, and those that go with another object of the schema.
 _OTHERS = """
 SELECT pg_describe_object(d.classid, d.objid, d.objsubid)
 FROM pg_depend d LEFT JOIN pg_class c ON d.classid = CAST('pg_class' AS regclass) AND c.oid = d.objid
@@ -109,6 +109,7 @@ AND d.refobjid = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
 AND (c.relkind IS NULL OR c.relkind NOT IN ('r', 'p', 'f', 'v', 'm'))
 AND NOT EXISTS (
     SELECT FROM pg_depend o WHERE o.classid = d.classid AND o.objid = d.objid AND o.deptype IN ('a', 'i')
+    AND COALESCE((pg_identify_object(o.refclassid, o.refobjid, 0)).schema, '') IN ('', quote_ident(:schema))
 )
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -113,6 +114,59 @@ def test_a_comment_of_another_program_leaves_no_database_behind(
         assert catalog.database_exists(database) == (ends == "commit")
     assert created.outcome() is Outcome.PUBLISHED
     assert catalog.load_database(database)["comment"] == "theirs"
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.promise("ddl-in-blocks", "a database that was left to others is theirs, however often its end is repeated")
+def test_a_database_that_was_left_to_others_stays_theirs(place: Place, catalog: JdbcCatalog, database: str) -> None:
+    made = f"{database}_made"
+    created = plan_create(catalog, made, {}, WriteContext(transaction_id()))
+    created.begin()
+    dropped = plan_drop(catalog, database, (), WriteContext(transaction_id()))
+    for step in (dropped.begin, dropped.prepare, dropped.persist, dropped.commit):
+        step()
+    for name, participant, end in ((made, created, "abort"), (database, dropped, "finish")):
+        document = json.loads(json.dumps(participant.document))
+        place.execute(f"CREATE TABLE {name}.theirs (id INT)")
+        getattr(participant, end)()
+        place.execute(f"DROP TABLE {name}.theirs")
+        restored = catalog.restore(document)
+        assert restored.left_behind() == []
+        getattr(restored, end)()
+        assert catalog.database_exists(name)
+    catalog.drop_database(made)
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+@pytest.mark.promise("ddl-in-blocks", "a published database stays published where another program sets its comment")
+def test_a_published_database_is_known_under_the_comment_of_another_program(
+    place: Place, catalog: JdbcCatalog, database: str
+) -> None:
+    made = f"{database}_made"
+    created = plan_create(catalog, made, {}, WriteContext(transaction_id()))
+    for step in (created.begin, created.prepare, created.persist, created.commit):
+        step()
+    place.execute(f"COMMENT ON SCHEMA {made} IS 'theirs'")
+    restored = catalog.restore(json.loads(json.dumps(created.document)))
+    assert (restored.outcome(), restored.left_behind()) == (Outcome.PUBLISHED, [])
+    restored.abort()
+    assert catalog.database_exists(made)
+    assert restored.compensate() and restored.outcome() is Outcome.NOT_PUBLISHED
+    restored.abort()
+    assert not catalog.database_exists(made)
+
+
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+def test_what_belongs_to_a_table_elsewhere_keeps_a_database(place: Place, catalog: JdbcCatalog, database: str) -> None:
+    elsewhere = f"public.counted_{database}"
+    place.execute(f"CREATE TABLE {elsewhere} (a INT, b INT)")
+    place.execute(f"CREATE TYPE {database}.few AS RANGE (subtype = int)")
+    place.execute(f"CREATE STATISTICS {database}.both_columns ON a, b FROM {elsewhere}")
+    place.execute(f"DROP TYPE {database}.few")
+    with pytest.raises(CatalogError, match=r"not empty: it holds statistics object .*both_columns"):
+        plan_drop(catalog, database, (), WriteContext(transaction_id()))
+    place.execute(f"DROP TABLE {elsewhere}")
+    assert catalog.contents_of(database) == []
 
 
 class _Known(Environment):

@@ -24,6 +24,8 @@ from twophase.redaction import is_secret, logger
 
 #: Properties of a database: the transaction that has created it; that has not published it; that drops it.
 CREATED, PENDING, DROPPING = "twophase.created", "twophase.pending", "twophase.dropping"
+#: What they say of a database that its transaction has left to others, where it would know it without them.
+LEFT = "left"
 
 _log = logger("twophase")
 
@@ -176,6 +178,10 @@ class DatabaseChange(TwoPhaseCatalogTable):
         identity = self.document.get("identity")
         return identity is not None and self.databases.database_identity(self.name) == identity
 
+    @property
+    def _left(self) -> str | None:
+        return None if self.document.get("identity") is None else LEFT
+
     def write(self, df: Any) -> None:
         raise NotImplementedError("A database has no rows.")
 
@@ -227,14 +233,18 @@ class CreateDatabase(DatabaseChange):
         facts = self._own()
         if PENDING in facts or CREATED not in facts:
             self.databases.alter_database(self.name, {CREATED: self.transaction_id, PENDING: None})
+        self.document["published"] = True  # Known to this process where another program overwrites what says so.
 
     def outcome(self) -> Outcome:
         try:
             facts = self.facts()
         except Exception:  # The store is unreachable.
             return Outcome.UNKNOWN
-        is_published = facts is not None and facts.get(CREATED) == self.transaction_id and PENDING not in facts
+        is_published = facts is not None and self._is_own(facts) and not self._is_unpublished(facts)
         return Outcome.PUBLISHED if is_published else Outcome.NOT_PUBLISHED
+
+    def _is_unpublished(self, facts: Mapping[str, str]) -> bool:
+        return PENDING in facts if CREATED in facts else not self.document.get("published")
 
     def compensate(self) -> bool:
         """Mark it again as not published: the rollback that follows drops it."""
@@ -242,6 +252,7 @@ class CreateDatabase(DatabaseChange):
         if facts is None or not self._is_own(facts):
             return False
         self.databases.alter_database(self.name, self._marks)
+        self.document["published"] = False
         return True
 
     def abort(self) -> None:
@@ -249,7 +260,7 @@ class CreateDatabase(DatabaseChange):
             return
         if left := [*self.databases.contents_of(self.name), *self.databases.files_of(self.name, self.transaction_id)]:
             # Theirs from now on: no later recovery removes it.
-            self.databases.alter_database(self.name, {PENDING: None, CREATED: None})
+            self.databases.alter_database(self.name, {PENDING: None, CREATED: self._left})
             _log.warning(
                 "Transaction %s is rolled back, and leaves database %s, which it has created: %s is in it.",
                 self.transaction_id, self.name, _some(left),
@@ -259,9 +270,7 @@ class CreateDatabase(DatabaseChange):
 
     def _is_pending(self) -> bool:
         facts = self.facts()
-        if facts is None or not self._is_own(facts):
-            return False
-        return facts.get(PENDING) == self.transaction_id or CREATED not in facts
+        return facts is not None and self._is_own(facts) and self._is_unpublished(facts)
 
     def left_behind(self) -> list[str]:
         return [f"database {self.name}"] if self._is_pending() else []
@@ -307,17 +316,21 @@ class DropDatabase(DatabaseChange):
         return facts is not None and facts.get(DROPPING) == self.transaction_id
 
     def finish(self) -> None:
+        facts = self.facts()
         # Its mark is gone where another program has overwritten the properties since.
-        if not (self._is_marked() or self.is_same()):
+        if facts is None or facts.get(DROPPING, self._unmarked()) != self.transaction_id:
             return
         if left := self.databases.contents_of(self.name):
-            self.databases.alter_database(self.name, {DROPPING: None})
+            self.databases.alter_database(self.name, {DROPPING: self._left})
             _log.warning(
                 "Transaction %s is published, and leaves database %s, which it drops: meanwhile another session has put"
                 " %s into it.", self.transaction_id, self.name, _some(left),
             )  # fmt: skip
             return
         self.databases.remove_staged_database(self.name, self.transaction_id)
+
+    def _unmarked(self) -> str | None:
+        return self.transaction_id if self.is_same() else None
 
     def compensate(self) -> bool:
         if self.can_undo:
