@@ -387,7 +387,11 @@ def _clean_up(plan: Plan) -> Protocol:
         for can_undo in (True, False)
     )
     # What cannot be undone comes last here, too: a database is dropped when nothing of the transaction is in it.
-    steps = [*first, *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True)), *last]
+    steps: list[Abort | Cleanup] = [
+        *first,
+        *(Abort(ordinal) for ordinal in sorted(plan.superseded, reverse=True)),
+        *last,
+    ]
     insisting = plan.seen_dropped | plan.seen_staged.intersection(plan.superseded)
     removed = yield from _remove(steps, insisting)
     if refused := removed.failed.keys() & insisting:
