@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 from pyarrow import orc
 
-from twophase.catalogs.files import Files, data_files, is_hidden, join
+from twophase.catalogs.files import Files, data_files, join
 from twophase.catalogs.hive.readers import NAMELESS
+
+#: How the names of files begin that Spark writes; Hive numbers them.
+_OF_SPARK = "part-"
 
 
 def nameless(files: Files, location: str) -> str | None:
-    """Return a file without names of columns, if the oldest file of a table's first directory with any is one.
+    """Return a file without names of columns, if the oldest file of a table that Hive has named, or Spark, is one.
+
+    Whether Hive writes names changes with its release, so that its oldest file has none if any has none. Spark may have
+    written others before.
 
     Parameters
     ----------
@@ -20,10 +24,16 @@ def nameless(files: Files, location: str) -> str | None:
     location : str
         Of the table.
     """
-    for place in _oldest_first(files, location):
-        names = _names(files, place)
-        if names:
-            return place if all(name.startswith(NAMELESS) for name in names) else None
+    entries = sorted(data_files(files.list(location)), key=lambda entry: entry.modified)
+    for is_sparks in (False, True):
+        for entry in entries:
+            if entry.base.startswith(_OF_SPARK) is not is_sparks:
+                continue
+            place = join(location, entry.name)
+            if names := _names(files, place):
+                if all(name.startswith(NAMELESS) for name in names):
+                    return place
+                break
     return None
 
 
@@ -35,13 +45,3 @@ def _names(files: Files, place: str) -> list[str]:
             return list(orc.ORCFile(stream).schema.names)
     except (OSError, pa.ArrowException):  # Removed meanwhile, or not an ORC file.
         return []
-
-
-def _oldest_first(files: Files, location: str) -> Iterator[str]:
-    """The data files of a directory, and then of those below it: an emptied partition comes before full ones."""
-    entries = files.list(location, recursive=False)
-    for entry in sorted(data_files(entries), key=lambda entry: entry.modified):
-        yield join(location, entry.name)
-    for entry in entries:
-        if not entry.is_file and not is_hidden(entry.base):
-            yield from _oldest_first(files, join(location, entry.name))

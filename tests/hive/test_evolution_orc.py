@@ -218,6 +218,19 @@ def test_files_without_names_are_found_behind_empty_files_and_partitions(
     assert rows(spark, "SELECT a, b FROM t") == [(1, 3), (2, 4)]
 
 
+def test_files_without_names_are_found_behind_those_that_spark_wrote_before(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b")
+    place = Path(files_of(spark).pop().removeprefix("file:").removeprefix("//"))
+    old = pa.table({"_col0": pa.array([3], pa.int32()), "_col1": pa.array([4], pa.int32())})
+    orc.write_table(old, place.with_name("000000_0"))
+    spark.sql("REFRESH TABLE t")
+    assert rows(spark, "SELECT a, b FROM t") == [(1, 2), (3, 4)]
+    with pytest.raises(CatalogError, match=r"no names, as those of .*000000_0"):
+        spark.sql("ALTER TABLE t DROP COLUMN a")
+    rewritten(spark, "DROP COLUMN a")
+    assert rows(spark, "SELECT b FROM t") == [(2,), (4,)]
+
+
 @pytest.mark.promise("evolution", "one write brings its columns and wider types to an ORC table, found by name")
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (p)"])
 def test_one_write_brings_its_columns_to_an_orc_table(spark: SparkSession, t: str, by: str) -> None:
