@@ -14,6 +14,7 @@ from twophase.errors import AtomicityNotSupportedError, CatalogError, Transactio
 from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
 
 OLD, NEW = ObjectPath.of("default", "t"), ObjectPath.of("default", "u")
+_SPARKS = ObjectPath.of("default", "spark_renamed")
 
 
 def renaming(world: World, transaction: str = "test-renames") -> list[Any]:
@@ -153,3 +154,20 @@ def test_what_cannot_be_renamed_in_a_transaction_is_refused(world: World, tmp_pa
     for participant in pair:
         participant.finish()
     assert world.rows("u") == [(1,)] and str(tmp_path) in str(world.catalog.existing(NEW).location)
+
+
+def test_an_external_table_at_its_names_place_keeps_its_files_as_with_spark(world: World) -> None:
+    where = str(world.warehouse / "t")
+    world.sql(f"CREATE TABLE t USING parquet LOCATION '{where}' AS SELECT 1 AS id")
+    world.sql("ALTER TABLE t RENAME TO spark_renamed")
+    assert world.rows("spark_renamed") == [(1,)] and str(world.catalog.existing(_SPARKS).location).endswith("/t")
+    world.sql("ALTER TABLE spark_renamed RENAME TO t")
+    pair = renaming(world)
+    world.catalog.publish_group(pair)
+    for participant in pair:
+        participant.finish()
+    assert world.rows("u") == [(1,)] and str(world.catalog.existing(NEW).location).endswith("/t")
+    with pytest.raises(CatalogError, match="not empty and not made by twophase"):
+        world.run("t", world.sql("SELECT 7L AS id"))
+    world.clean()
+    assert world.rows("u") == [(1,)]
