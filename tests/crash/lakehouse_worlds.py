@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import datafusion  # noqa: F401  (imported before the forks; it starts threads only when it reads)
@@ -21,7 +22,7 @@ from tests.crash.scenarios import (
     Rows,
     Scenario,
 )
-from tests.crash.server_sides import MetastoreDatabase, PostgreSQLSchema, ServerSide, SQLiteFile
+from tests.crash.server_sides import MetastoreDatabase, ObjectsOfServer, PostgreSQLSchema, ServerSide, SQLiteFile
 from tests.crash.worlds import DATABASE, World, name_of, variable
 from tests.lakehouse.places import NAME as LAKE
 from tests.lakehouse.places import Lake, MetastoreLake, RecordingLake, RestLake, in_schema
@@ -185,4 +186,70 @@ class LakehouseRestWorld(LakehouseMetastoreWorld):
             if server.namespace_exists((self.database,)):
                 for name in server.list_tables((self.database,)):
                     server.drop_table(name)
+        super().set_up(scenario)
+
+
+#: On the S3 server, of all worlds.
+BUCKET = "crash.test"
+
+
+@dataclass(frozen=True)
+class LakeInBucket(Lake):
+    """A lake whose files are on an S3 server; the warehouse is the path of a bucket and a directory in it."""
+
+    server: str = ""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        own = {"endpoint": self.server, "region": "us-east-1", "path-style-access": "true"}
+        own |= {"access-key-id": "tests", "secret-access-key": "tests"}
+        return {f"s3.{name}": value for name, value in own.items()}
+
+    @property
+    def root(self) -> str:
+        return f"s3://{self.warehouse}"
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {**super().options(), "warehouse": self.root, **self.properties, **more}
+
+    def catalog(self, **more: str) -> LakehouseCatalog:
+        environment = Environment()
+        environment.allows_untested_storage = True
+        return LakehouseCatalog(LAKE, self.options(**more), environment)
+
+    @property
+    def objects(self) -> ObjectsOfServer:
+        """The files, past all clients."""
+        bucket, directory = self.warehouse.parts
+        return ObjectsOfServer(f"{self.server}/{bucket}", directory)
+
+    def read(self, location: str) -> bytes:
+        return self.objects.read(location.removeprefix(f"s3://{self.warehouse.parent}/"))
+
+    def files(self) -> set[str]:
+        keys = (key.removeprefix(f"{self.warehouse.name}/") for key in self.objects.hashes())
+        return {key for key in keys if not key.endswith("/")}  # What stands for a directory is no file.
+
+
+class LakehouseObjectStoreWorld(LakehouseWorld):
+    """The same with its files on an S3 server; each directory has one of its own there."""
+
+    # PyArrow's client starts threads, which no fork has.
+    warmed_as = "lakehouse-sqlite"
+    lake: LakeInBucket
+
+    @classmethod
+    def server_side(cls, directory: Path) -> ServerSide:
+        return cls._lake("", directory).objects
+
+    @classmethod
+    def _lake(cls, uri: str, directory: Path) -> LakeInBucket:
+        return LakeInBucket(uri, Path(BUCKET) / name_of(directory, "lake"), os.environ[variable("s3")])
+
+    def open_catalogs(self) -> dict[str, Catalog]:
+        self.lake = self.looks.enter_context(self._lake(self.open_uri(), self.directory).kept_open())
+        return {LAKE: self.lake.catalog()}
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.lake.objects.remove()
         super().set_up(scenario)

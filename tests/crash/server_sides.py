@@ -6,6 +6,7 @@ holds - locks, an open transaction - ends with its process, and is no state.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import subprocess
 from abc import ABC, abstractmethod
@@ -14,6 +15,9 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+from xml.etree import ElementTree
 
 import sqlalchemy as sa
 
@@ -266,3 +270,61 @@ class SQLiteFile(ServerSide):
 
     def close(self) -> None:
         pass
+
+
+class ObjectsOfServer(ServerSide):
+    """The objects of an S3 server, below a directory of a bucket.
+
+    Parameters
+    ----------
+    url : str
+        Of the bucket.
+    directory : str
+    """
+
+    _HEADERS: ClassVar = {
+        # The server checks no signature.
+        "Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request",
+        "Content-Type": "application/octet-stream",
+    }
+
+    def __init__(self, url: str, directory: str) -> None:
+        self._url = url
+        self._directory = directory
+
+    def read(self, key: str) -> bytes:
+        """The content of an object."""
+        return self._send("GET", quote(key))
+
+    def _send(self, method: str, what: str, data: bytes | None = None) -> bytes:
+        with urlopen(Request(f"{self._url}/{what}", data, self._HEADERS, method=method), timeout=30) as answer:
+            content: bytes = answer.read()
+        return content
+
+    def hashes(self) -> dict[str, str]:
+        """The hash of the content of each object, by its key."""
+        query = {"list-type": "2", "prefix": f"{self._directory}/"}
+        listed = ElementTree.fromstring(self._send("GET", f"?{urlencode(query)}"))
+        assert listed.findtext("{*}IsTruncated") == "false"
+        objects = listed.iterfind("{*}Contents")
+        return {str(one.findtext("{*}Key")): str(one.findtext("{*}ETag")).strip('"') for one in objects}
+
+    def state(self) -> list[Any]:
+        return sorted(self.hashes().items())
+
+    def save(self) -> Any:
+        return {key: self.read(key) for key in self.hashes()}
+
+    def restore(self, saved: Any) -> None:
+        there = self.hashes()
+        for key in there.keys() - saved.keys():
+            self._send("DELETE", quote(key))
+        for key, data in saved.items():
+            if there.get(key) != hashlib.md5(data).hexdigest():
+                self._send("PUT", quote(key), data)
+
+    def remove(self) -> None:
+        self.restore({})
+
+    def close(self) -> None:
+        """Nothing to do: each request has a connection of its own."""

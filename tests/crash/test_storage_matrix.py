@@ -1,19 +1,24 @@
-"""The crash matrix of the Hive catalog on other storage: the scenarios of a local disk, but for what is refused there.
+"""The crash matrix on other storage: the scenarios of a local disk, but for what is refused there.
 
-The clients are those of ``remote_files.py``: each request that changes something is a step to die at. Hadoop's own
-client dies in ``tests/storage``.
+The Hive catalog's clients are those of ``remote_files.py``: each request that changes something is a step to die at.
+Hadoop's own client dies in ``tests/storage``. A lake's client is PyIceberg's, and its store a server.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
 from tests.crash.hive_worlds import HiveHdfsWorld, HiveObjectStoreWorld
-from tests.crash.matrix import KILLS, Case, Crew, errors_of, other_actions
+from tests.crash.lakehouse_worlds import BUCKET
+from tests.crash.matrix import KILLS, Actions, Case, Crew, errors_of, other_actions
 from tests.crash.scenarios import HIVE_DATABASES
 from tests.crash.test_hive_matrix import DEATHS
+from tests.crash.worlds import variable
+from tests.servers import Server
+from tests.storage.objects import Objects
 
 SCENARIOS = {"object_store": HiveObjectStoreWorld.scenarios, "hdfs": HiveHdfsWorld.scenarios}
 CASES = [(storage, scenario) for storage, scenarios in SCENARIOS.items() for scenario in scenarios]
@@ -71,3 +76,34 @@ def test_a_recovery_on_other_storage_that_fails_in_any_way_is_recovered_from(
     failures = crew.planner.recovery_cases(death, ("error", "lost_reply", "exit", "exit_after"))
     concurrent = (Case(death.scenario, death.work, at_once=True) for _ in range(3))
     assert not crew.run([*failures, *concurrent])
+
+
+# -- lakes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lakes(s3: Server, crew_of: Callable[[str], Crew]) -> Crew:
+    os.environ[variable("s3")] = s3.url
+    Objects(s3, BUCKET)
+    return crew_of("lakehouse-object_store")
+
+
+def around_the_publish(step: str) -> tuple[str, ...]:
+    return KILLS if step in ("core.publish", "lakehouse.write_metadata", "lakehouse.swap") else ()
+
+
+@pytest.mark.promise(
+    "killed-driver", "an Iceberg table on an S3 server is wholly old or wholly new after a death at any step"
+)
+@pytest.mark.parametrize(
+    ("scenario", "died"),
+    [
+        ("overwrite partitions", around_the_publish),
+        *(
+            pytest.param(scenario, deaths, marks=pytest.mark.exhaustive)
+            for scenario in ("insert", "overwrite partitions", "replace", "create empty", "two tables", "create")
+        ),
+    ],
+)
+def test_after_any_death_a_lake_in_an_object_store_is_old_or_new(lakes: Crew, scenario: str, died: Actions) -> None:
+    assert not lakes.run(lakes.planner.cases(scenario, died))

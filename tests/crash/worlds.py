@@ -50,6 +50,7 @@ PLACES = {
     "lakehouse-postgresql": "lakehouse_worlds:LakehousePostgreSQLWorld",
     "lakehouse-hive_metastore": "lakehouse_worlds:LakehouseMetastoreWorld",
     "lakehouse-rest": "lakehouse_worlds:LakehouseRestWorld",
+    "lakehouse-object_store": "lakehouse_worlds:LakehouseObjectStoreWorld",
 }
 
 

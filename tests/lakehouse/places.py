@@ -56,9 +56,19 @@ class Lake:
 
     # -- past the catalog ----------------------------------------------------------------------------------------
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """PyIceberg's settings for the files."""
+        return {}
+
+    @property
+    def root(self) -> str:
+        """The URI of the warehouse."""
+        return f"file://{self.warehouse}"
+
     def open(self) -> Any:
         """PyIceberg's own catalog, to be closed."""
-        return SqlCatalog(NAME, uri=self.uri, warehouse=f"file://{self.warehouse}")
+        return SqlCatalog(NAME, uri=self.uri, warehouse=self.root, **self.properties)
 
     @contextmanager
     def iceberg(self) -> Iterator[Any]:
@@ -117,9 +127,10 @@ class Lake:
         import datafusion
         from pyiceberg_core.datafusion import IcebergDataFusionTable
 
-        with _in_its_current_schema(at or self.metadata_location(path)) as location:
+        at = at or self.metadata_location(path)
+        with _in_its_current_schema(at, self.read(at)) as location:
             found = IcebergDataFusionTable(
-                identifier=path.to_document(), metadata_location=location, file_io_properties={}
+                identifier=path.to_document(), metadata_location=location, file_io_properties=self.properties
             )
             # A thread for each core takes longer to start than these rows to read.
             context = datafusion.SessionContext(datafusion.SessionConfig().with_target_partitions(1))
@@ -140,6 +151,10 @@ class Lake:
             result = connection.exec_driver_sql(sql)
             return [tuple(row) for row in result] if result.returns_rows else []
 
+    def read(self, location: str) -> bytes:
+        """The content of a file."""
+        return Path(location.removeprefix("file://")).read_bytes()
+
     def files(self) -> set[str]:
         """All files of the warehouse but the catalog itself."""
         found = (file for file in self.warehouse.rglob("*") if file.is_file())
@@ -152,8 +167,7 @@ class Lake:
         found: set[str] = set()
         for table in self.tables():
             found |= _reached(table)
-        root = f"file://{self.warehouse}/"
-        return {location.removeprefix(root) for location in found}
+        return {location.removeprefix(f"{self.root}/") for location in found}
 
     def tables(self) -> list[Any]:
         """All tables, as PyIceberg has them."""
@@ -235,13 +249,13 @@ class MetastoreLake(RecordingLake):
 
 
 @contextmanager
-def _in_its_current_schema(location: str) -> Iterator[str]:
+def _in_its_current_schema(location: str, content: bytes) -> Iterator[str]:
     """Where the metadata of a table says that its last snapshot has the table's schema.
 
     Iceberg-rust shows a table in the schema that it had when its last snapshot was made. Where it has changed since,
     a copy of the metadata names the present one, in which other engines show it.
     """
-    metadata = json.loads(Path(location.removeprefix("file://")).read_text())
+    metadata = json.loads(content)
     current = [s for s in metadata.get("snapshots", ()) if s["snapshot-id"] == metadata.get("current-snapshot-id")]
     if all(snapshot["schema-id"] == metadata["current-schema-id"] for snapshot in current):
         yield location
