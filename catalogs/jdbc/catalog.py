@@ -158,6 +158,8 @@ class JdbcCatalog(
 
     def refuse_new_database(self, database: str, properties: Mapping[str, str]) -> None:
         self.store.database.check_name(database, "database", database)
+        with self.store.begin("main", path=database, read_only=True) as connection:
+            self.store.database.require_sight(connection, database)
 
     def contents_of(self, database: str) -> list[str]:
         with self.store.begin(database, path=database, read_only=True) as connection:

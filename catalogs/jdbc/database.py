@@ -283,6 +283,14 @@ class Database(ABC):
         """The reason why a transaction neither creates nor drops databases; only where they have no comments."""
         return f"nothing of a database of {self.title} says which transaction has created it"
 
+    def require_sight(self, connection: sa.Connection, database: str) -> None:
+        """Refuse to drop a database, or to create one and drop it again, of which the role may not see all contents.
+
+        Raises
+        ------
+        CatalogError
+        """
+
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
         """Objects that keep a database from being dropped, except for twophase's own hidden tables."""
         return list(self.list_relations(connection, database))

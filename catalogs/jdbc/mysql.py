@@ -47,6 +47,9 @@ SELECT TABLE_NAME, CASE WHEN TABLE_TYPE LIKE '%VIEW' THEN 'view' ELSE 'table' EN
 FROM information_schema.TABLES WHERE TABLE_SCHEMA = :schema
 """
 
+#: What is refused to a role that does not see the routines and events of a database, and the numbers of the errors.
+_LOOKS = ("CALL {}.__twophase_nothing()", "SHOW EVENTS FROM {}")
+_UNSEEN = (1044, 1370)
 #: Numbers of the errors for an unknown column, an unknown table, and a table that was defined anew.
 _REPLACED = (1054, 1146, 1412)
 
@@ -177,7 +180,21 @@ class MySQL(Database):
     def unstaged_database_reason(self) -> str:
         return "nothing of a database of MySQL says which transaction has created it, as its comment does in MariaDB"
 
+    def require_sight(self, connection: sa.Connection, database: str) -> None:
+        for look in _LOOKS:
+            try:
+                self.run(connection, look.format(self.quote(database)))
+            except DBAPIError as error:
+                if getattr(error.orig, "args", (None,))[0] in _UNSEEN:  # Else there is nothing of that name.
+                    raise CatalogError(
+                        f"Database {database}: this role may not see whether others have routines or events in it, "
+                        "which the server would drop with it. Nothing was changed.",
+                        path=database,
+                        hint=f"Grant the role EXECUTE and EVENT on {self.quote(database)}.*, or use another role.",
+                    ) from None
+
     def contents(self, connection: sa.Connection, database: str) -> list[str]:
+        self.require_sight(connection, database)
         programs = connection.execute(sa.text(_PROGRAMS), {"schema": database})
         return [*super().contents(connection, database), *(str(name) for (name,) in programs)]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.jdbc.places import Place
 from tests.jdbc.statements import run, stage, transaction_id
@@ -167,6 +168,33 @@ def test_what_belongs_to_a_table_elsewhere_keeps_a_database(place: Place, catalo
         plan_drop(catalog, database, (), WriteContext(transaction_id()))
     place.execute(f"DROP TABLE {elsewhere}")
     assert catalog.contents_of(database) == []
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+@pytest.mark.promise("ddl-in-blocks", "a database whose routines or events the role may not see is refused")
+def test_a_database_that_the_role_does_not_see_wholly_is_refused(
+    place: Place, catalog: JdbcCatalog, database: str
+) -> None:
+    place.execute(f"CREATE USER {database}@'%' IDENTIFIED BY 'short'")
+    place.execute(f"GRANT SELECT ON twophase.* TO {database}@'%'")
+    place.execute(f"GRANT CREATE, DROP, SELECT, ALTER ON `{database}%`.* TO {database}@'%'")
+    place.execute(f"CREATE PROCEDURE {database}.theirs() SELECT 1")
+    url = sa.engine.make_url(place.url).set(username=database, password="short")
+    role = Place("mariadb", url.update_query_dict({"ssl_disabled": "true"}).render_as_string(hide_password=False))
+    theirs, context = role.catalog(), WriteContext(transaction_id())
+    for refused in (
+        lambda: plan_drop(theirs, database, (), context),
+        lambda: plan_create(theirs, f"{database}_made", {}, context),
+        lambda: theirs.drop_database(database),
+    ):
+        with pytest.raises(CatalogError, match="may not see whether others have routines or events"):
+            refused()
+    assert place.execute(f"SELECT ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = '{database}'")
+    place.execute(f"GRANT EXECUTE, EVENT ON `{database}%`.* TO {database}@'%'")
+    with pytest.raises(CatalogError, match="not empty: it holds procedure theirs"):
+        plan_drop(theirs, database, (), context)
+    theirs.close()
+    place.execute(f"DROP USER {database}@'%'")
 
 
 class _Known(Environment):
