@@ -542,6 +542,8 @@ def test_what_was_made_is_recognized_whatever_it_is_defined_by(spark: SparkSessi
     spark.sql("ALTER TABLE t ADD COLUMNS (more INT)")
     with pytest.raises(ConfigurationError, match="no longer as it has left it"):
         twophase.undo(spark, replaced.id)
+    with pytest.raises(ConfigurationError, match=r"is an ALTER TABLE of hive\.default\.t outside of a transaction"):
+        twophase.undo(spark, last(spark).id)
     spark.sql("CREATE OR REPLACE TABLE t AS SELECT 2 AS id")
     replaced = last(spark)
     spark.sql("ALTER TABLE t SET TBLPROPERTIES ('important'='yes')")

@@ -138,6 +138,8 @@ def _changes(
     assert record.number is not None
     later = timeline.changes_since(catalog.name, path, record.number, record.id)
     remaining, ends = _not_undone(timeline, later)
+    if any(change.alters for change in later if change.transaction_id in remaining):
+        raise _changed_since(record, catalog, path)  # That is no transaction that could be undone first.
     if remaining:
         names = ", ".join(remaining[:3])
         raise ConfigurationError(
@@ -149,7 +151,16 @@ def _changes(
             "former rows yourself.",
         )
     every = timeline.changes_since(catalog.name, path, record.number - 1, "")
-    return [change for change in every if change.transaction_id == record.id], later, ends
+    own = [change for change in every if change.transaction_id == record.id]
+    if any(change.alters for change in own):
+        raise ConfigurationError(
+            f"{record.id} cannot be undone: it is an ALTER TABLE of {catalog.name}.{path} outside of a transaction. "
+            "Nothing was changed.",
+            path=path,
+            transaction_id=record.id,
+            hint="Alter the table back; or restore a savepoint that was made before it.",
+        )
+    return own, later, ends
 
 
 def _not_undone(timeline: Timeline, later: list[Change]) -> tuple[list[str], list[int]]:
