@@ -179,6 +179,9 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
                 member.check_table(connection)
                 if locks.is_awaited(member.target):
                     raise member.conflict("another session waits to define it anew")
+                # Without transactions rows wait elsewhere, and may have got in between the locks.
+                if not member.drops and database.writable_reason(connection, member.target):
+                    member.check_content(locks.connection_of(member.target))
             with locks.given_to(connection):
                 database.rename_all(connection, pairs)
 

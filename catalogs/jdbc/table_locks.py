@@ -24,8 +24,13 @@ from twophase.catalogs.jdbc.mysql import MySQL
 
 READ, WRITE = "READ", "WRITE"
 
-#: Tables beyond this number share a connection, and are locked for READ: a server has a limit of connections.
+#: Tables beyond this number share a connection, and are locked for READ: a server has a limit of connections. They are
+#: given up together, and what waits for all but the first may come before the RENAME.
 MOST = 32
+#: The server ends a connection that has done nothing for so many seconds after the lock timeout, and so gives up its
+#: locks: a machine that is lost does not close its connections, and other programs would wait for hours.
+IDLE = 600
+_LONGEST_IDLE = 31_536_000
 
 _WAITING = """
 SELECT COUNT(*) FROM information_schema.PROCESSLIST
@@ -34,6 +39,8 @@ WHERE STATE = 'Waiting for table metadata lock' AND ID IN ({numbers})
 _LOOK_SECONDS = 0.002
 #: Error codes: access denied to a database, and to a table.
 _DENIED = (1044, 1142)
+#: Error codes: the server, or the user, has no connection left.
+_NO_MORE = (1040, 1203, 1226)
 _TIMED_OUT = 1205
 
 
@@ -80,11 +87,17 @@ class TableLocks:
         """Take the locks after the one of :func:`held`, with nobody in between."""
         with ThreadPoolExecutor(len(self._locks)) as threads:
             taken = {c: threads.submit(_lock, self._database, c, tables) for c, tables in self._locks.items()}
-            while (left := [c for c, lock in taken.items() if not lock.done()]) and not self._all_wait(left):
-                time.sleep(_LOOK_SECONDS)
-            _unlock(self._database, connection)
+            try:
+                while (left := [c for c, lock in taken.items() if not lock.done()]) and not self._all_wait(left):
+                    time.sleep(_LOOK_SECONDS)
+            finally:  # Else all would wait for these locks until they time out, and others for all.
+                _unlock(self._database, connection)
         for lock in taken.values():
             lock.result()
+
+    def connection_of(self, table: Table) -> sa.Connection:
+        """The connection that locks a table, which alone can read it."""
+        return next(connection for connection, tables in self._locks.items() if table in tables)
 
     def is_awaited(self, table: Table) -> bool:
         """Whether another statement waits to have the table for itself alone, as RENAME, DROP and TRUNCATE do.
@@ -146,18 +159,34 @@ def alone(
     """
     # Much in the order in which RENAME asks for them.
     names = sorted(tables, key=lambda table: (table.database.encode(), table.name.encode()))
-    locks = [{table: tables[table]} for table in names[:MOST]]
-    if len(names) > MOST:
-        locks.append(dict.fromkeys(names[MOST:], READ))
     with ExitStack() as stack:
-        made: dict[sa.Connection, Mapping[Table, str]] = {}
-        for lock in locks:
-            connection = stack.enter_context(engine.connect())
-            stack.callback(_unlock, database, connection)
-            made[connection] = lock
-        found = TableLocks(database, stack.enter_context(_probe(database, engine)), made)
+        probe = stack.enter_context(_probe(database, engine))
+        connections = _connections(database, engine, stack, min(len(names), MOST + 1))
+        apart = len(names) if len(connections) == len(names) else len(connections) - 1
+        locks: dict[sa.Connection, Mapping[Table, str]] = {
+            connection: {name: tables[name]}
+            for connection, name in zip(connections[:apart], names[:apart], strict=True)
+        }
+        if names[apart:]:
+            locks[connections[apart]] = dict.fromkeys(names[apart:], READ)
+        found = TableLocks(database, probe, locks)
         found.take_from(reading)
         yield found
+
+
+def _connections(database: MySQL, engine: sa.Engine, stack: ExitStack, number: int) -> list[sa.Connection]:
+    """As many connections as the server grants, at least one."""
+    made: list[sa.Connection] = []
+    for _ in range(number):
+        try:
+            connection = stack.enter_context(engine.connect())
+        except DBAPIError as error:
+            if not made or _code(error) not in _NO_MORE:
+                raise
+            break
+        stack.callback(_unlock, database, connection)
+        made.append(connection)
+    return made
 
 
 @contextmanager
@@ -171,12 +200,15 @@ def _probe(database: MySQL, engine: sa.Engine) -> Iterator[sa.Connection]:
 
 def _lock(database: MySQL, connection: sa.Connection, tables: Mapping[Table, str]) -> None:
     parts = (f"{database.name(table)} {kind}" for table, kind in tables.items())
+    seconds = min(IDLE + database.settings.lock_timeout, _LONGEST_IDLE)
+    database.run(connection, f"SET SESSION wait_timeout = {seconds}")
     database.run(connection, f"LOCK TABLES {', '.join(parts)}")
 
 
 def _unlock(database: MySQL, connection: sa.Connection) -> None:
     with suppress(SQLAlchemyError):  # A lost connection holds no lock.
         database.run(connection, "UNLOCK TABLES")
+        database.run(connection, "SET SESSION wait_timeout = DEFAULT")
 
 
 def _driver(connection: sa.Connection) -> Any:
