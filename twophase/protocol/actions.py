@@ -121,7 +121,8 @@ def arrange(members: Iterable[Member]) -> Plan:
         ),
         refused=tuple(map(_unit, refused)),
         seen_staged=frozenset(m.ordinal for m in ordered if m.staging_is_seen),
-        seen_dropped=frozenset(m.ordinal for m in ordered if m.drop_is_seen),
+        # What was taken back is not dropped.
+        seen_dropped=frozenset(m.ordinal for group in groups.values() for m in group if m.drop_is_seen),
     )
 
 

@@ -102,7 +102,7 @@ class Observer:
 
     def ended(self, end: Ended) -> None:
         """Called when a transaction has ended, or its outcome is in doubt: once by its own process, and by a recovery
-        if that changes its state.
+        if that changes its state, or ends what was left open.
         """
 
     def conflicted(self, error: BaseException) -> None:

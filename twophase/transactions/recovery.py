@@ -209,8 +209,8 @@ class Recovery:
         if lease is None:
             return _untouched(record, "Another process is recovering it.")
         recovered = self._carry_out(record, lease, assumed, certainly_dead=certainly_dead)
-        # One that was wounded is reported by its own process. One that could not be ended was reported as in doubt.
-        if recovered.state is not record.state or (record.is_open and recovered.is_resolved):
+        # One that was wounded is reported by its own process.
+        if record.is_open and _is_news(record, recovered):
             self._observer.ended(_end(self._timeline, record, members, recovered))
         return recovered
 
@@ -301,6 +301,12 @@ def _end(timeline: Timeline, record: TransactionRecord, members: Iterable[Enlist
         cause=None if is_published else Cause(PROCESS_GONE, recovered.note or _GONE),
         by_recovery=True,
     )
+
+
+def _is_news(record: TransactionRecord, recovered: Recovered) -> bool:
+    """Whether it has ended by this, or is in doubt and was not before; whoever has suspended it has told that."""
+    was_told = record.state.is_final and record.lease_until == 0
+    return recovered.is_resolved or (recovered.state is not record.state and not was_told)
 
 
 def _may_assume(record: TransactionRecord, assumed: TransactionState) -> bool:
