@@ -704,6 +704,32 @@ def test_rows_never_go_into_columns_that_their_block_does_not_see(
     store.append(spark, "a", (3, 30))
 
 
+@pytest.mark.parametrize(
+    ("kind", "in_a_block"),
+    [
+        ("sqlite", False),
+        pytest.param("sqlite", True, marks=pytest.mark.exhaustive),
+        pytest.param("lakehouse", False, marks=pytest.mark.exhaustive),
+        pytest.param("lakehouse", True, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_rows_never_go_into_another_table_of_the_name_that_their_block_sees(
+    spark: SparkSession, other: SparkSession, store: Store, kind: str, in_a_block: bool
+) -> None:
+    name = store.of("a")
+
+    def make_anew() -> None:
+        for statement in (f"DROP TABLE {name}", f"CREATE TABLE {name} AS SELECT 1 AS id, 10 AS value"):
+            with twophase.transaction(other) if in_a_block else nullcontext():
+                other.sql(statement)
+
+    with pytest.raises(WriteConflictError, match=f"{name} was not written"), twophase.transaction(spark):
+        assert spark.table(name).columns == ["value", "id"]
+        meanwhile(make_anew)
+        store.append(spark, "a", (3, 30))
+    assert store.rows(spark, "a") == [(1, 10)]
+
+
 @pytest.mark.parametrize("kind", ["lakehouse", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
     spark: SparkSession, other: SparkSession, store: Store
@@ -794,6 +820,17 @@ def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(spark: SparkSess
     assert timeline.transactions(open_only=True) == timeline.locks() == []
     spark.sql(f"ALTER TABLE {name} ADD COLUMNS (more INT)")
     assert (timeline.last_number(), timeline.transactions(open_only=True)) == (before + 2, [])
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_an_alter_by_spark_that_the_timeline_cannot_record_is_made_and_one_line_says_so(
+    spark: SparkSession, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    failpoints.arm("core.record_immediate", "error")
+    spark.sql(f"ALTER TABLE {store.of('a')} ADD COLUMNS (more INT)")
+    assert spark.table(store.of("a")).columns == ["value", "id", "more"]
+    (told,) = (found for found in caplog.records if found.levelname == "WARNING" and "Spark alters" in found.message)
+    assert (store.of("a") in told.message, told.exc_info) == (True, None)
 
 
 def test_an_alter_costs_two_writes_of_the_timeline(spark: SparkSession) -> None:

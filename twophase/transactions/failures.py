@@ -182,8 +182,8 @@ def changed_since_read(name: str, transaction_id: str, changes: Sequence[Change]
 def columns_changed_since(name: str, transaction_id: str, changes: Sequence[Change]) -> WriteConflictError:
     """The error for rows that would go into other columns than those that their transaction sees."""
     return WriteConflictError(
-        f"Table {name} was not written: {_whose(changes)} has changed its columns since transaction {transaction_id} "
-        "began, which sees the former ones.",
+        f"Table {name} was not written: {_whose(changes)} has changed its columns, or made it anew, since transaction "
+        f"{transaction_id} began, which sees the former ones.",
         path=name,
         transaction_id=transaction_id,
         hint="Run the transaction again: it will see the new columns. twophase.run does so by itself.",

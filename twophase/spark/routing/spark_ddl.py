@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from twophase.catalog import Catalog, SupportsExternalChanges
+from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 from twophase.redaction import logger
 from twophase.spark import schema_versions
@@ -52,7 +53,16 @@ class TableFollower:
         for session, catalog in self._owner():
             if catalog.table_version(path) is not None:
                 change = schema_versions.altering_by_spark(catalog, path)
-                announced = Announced(session.coordinator, [change])
+                try:
+                    announced = Announced(session.coordinator, [change])
+                except TimelineError as error:
+                    log.warning(
+                        "Spark alters %s, and the timeline cannot record it: blocks that have begun before may see the "
+                        "new columns, and rows of theirs may go into them. %s",
+                        path,
+                        error,
+                    )
+                    return
                 with self._lock:
                     self._altered[call] = announced
                 threading.Thread(
