@@ -19,8 +19,15 @@ from tests.core.test_clean import check_pruning
 from tests.core.test_leases import wait_until
 from tests.core.test_timeline import begin, check_schemas, check_upgrade
 from tests.servers import Server
+from twophase.catalog.schema_versions import SchemaChange
 from twophase.failpoints import EXIT_CODE
+from twophase.model import ObjectPath, Purpose
 from twophase.protocol.states import TransactionState
+from twophase.timeline.commit_order import Decided
+from twophase.timeline.immediate import Immediate
+from twophase.timeline.owners import this_process
+from twophase.timeline.reservations import WHOLE_TABLE
+from twophase.timeline.tables import target_key
 from twophase.timeline.timeline import Timeline
 
 
@@ -87,6 +94,38 @@ def test_a_timeline_of_the_first_version_becomes_as_a_new_one(schema: str, postg
     with closing(Timeline(schema)) as fresh:
         check_upgrade(empty_schema(postgresql, "core_old"), fresh)
         check_schemas(fresh)
+
+
+def test_all_that_lock_several_tables_do_so_in_one_order(schema: str) -> None:
+    """Otherwise two wait for each other, until the server ends one of them."""
+    first, second = (ObjectPath.of("default", name) for name in ("a", "b"))
+    assert target_key("hive", first) > target_key("hive", second)
+    locked: list[Any] = []
+
+    def taken() -> list[Any]:
+        found = [*locked]
+        locked.clear()
+        return found
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "pg_advisory_xact_lock" in statement:
+            locked.append(parameters)
+
+    with closing(Timeline(schema)) as timeline:
+        lease = begin(timeline, "app-20260101t000000-00000001")
+        sa.event.listen(timeline._engine, "before_cursor_execute", note)
+        timeline.reserve_all(lease, [("hive", path, WHOLE_TABLE) for path in (first, second)])
+        order = taken()
+        who = {"coordinator": "app", "owner": this_process(), "user": "ann", "application": "etl", "seconds": 60.0}
+        renamed = [Immediate("hive", path, Purpose.DROP_TABLE) for path in (second, first)]
+        other = timeline.announce("app-20260101t000000-00000002", renamed, since=0, **who)
+        assert taken() == order
+        timeline.settle(other, [("hive", path, SchemaChange(None)) for path in (second, first)])
+        assert taken() == order
+        changes = [Decided("hive", path, WHOLE_TABLE, schema=SchemaChange(None)) for path in (second, first)]
+        timeline.record(lease, TransactionState.COMMITTING, changes=changes)
+        assert taken() == order
+    assert len(order) == 2
 
 
 def test_a_cut_connection_is_replaced(shared: Bench, postgresql: Server) -> None:

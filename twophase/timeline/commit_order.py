@@ -23,7 +23,7 @@ from twophase.timeline import schema_versions
 from twophase.timeline import statements as sql
 from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.rows import load, reservation_columns, reservation_of
-from twophase.timeline.tables import lock_for_all, target_key, transactions
+from twophase.timeline.tables import lock_for_all, lock_order, target_key, transactions
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def decide(
     for check in wanted:
         _require_unchanged(connection, transaction_id, check)
     connection.execute(sql.DELETE_CHANGES, {"of_id": transaction_id})  # Of an attempt whose reply was lost.
-    for change in changes:
+    for change in sorted(changes, key=lambda change: lock_order(change.catalog, change.path)):
         row = {
             "target": target_key(change.catalog, change.path),
             "transaction_id": transaction_id,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,7 +23,7 @@ from twophase.timeline.owners import Lease
 from twophase.timeline.records import ParticipantRecord
 from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.rows import reservation_columns
-from twophase.timeline.tables import target_key
+from twophase.timeline.tables import lock_order, target_key
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def announce(connection: sa.Connection, lease: Lease, changes: Sequence[Immediat
     """
     connection.execute(sql.DELETE_CHANGES, {"of_id": lease.transaction_id})  # Of an attempt whose reply was lost.
     # In one order, as all tables are reserved, so that two opposite renames do not wait for each other.
-    ordered = sorted(changes, key=lambda change: target_key(change.catalog, change.path))
+    ordered = sorted(changes, key=lambda change: lock_order(change.catalog, change.path))
     for ordinal, change in enumerate(ordered):
         record = ParticipantRecord(ordinal, change.catalog, change.path, change.purpose, ParticipantState.STAGED)
         owned_rows.insert_participant(connection, lease, record)
@@ -79,8 +78,8 @@ def settle(connection: sa.Connection, lease: Lease, schemas: Iterable[tuple[str,
     owned_rows.own(connection, lease, state=TransactionState.COMPLETED.value, finished=now, left_behind="[]")
     owned_rows.end_participants(connection, lease, ParticipantState.PUBLISHED)
     # The tables' locks in one order, and before the clock, as where a transaction is decided.
-    for target, change in sorted(((target_key(name, path), made) for name, path, made in schemas), key=itemgetter(0)):
-        schema_versions.record(connection, target, change, now, lease.transaction_id)
+    for catalog, path, change in sorted(schemas, key=lambda found: lock_order(found[0], found[1])):
+        schema_versions.record(connection, target_key(catalog, path), change, now, lease.transaction_id)
     commit_order.number_changes(connection, lease.transaction_id)
     connection.execute(sql.DELETE_RESERVATIONS, {"of_id": lease.transaction_id})
 

@@ -286,6 +286,11 @@ def target_key(catalog: str, path: ObjectPath) -> str:
     return hashlib.sha256(json.dumps([catalog, *path.to_document()]).encode()).hexdigest()
 
 
+def lock_order(catalog: str, path: ObjectPath) -> tuple[str, list[str]]:
+    """The order in which all that lock several targets do so, so that none wait for each other in a circle."""
+    return catalog, path.to_document()
+
+
 def lock_target(connection: sa.Connection, target: str) -> None:
     """Lock a target, so that only one database transaction at a time can read its reservations and add to them."""
     if connection.dialect.name == "postgresql":

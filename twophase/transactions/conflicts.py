@@ -14,6 +14,7 @@ from twophase.model import ObjectPath
 from twophase.timeline.owners import Lease, clock
 from twophase.timeline.records import TransactionRecord, first_line
 from twophase.timeline.reservations import Mode, Reservation, interrupted
+from twophase.timeline.tables import lock_order
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflict_policy import ConflictPolicy, Contender, Resolution
 from twophase.transactions.observer import Observer
@@ -73,7 +74,7 @@ class Claim:
     @staticmethod
     def order(key: tuple[str, ObjectPath]) -> tuple[str, list[str]]:
         """The order of keys in which all transactions reserve, so that none wait for each other in a circle."""
-        return key[0], key[1].to_document()
+        return lock_order(*key)
 
 
 class ConflictServices(Protocol):
