@@ -183,7 +183,8 @@ class KeptTables:
         if not self._is_of(document):
             if _is_named_for(document):
                 self._files.remove_parts(directory)  # It died while it wrote its first stamp.
-            if not self._files.is_empty(directory):
+            # It may have died at the end of a removal, which had left empty directories of partitions.
+            if any(entry.is_file for entry in self._files.list(directory, links=False)):
                 raise CatalogError(
                     f"{directory} was kept: it does not say that savepoint {document['savepoint']} has made it.",
                     path=_path(document),

@@ -384,6 +384,20 @@ def test_what_cannot_be_removed_of_one_table_does_not_keep_the_others(bench: Ben
     assert (bench.kept_files(), bench.timeline.savepoints()) == ([], [])
 
 
+def test_a_drop_that_dies_when_only_directories_are_left_is_completed_by_clean(bench: Bench) -> None:
+    bench.write(DAYS, OTHER, CREATE, by=["day"])
+    (kept,) = bench.create("before", OTHER).tables
+    failpoints.arm("hive.forget_files", "error", nth=1)
+    with pytest.raises(failpoints.FailpointError):
+        bench.drop()
+    failpoints.disarm()
+    for file in bench.kept_files():
+        file.unlink()
+    assert local(kept.document["directory"]).joinpath("day=a").is_dir()
+    assert [cleaned.reason for cleaned in bench.clean()] == [None]
+    assert not local(kept.document["directory"]).exists() and bench.timeline.savepoints() == []
+
+
 @pytest.mark.parametrize("point", ["core.record_savepoint", "core.forget_kept", "hive.forget_files"])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_drop_that_dies_is_completed_by_clean(bench: Bench, point: str, number: int) -> None:
