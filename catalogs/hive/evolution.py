@@ -24,7 +24,7 @@ from twophase.catalogs.hive.definitions import FIELD_IDS
 from twophase.catalogs.hive.orc_files import nameless
 from twophase.catalogs.hive.readers import NATIVE, keeps_positions, orc_misreads, reads
 from twophase.catalogs.hive.store import HiveStore
-from twophase.catalogs.hive.tables import HiveTable
+from twophase.catalogs.hive.tables import HiveTable, Located
 from twophase.errors import CatalogError
 from twophase.model import ObjectPath
 from twophase.schema import (
@@ -148,6 +148,7 @@ class Evolution:
         self._reads_by_ids = table.provider != "parquet" or store.metastore.reads_by_ids
         self._by_position = store.metastore.reads_by_position(table) if table.provider == "orc" else None
         self._files, self._location = store.files, table.location
+        self._partition_places = lambda: store.metastore.partition_locations(Located.of(table))
         self._has_ids = columns.has_ids
         self._schema = columns.schema
         self._used = list(columns.used)
@@ -187,7 +188,7 @@ class Evolution:
             return f"this session does not read ORC files by the names of their columns ({self._by_position})"
         why = orc_misreads(before, self._schema, has_former=bool(self._used))
         if why is None and self._location and not keeps_positions(before, self._schema):
-            file = nameless(self._files, self._location)
+            file = nameless(self._files, self._location, self._partition_places())
             if file is not None:
                 why = f"Spark reads ORC files by position whose columns have no names, as those of {file}"
         return why

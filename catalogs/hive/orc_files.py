@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyarrow import orc
 
-from twophase.catalogs.files import Files, data_files, join
+from twophase.catalogs.files import Files, Root, data_files, join
 from twophase.catalogs.hive.readers import NAMELESS
 
-#: How the names of files begin that Spark writes; Hive numbers them.
+#: Part of the names of files that Spark writes, behind that of a directory which an append has flattened; Hive numbers
+#: them.
 _OF_SPARK = "part-"
 
 
-def nameless(files: Files, location: str) -> str | None:
+def nameless(files: Files, location: str, partitions: Iterable[str] = ()) -> str | None:
     """Return a file without names of columns, if the oldest file of a table that Hive has named, or Spark, is one.
 
     Whether Hive writes names changes with its release, so that its oldest file has none if any has none. Spark may have
@@ -23,13 +26,18 @@ def nameless(files: Files, location: str) -> str | None:
     files : Files
     location : str
         Of the table.
+    partitions : iterable of str
+        The locations of its partitions, of which some may be elsewhere.
     """
-    entries = sorted(data_files(files.list(location)), key=lambda entry: entry.modified)
+    root = Root(location)
+    places = [location, *(place for place in partitions if not root.holds(place))]
+    found = [(place, entry) for place in places for entry in data_files(files.list(place))]
+    entries = sorted(found, key=lambda each: each[1].modified)
     for is_sparks in (False, True):
-        for entry in entries:
-            if entry.base.startswith(_OF_SPARK) is not is_sparks:
+        for directory, entry in entries:
+            if (_OF_SPARK in entry.base) is not is_sparks:
                 continue
-            place = join(location, entry.name)
+            place = join(directory, entry.name)
             if names := _names(files, place):
                 if all(name.startswith(NAMELESS) for name in names):
                     return place

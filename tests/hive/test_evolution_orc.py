@@ -218,9 +218,21 @@ def test_files_without_names_are_found_behind_empty_files_and_partitions(
     assert rows(spark, "SELECT a, b FROM t") == [(1, 3), (2, 4)]
 
 
+def test_files_without_names_are_found_in_a_partition_elsewhere(spark: SparkSession, t: str, tmp_path: Path) -> None:
+    made(spark, "SELECT 1 AS a, 2 AS b, 0 AS p", "PARTITIONED BY (p)")
+    (tmp_path / "old").mkdir()
+    old = pa.table({"_col0": pa.array([3], pa.int32()), "_col1": pa.array([4], pa.int32())})
+    orc.write_table(old, tmp_path / "old" / "000000_0")
+    spark.sql(f"ALTER TABLE t ADD PARTITION (p = 1) LOCATION '{tmp_path / 'old'}'")
+    assert rows(spark, "SELECT a, b, p FROM t") == [(1, 2, 0), (3, 4, 1)]
+    with pytest.raises(CatalogError, match=r"no names, as those of .*old/000000_0"):
+        spark.sql("ALTER TABLE t DROP COLUMN a")
+
+
 def test_files_without_names_are_found_behind_those_that_spark_wrote_before(spark: SparkSession, t: str) -> None:
     made(spark, "SELECT 1 AS a, 2 AS b")
     place = Path(files_of(spark).pop().removeprefix("file:").removeprefix("//"))
+    place = place.rename(place.with_name(f"ctas-1-{place.name}"))  # As one that an append has flattened is named.
     old = pa.table({"_col0": pa.array([3], pa.int32()), "_col1": pa.array([4], pa.int32())})
     orc.write_table(old, place.with_name("000000_0"))
     spark.sql("REFRESH TABLE t")
