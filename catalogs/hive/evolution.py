@@ -148,7 +148,7 @@ class Evolution:
         self._reads_by_ids = table.provider != "parquet" or store.metastore.reads_by_ids
         self._by_position = store.metastore.reads_by_position(table) if table.provider == "orc" else None
         self._files, self._location = store.files, table.location
-        self._partition_places = lambda: store.metastore.partition_locations(Located.of(table))
+        self._partition_places: Callable[[], list[str]] = lambda: store.metastore.partition_locations(Located.of(table))
         self._has_ids = columns.has_ids
         self._schema = columns.schema
         self._used = list(columns.used)
