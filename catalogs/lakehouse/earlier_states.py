@@ -82,10 +82,13 @@ def is_as_left(lakehouse: Lakehouse, path: ObjectPath, change: Change, later: Se
     Neither rows nor a definition.
     """
     current = lakehouse.store.load(path) if len(path.namespace) == 1 else None
+    now = None if current is None else current_id(current.metadata)
     if current is not None and later:
         current = _loaded_before(lakehouse, path, current, later)
     if current is None:
         return False
+    if current_id(current.metadata) != now and all(change.alters for change in later):
+        return False  # An ALTER TABLE commits no snapshot: that is another writer's.
     snapshot = current.metadata.current_snapshot()
     if snapshot is None:
         is_its = _creates(change)

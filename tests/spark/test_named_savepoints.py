@@ -551,6 +551,20 @@ def test_what_was_made_is_recognized_whatever_it_is_defined_by(spark: SparkSessi
         twophase.undo(spark, replaced.id)
 
 
+@pytest.mark.parametrize("table", ["t", "ice.db.u"])
+def test_an_altered_table_is_read_as_of_a_later_transaction_unless_others_have_written(
+    spark: SparkSession, table: str
+) -> None:
+    spark.sql(f"CREATE TABLE {table} AS SELECT CAST(1 AS INT) AS id")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMNS (more INT)")
+    spark.sql("CREATE TABLE other AS SELECT 1 AS id")
+    later = last(spark)
+    assert rows(spark, f"SELECT * FROM {table} VERSION AS OF '{later.id}'") == [(1, None)]
+    written_outside(spark, table)
+    with pytest.raises(CatalogError, match="outside twophase"):
+        spark.sql(f"SELECT * FROM {table} VERSION AS OF '{later.id}'").collect()
+
+
 def written_outside(spark: SparkSession, table: str, partition: str = "") -> None:
     """Let another program commit a row."""
     new = pa.table({"id": pa.array([99], pa.int32())})

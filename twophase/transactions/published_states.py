@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from twophase.catalog import Change, SupportsSnapshots
 from twophase.catalog.reading import ReadSource
 from twophase.errors import CatalogError, SnapshotTooOldError
@@ -68,5 +70,8 @@ def _later(timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath, rec
 def _require_as_left(timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath) -> None:
     """Refuse a table that was changed outside twophase after its last change on the timeline."""
     changes = timeline.changes_since(catalog.name, catalog.canonical(path), 0, "")
-    if changes and not catalog.is_as_left(path, changes[-1]):
+    # A plain ALTER TABLE does not record what it has left: the rows are those of the change before it.
+    alters = list(takewhile(lambda change: change.alters, reversed(changes)))[::-1]
+    written = changes[: len(changes) - len(alters)]
+    if written and not catalog.is_as_left(path, written[-1], alters):
         raise SnapshotTooOldError("it was changed since by a program outside twophase, or that cannot be known.")
