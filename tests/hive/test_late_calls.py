@@ -620,3 +620,22 @@ def test_a_table_that_was_made_anew_is_not_what_a_recovered_drop_removes(world: 
     world.clean()
     assert world.rows("t") == [(8, 8)]
     assert world.hidden_tables() == []
+
+
+def test_a_late_cleaning_up_leaves_a_replaced_table_to_the_one_that_replaced_it_since(world: World) -> None:
+    """A clean repeats it, long after other writers may have the table."""
+    world.run("t", world.sql("SELECT 1 AS a, 'x' AS d"), by=["d"])
+
+    def replaced(rows: str) -> HiveParticipant:
+        found = world.stage("t", world.sql(rows), Purpose.REPLACE_TABLE_AS, by=["d"], properties={"rows": rows})
+        found.commit()
+        world.reborn(found).finish()
+        return found
+
+    first = replaced("SELECT 2 AS a, 'x' AS d")
+    second = replaced("SELECT 3 AS a, 'x' AS d")
+    world.reborn(first).finish()
+    table = world.catalog.find(ObjectPath.of("default", "t"))
+    assert table is not None
+    assert (table.stamp, table.properties["rows"]) == (second.transaction_id, "SELECT 3 AS a, 'x' AS d")
+    assert world.rows("t") == [(3, "x")]

@@ -233,7 +233,8 @@ class SwitchPartitions(Publisher):
                 now = self.target.locations(table, [change.key for change in gone])
                 ours = [change for change in gone if same(now.get(change.key), change.new)]
                 self.metastore.drop_partitions(table, _partitions(table, ours))
-        if self.state.effect == REPLACE and not same(table.location, self.state.version):
+        # At another location it is ours already, or another writer has replaced it since.
+        if self.state.effect == REPLACE and same(table.location, self.state.old.location):
             with self.write.step("redefine"):
                 wanted, version = self.write.table(), self.state.version
                 changed = replace(table, location=version, properties=wanted.properties, comment=wanted.comment)
