@@ -333,7 +333,7 @@ class Metastore(ABC):
         stamp : str, optional
             The stamp to store; empty for none. By default it stays.
         instead_of : str, optional
-            As for :meth:`point_table`.
+            As for :meth:`point_table`; empty for none.
 
         Raises
         ------

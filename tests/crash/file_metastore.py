@@ -217,7 +217,7 @@ class FileMetastore(Metastore):
         with self._change("rename_table") as document:
             entry = self._entry(document, database, name)
             noted = entry["table"]["properties"]
-            if instead_of is not None and noted.get(STAMP) != instead_of:
+            if instead_of is not None and noted.get(STAMP, "") != instead_of:
                 raise StampChangedError(f"{database}.{name}")
             tables = self._tables(document, database)
             if new_name in tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +113,29 @@ def test_what_others_change_between_the_last_look_and_the_call_is_a_conflict(
     if change is not _dropped:
         assert world.rows("t") == ([(7,)] if change is _replaced else [(0,), (1,)])
         assert world.catalog.existing(OLD).kind == "MANAGED"
+
+
+def test_a_table_without_a_stamp_is_not_renamed_once_another_writer_has_stamped_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.sql(f"CREATE TABLE t USING parquet LOCATION '{tmp_path / 'e'}' AS SELECT 1L AS id")
+    pair = renaming(world)
+    metastore = world.catalog.metastore
+    rename = metastore.rename_table
+
+    def late(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(metastore, "rename_table", rename)
+        metastore.alter_table(world.catalog.existing(OLD).with_stamp("theirs"))
+        rename(*arguments, **named)
+
+    monkeypatch.setattr(metastore, "rename_table", late)
+    with pytest.raises(WriteConflictError):
+        world.catalog.publish_group(pair)
+    assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
+    for participant in reversed(pair):
+        participant.abort()
+    assert (world.catalog.existing(OLD).stamp, world.catalog.table_exists(NEW)) == ("theirs", False)
+    world.sql("DROP TABLE t")
 
 
 def test_a_delayed_call_does_not_rename_what_recovery_has_rolled_back(

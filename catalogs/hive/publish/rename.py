@@ -59,7 +59,9 @@ class RenameTable(OneCall):
 
     def change(self, now: HiveTable) -> None:
         try:
-            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=now.stored_stamp)
+            # Without a stamp it must still have none: to take the rename back would remove that of another writer.
+            instead_of = now.stored_stamp or ""
+            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=instead_of)
         except TableAlreadyExistsError as error:
             raise self.write.conflict("another writer created it meanwhile") from error
         except TableNotExistError as error:

@@ -130,7 +130,7 @@ class HiveTables:
         kind, stamp : str, optional
             As for :meth:`twophase.catalogs.hive.metastore.Metastore.rename_table`.
         expected : str, optional
-            The stamp that it must still have.
+            The stamp that it must still have; empty for none, which no call can demand: it is looked up just before.
 
         Raises
         ------
@@ -139,14 +139,17 @@ class HiveTables:
         """
 
         def call(store: Any) -> None:
-            table, now = store.getTable(database, name), expected
+            table, now = store.getTable(database, name), expected or None
+            if expected == "" and table.getParameters().get(STAMP) is not None:
+                raise StampChangedError(f"{database}.{name}")
             before = str(table.getTableType()).removesuffix("_TABLE")
             if before == MANAGED:
                 _become(table, EXTERNAL)
-                if expected is not None:  # A conditional call must change the stamp.
-                    now = fenced(expected)
+                former = now
+                if former is not None:  # A conditional call must change the stamp.
+                    now = fenced(former)
                     table.putToParameters(STAMP, now)
-                self._alter(store, database, name, table, expected=expected)
+                self._alter(store, database, name, table, expected=former)
             if kind or before == MANAGED:
                 _become(table, kind or before)
             if stamp is not None:

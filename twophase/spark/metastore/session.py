@@ -282,7 +282,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         before = str(table.tableType().name())
         seen = self.get_table(database, name)
         properties = {} if seen is None else dict(seen.properties)
-        if expected is not None and properties.get(STAMP) != expected:
+        if expected is not None and properties.get(STAMP, "") != expected:
             raise StampChangedError(f"{database}.{name}")
         if before == MANAGED:
             # The in-memory catalog moves the files of a managed table, never those of an external one.
