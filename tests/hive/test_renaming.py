@@ -89,12 +89,8 @@ def _dropped(world: World) -> None:
     world.sql("DROP TABLE t")
 
 
-@pytest.mark.parametrize("change", [_replaced, _taken, _dropped])
-def test_what_others_change_between_the_last_look_and_the_call_is_a_conflict(
-    world: World, change: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.run("t", world.sql("SELECT id FROM range(2)"))
-    pair = renaming(world)
+def change_before_rename(world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World], object]) -> None:
+    """Let another writer change something between the last look of a publish and its rename."""
     metastore = world.catalog.metastore
     rename = metastore.rename_table
 
@@ -104,6 +100,15 @@ def test_what_others_change_between_the_last_look_and_the_call_is_a_conflict(
         rename(*arguments, **named)
 
     monkeypatch.setattr(metastore, "rename_table", late)
+
+
+@pytest.mark.parametrize("change", [_replaced, _taken, _dropped])
+def test_what_others_change_between_the_last_look_and_the_call_is_a_conflict(
+    world: World, change: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.run("t", world.sql("SELECT id FROM range(2)"))
+    pair = renaming(world)
+    change_before_rename(world, monkeypatch, change)
     with pytest.raises(WriteConflictError):
         world.catalog.publish_group(pair)
     assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
@@ -120,15 +125,9 @@ def test_a_table_without_a_stamp_is_not_renamed_once_another_writer_has_stamped_
 ) -> None:
     world.sql(f"CREATE TABLE t USING parquet LOCATION '{tmp_path / 'e'}' AS SELECT 1L AS id")
     pair = renaming(world)
-    metastore = world.catalog.metastore
-    rename = metastore.rename_table
-
-    def late(*arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(metastore, "rename_table", rename)
-        metastore.alter_table(world.catalog.existing(OLD).with_stamp("theirs"))
-        rename(*arguments, **named)
-
-    monkeypatch.setattr(metastore, "rename_table", late)
+    change_before_rename(
+        world, monkeypatch, lambda w: w.catalog.metastore.alter_table(w.catalog.existing(OLD).with_stamp("theirs"))
+    )
     with pytest.raises(WriteConflictError):
         world.catalog.publish_group(pair)
     assert outcomes(world, pair) == {Outcome.NOT_PUBLISHED}
