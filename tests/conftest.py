@@ -53,6 +53,7 @@ _FULL_DOCUMENTS = {Purpose.CREATE_TABLE_AS, Purpose.INSERT_OVERWRITE}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as ``quick``, for ``make test``, the first case of each test of a promise, and what takes no time.
 
+    Files with ``quick_first_cases`` take some: only the first case of each of their tests gets it, too.
     Files with ``spark40_first_cases`` get ``spark40`` on the first case of each test: the others differ in what is the
     same on any PySpark.
     """
@@ -71,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
         is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks)
         is_first = item.function not in proven and (is_near or item.get_closest_marker("promise"))
-        if is_first or (is_near and "spark" not in asks):
+        first_only = getattr(item.module, "quick_first_cases", False)
+        if is_first or (is_near and "spark" not in asks and not first_only):
             proven.add(item.function)
             item.add_marker(pytest.mark.quick)
 

@@ -25,6 +25,26 @@ from tests.isolation.verdicts import Judge
 
 #: Where each scenario is tried in ``make test``, in turns.
 QUICKLY = ("session", "lakehouse")
+#: Scenarios of which another one tries the like: they are left to ``make test-all``.
+VARIANTS = {
+    "OTV2",
+    "PMPw",
+    "P2_late_collect",
+    "P2w",
+    "P4_late_write",
+    "P4_old_dataframe",
+    "Gsingle_write",
+    "G2_one_table",
+    "OVERLAP",
+    "LONG_HOLDER",
+    "DEADLOCK_INSERT",
+    "TWO_INSERTS_SAME_PARTITION",
+    "TWO_INSERTS_NEW_PARTITIONS",
+    "TWO_INSERTS_ONE_NEW_PARTITION",
+    "TWO_OVERWRITES_OTHER_PARTITIONS",
+    "READER_ONE_QUERY",
+}
+assert SCENARIOS.keys() >= VARIANTS
 #: Stores and pairs of which another one does the same.
 ALIKE = ("mariadb", "mariadb+sqlite", "sqlite+session", "postgresql+lakehouse")
 
@@ -58,6 +78,8 @@ def _case(scenario: Scenario, store: str, level: str) -> Any:
 
 def _is_quick(scenario: Scenario, store: str, level: str) -> bool:
     """Under the default level, and those that need another one under that."""
+    if scenario.name in VARIANTS:
+        return False
     place = [*SCENARIOS].index(scenario.name) % len(QUICKLY)
     if scenario.partitions:
         return (store, level) == ("partitioned", SNAPSHOT)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.servers import Server
 
-REPLACES = 15
+REPLACES = 12
 ROWS = "SELECT {v} AS version, id, id % 5 AS k FROM range(0, 100, 1, 2)"
 MORE_ROWS = "SELECT {v} AS version, id, 'more' AS added_{v}, id % 5 AS k FROM range(0, 100, 1, 2)"
 
