@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,17 @@ def test_a_look_at_the_changes_of_a_table_reads_only_those_since_the_snapshot(ti
     assert timeline.changes_since("hive", path("t"), 7, "app-1") == []
     found = [plan for plan in plans if "twophase_changes" in plan]
     assert len(found) == 2 and all("INDEX twophase_changes_target (target=? AND number" in plan for plan in found)
+
+
+def test_a_look_at_what_came_after_a_commit_reads_no_earlier_transactions(timeline: Timeline) -> None:
+    elsewhere = replace(this_process(), host="elsewhere", boot_id="another")
+    who = {"owner": elsewhere, "user": "ann", "application": "etl"}
+    timeline.begin("app-1", participant(), coordinator="app", seconds=60.0, snapshot=0, **who)
+    plans = plans_of(timeline, "SELECT (min|count).*FROM twophase_transactions")
+    assert (timeline.needed_since(), timeline.knows_all_since(0)) == (None, True)
+    found = [plan for plan in plans if "twophase_transactions" in plan]
+    indexes = [re.findall(r"SEARCH twophase_transactions USING (?:COVERING )?INDEX \w+_(\w+)", plan) for plan in found]
+    assert indexes == [["finished"], ["number"], ["number"]], found
 
 
 def test_a_final_state_is_not_overwritten_by_another(timeline: Timeline) -> None:

@@ -15,7 +15,7 @@ from twophase.errors import TimelineError
 from twophase.model import ObjectPath
 
 #: Version of the tables below. Each change of the tables needs a new number and an entry in :data:`UPGRADES`.
-VERSION = 7
+VERSION = 8
 
 _ADVISORY_LOCK = 0x7477_6F70_6861_7365  # "twophase"
 
@@ -66,7 +66,9 @@ transactions = sa.Table(
     sa.Index("twophase_transactions_finished", "finished", "created"),
     sa.Index("twophase_transactions_created", "created", "id"),
     sa.Index("twophase_transactions_coordinator", "coordinator", "created"),
+    sa.Index("twophase_transactions_number", "number"),
 )
+(_NUMBERS,) = (index for index in transactions.indexes if index.name == "twophase_transactions_number")
 #: Transactions with leftovers are few among millions. The literal is part of the index's condition: a database cannot
 #: use the index with a parameter.
 LEFT_BEHIND = transactions.c.left_behind != sa.literal_column("'[]'")
@@ -204,7 +206,7 @@ def _add_leases_and_indexes(connection: sa.Connection) -> None:
         kind = transactions.c[column].type.compile(connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {transactions.name} ADD COLUMN {column} {kind}")
     there = {index["name"] for index in sa.inspect(connection).get_indexes(transactions.name)}
-    for index in transactions.indexes:
+    for index in transactions.indexes - {_NUMBERS}:
         if index.name not in there:
             index.create(connection)
     ended.create(connection, checkfirst=True)
@@ -265,6 +267,11 @@ def _add_undoes(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"ALTER TABLE {transactions.name} ADD COLUMN undoes {kind}")
 
 
+def _index_numbers(connection: sa.Connection) -> None:
+    """Upgrade to version 8: the transactions after a commit number are found without a look at all others."""
+    _NUMBERS.create(connection)
+
+
 #: Upgrades from a version to the next one; each runs in the transaction that increments the version.
 UPGRADES: dict[int, Callable[[sa.Connection], None]] = {
     1: _add_leases_and_indexes,
@@ -273,6 +280,7 @@ UPGRADES: dict[int, Callable[[sa.Connection], None]] = {
     4: _add_savepoints,
     5: _add_schemas,
     6: _add_undoes,
+    7: _index_numbers,
 }
 
 
