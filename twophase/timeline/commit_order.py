@@ -124,8 +124,9 @@ def needed_since(connection: sa.Connection, now: float) -> float | None:
     decided = c.state.in_([TransactionState.COMMITTING.value, TransactionState.IN_DOUBT.value])
     pending = c.finished.is_(None) & decided
     # Apart: a database uses an index for each, and hardly for both at once.
-    first = (connection.scalar(sa.select(sa.func.min(c.decided)).where(which)) for which in (pending, c.number > snapshot))
-    return min((float(found) for found in first if found is not None), default=None)
+    first_of = [sa.select(sa.func.min(c.decided)).where(which) for which in (pending, c.number > snapshot)]
+    found = [connection.scalar(query) for query in first_of]
+    return min((float(decided_at) for decided_at in found if decided_at is not None), default=None)
 
 
 def decide(
