@@ -14,6 +14,7 @@ import pyarrow as pa
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
 from twophase.model import ObjectPath, Purpose, TableDefinition
+from twophase.testing._participant import ChaosTable
 from twophase.testing.chaos import ChaosCatalog
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.coordinator import Coordinator
@@ -25,6 +26,23 @@ DEFINITION = TableDefinition(ROWS.schema)
 
 def path(name: str) -> ObjectPath:
     return ObjectPath.of("default", name)
+
+
+class OtherTables(ChaosCatalog):
+    """A chaos catalog some of whose participants are of another class."""
+
+    def participant_class(self, participant: ChaosTable) -> type[ChaosTable]:
+        raise NotImplementedError
+
+    def two_phase_create_table(self, *args: Any, **facts: Any) -> Any:
+        return self._changed(super().two_phase_create_table(*args, **facts))
+
+    def restore(self, document: Any) -> Any:
+        return self._changed(super().restore(document))
+
+    def _changed(self, participant: Any) -> Any:
+        participant.__class__ = self.participant_class(participant)
+        return participant
 
 
 @dataclass
@@ -78,6 +96,13 @@ def stage(
     participant = tx.stage(catalog, path(name), DEFINITION, purpose=purpose)
     assert participant is not None
     return participant
+
+
+def with_rows(bench: Bench, name: str) -> None:
+    """Publish a table ``one.NAME`` with the rows 1 and 2."""
+    tx = bench.coordinator().begin()
+    write(tx, bench.catalogs["one"], name)
+    tx.commit()
 
 
 #: Which tables a transaction of the tests writes: one publish, or two in two stores.

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from tests.core.schedule_model import Finder, Lease, Model, Row, World, Write
-from tests.core.schedules import Bounds, Job
+from tests.core.schedule_programs import Job
+from tests.core.schedules import Bounds
 from twophase.errors import TimelineError
 from twophase.model import Outcome
 from twophase.protocol import actions, machine

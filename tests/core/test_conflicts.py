@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.bench import DEFINITION, Bench, child, path, stage
-from tests.core.test_reservations import append, at_once, ids, overwrite, rows, url, with_rows  # noqa: F401
+from tests.core.bench import DEFINITION, Bench, child, path, stage, with_rows
+from tests.core.test_reservations import append, at_once, ids, overwrite, rows
 from twophase import failpoints
 from twophase.errors import ConfigurationError, LeaseLostError, TransactionAborted, WoundedError, WriteConflictError
 from twophase.failpoints import EXIT_CODE
@@ -34,7 +34,7 @@ OVERWRITE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 
 
 @pytest.fixture
-def bench(url: str, tmp_path: Path) -> Iterator[Bench]:  # noqa: F811
+def bench(url: str, tmp_path: Path) -> Iterator[Bench]:
     """Tables ``one.a`` and ``one.b`` with rows 1 and 2."""
     bench = Bench(url, tmp_path)
     for name in ("a", "b"):
@@ -410,7 +410,7 @@ def test_one_that_has_decided_is_waited_for(bench: Bench) -> None:
     assert ids(bench, "a") == [4]
 
 
-def hold_in(url: str, directory: Path) -> None:  # noqa: F811
+def hold_in(url: str, directory: Path) -> None:
     bench = Bench(url, directory)
     tx = bench.coordinator().begin(conflict=WoundWait(), first_begun=clock() - 1000)
     overwrite(tx, bench, "a", 3)
@@ -418,7 +418,7 @@ def hold_in(url: str, directory: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("policy", [WaitDie(), WoundWait(), Fail()])
-def test_nobody_waits_for_a_dead_holder(bench: Bench, url: str, tmp_path: Path, policy: ConflictPolicy) -> None:  # noqa: F811
+def test_nobody_waits_for_a_dead_holder(bench: Bench, url: str, tmp_path: Path, policy: ConflictPolicy) -> None:
     dead = child(hold_in, url, tmp_path, failpoint="chaos.write=exit@2")
     dead.join()
     assert dead.exitcode == EXIT_CODE
@@ -428,7 +428,7 @@ def test_nobody_waits_for_a_dead_holder(bench: Bench, url: str, tmp_path: Path, 
     assert (ids(bench, "a"), bench.staged()) == ([4], [])
 
 
-def test_one_is_wounded_by_a_killed_process_and_ended_by_the_next(bench: Bench, url: str, tmp_path: Path) -> None:  # noqa: F811
+def test_one_is_wounded_by_a_killed_process_and_ended_by_the_next(bench: Bench, url: str, tmp_path: Path) -> None:
     young = bench.coordinator().begin(conflict=WoundWait())
     overwrite(young, bench, "a", 3)
     dead = child(hold_in, url, tmp_path, failpoint="core.take_over=exit_after")

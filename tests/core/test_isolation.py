@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.bench import Bench, child, path, write
-from tests.core.test_reservations import url, with_rows  # noqa: F401  (the fixture of both timelines)
+from tests.core.bench import Bench, child, path, with_rows, write
 from twophase import failpoints
 from twophase.catalog import Change, OpenSnapshot, SupportsOpenSnapshots
 from twophase.catalog.reading import ReadSource
@@ -30,7 +29,7 @@ both_levels = pytest.mark.parametrize("isolation", [SNAPSHOT, SERIALIZABLE])
 
 
 @pytest.fixture
-def bench(url: str, tmp_path: Path) -> Iterator[Bench]:  # noqa: F811
+def bench(url: str, tmp_path: Path) -> Iterator[Bench]:
     """Tables ``one.a`` and ``two.b`` with rows 1 and 2."""
     bench = Bench(url, tmp_path)
     with_rows(bench, "a")
@@ -88,7 +87,7 @@ def test_a_table_that_has_changed_since_the_begin_is_not_read_as_it_is_now(
     tx.commit()
 
 
-def test_what_is_published_in_part_is_in_no_snapshot(bench: Bench, url: str, tmp_path: Path) -> None:  # noqa: F811
+def test_what_is_published_in_part_is_in_no_snapshot(bench: Bench, url: str, tmp_path: Path) -> None:
     """Also not for the transactions that begin until it is recovered: then it is in those that begin later."""
     dead = child(overwrite_both, url, tmp_path, failpoint="core.publish=exit_after@1")
     dead.join()
@@ -106,7 +105,7 @@ def test_what_is_published_in_part_is_in_no_snapshot(bench: Bench, url: str, tmp
     read(bench, later, "two", "b")
 
 
-def overwrite_both(url: str, directory: Path) -> None:  # noqa: F811
+def overwrite_both(url: str, directory: Path) -> None:
     bench = Bench(url, directory)
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "a", OVERWRITE)
@@ -118,7 +117,7 @@ def overwrite_both(url: str, directory: Path) -> None:  # noqa: F811
 @pytest.mark.parametrize("point", ["core.record_immediate=exit_after@1", "core.record_immediate_end=exit@1"])
 def test_a_change_outside_transactions_that_is_killed_counts_whether_or_not_it_was_made(
     bench: Bench,
-    url: str,  # noqa: F811
+    url: str,
     tmp_path: Path,
     point: str,
 ) -> None:
@@ -142,7 +141,7 @@ def test_a_change_outside_transactions_that_is_killed_counts_whether_or_not_it_w
     ]
 
 
-def alter(url: str, directory: Path) -> None:  # noqa: F811
+def alter(url: str, directory: Path) -> None:
     bench = Bench(url, directory)
     with changing(bench.coordinator(), TableChange(bench.catalogs["one"], path("a"), Purpose.ALTER_TABLE)):
         pass
@@ -150,7 +149,7 @@ def alter(url: str, directory: Path) -> None:  # noqa: F811
 
 def test_a_writer_that_is_refused_a_table_or_waits_for_it_meets_the_change_of_a_killed_driver(
     bench: Bench,
-    url: str,  # noqa: F811
+    url: str,
     tmp_path: Path,
 ) -> None:
     child(alter, url, tmp_path, failpoint="core.record_immediate=exit_after@1").join()
@@ -406,7 +405,7 @@ def test_what_was_read_and_changed_outside_twophase_is_a_conflict(bench: Bench, 
         tx.commit()
 
 
-def test_a_dead_process_holds_no_changes_and_no_files_back(bench: Bench, url: str, tmp_path: Path) -> None:  # noqa: F811
+def test_a_dead_process_holds_no_changes_and_no_files_back(bench: Bench, url: str, tmp_path: Path) -> None:
     """Also where its transaction cannot be recovered, because nobody has its catalogs."""
     dead = child(read_and_die, url, tmp_path, failpoint="core.begin=exit@1")
     dead.join()
@@ -419,7 +418,7 @@ def test_a_dead_process_holds_no_changes_and_no_files_back(bench: Bench, url: st
     assert bench.coordinator().timeline.needed_since() is not None
 
 
-def read_and_die(url: str, directory: Path) -> None:  # noqa: F811
+def read_and_die(url: str, directory: Path) -> None:
     bench = Bench(url, directory)
     tx = bench.coordinator().begin(SNAPSHOT)
     read(bench, tx, "one", "a")

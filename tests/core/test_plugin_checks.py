@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,6 @@ from twophase.catalog import Catalog, TwoPhaseCatalogTable
 from twophase.errors import CatalogError
 from twophase.model import Capabilities, Purpose
 from twophase.testing.chaos import ChaosCatalog, ChaosTable
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(f"sqlite:///{tmp_path / 'timeline.db'}", tmp_path)
-    yield bench
-    bench.close()
-
 
 Document = dict[str, Any]
 

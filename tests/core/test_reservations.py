@@ -9,11 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.core.bench import Bench, child, path, run_shape_in, stage, write
+from tests.core.bench import Bench, child, path, run_shape_in, stage, with_rows, write
 from tests.core.test_timeline import begin
 from twophase import failpoints
 from twophase.catalog import TwoPhaseCatalogTable
@@ -31,19 +30,6 @@ APPEND = Reservation(Mode.APPEND)
 OVERWRITE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty timeline."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'timeline.db'}"
-    server = request.getfixturevalue("postgresql")
-    address = f"host={server.host} port={server.port} user=twophase dbname=twophase"
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS core_reservations CASCADE")
-        connection.execute("CREATE SCHEMA core_reservations")
-    return f"{server.url}?options=-csearch_path%3Dcore_reservations"
-
-
 @pytest.fixture
 def bench(url: str, tmp_path: Path) -> Iterator[Bench]:
     """Tables ``one.a`` and ``one.b`` with rows 1 and 2."""
@@ -52,12 +38,6 @@ def bench(url: str, tmp_path: Path) -> Iterator[Bench]:
         with_rows(bench, name)
     yield bench
     bench.close()
-
-
-def with_rows(bench: Bench, name: str) -> None:
-    tx = bench.coordinator().begin()
-    write(tx, bench.catalogs["one"], name)
-    tx.commit()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.bench import DEFINITION, Bench, child, path, write
+from tests.core.bench import DEFINITION, Bench, OtherTables, child, path, write
 from twophase import failpoints
 from twophase.errors import TransactionAborted, TransactionInDoubt, WriteConflictError
 from twophase.failpoints import EXIT_CODE
@@ -51,17 +51,9 @@ class InSteps(ChaosTable):
             self._home.tables_of(store, self.path)[self.path.name] = before
 
 
-class InStepsCatalog(ChaosCatalog):
-    def two_phase_create_table(self, *args: Any, **facts: Any) -> Any:
-        return self._in_steps(super().two_phase_create_table(*args, **facts))
-
-    def restore(self, document: Any) -> Any:
-        return self._in_steps(super().restore(document))
-
-    def _in_steps(self, made: Any) -> Any:
-        if made.purpose.inserts:
-            made.__class__ = InSteps
-        return made
+class InStepsCatalog(OtherTables):
+    def participant_class(self, participant: ChaosTable) -> type[ChaosTable]:
+        return InSteps if participant.purpose.inserts else ChaosTable
 
 
 class InStepsBench(Bench):

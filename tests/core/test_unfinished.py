@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.bench import DEFINITION, Bench, path, write
+from tests.core.bench import DEFINITION, Bench, OtherTables, path, write
 from twophase import failpoints
 from twophase.errors import TransactionInDoubt
 from twophase.model import Purpose
@@ -25,17 +25,9 @@ class SeenToTheEnd(ChaosTable):
     drop_is_seen = True
 
 
-class SeenCatalog(ChaosCatalog):
-    def two_phase_create_table(self, *args: Any, **facts: Any) -> Any:
-        return self._seen(super().two_phase_create_table(*args, **facts))
-
-    def restore(self, document: Any) -> Any:
-        return self._seen(super().restore(document))
-
-    def _seen(self, made: Any) -> Any:
-        if self.name == "two":
-            made.__class__ = SeenToTheEnd
-        return made
+class SeenCatalog(OtherTables):
+    def participant_class(self, participant: ChaosTable) -> type[ChaosTable]:
+        return SeenToTheEnd if self.name == "two" else ChaosTable
 
 
 class SeenBench(Bench):

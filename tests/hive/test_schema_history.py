@@ -8,31 +8,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import twophase
+from tests import strict_schemas
 from tests.hive.conftest import start_session
 from twophase.errors import ConcurrentSchemaEvolutionError
-from twophase.schema import Resolution, SchemaConflictResolutionStrategy
-
-
-class Strict(SchemaConflictResolutionStrategy):
-    """A strategy of a user's: whoever finds another schema runs again."""
-
-    def resolve(self, at_start: Any, at_validation: Any, writer: Any, **facts: Any) -> Resolution:
-        if not at_validation.same_as(at_start):
-            raise ConcurrentSchemaEvolutionError(f"{facts['table']} has changed, says the user.", path=facts["table"])
-        return Resolution(writer)
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     root = tmp_path_factory.mktemp("history")
     session = start_session(root, hive=True)
-    session.conf.set("spark.sql.catalog.hive.schema_conflicts", f"{__name__}:Strict")
+    session.conf.set("spark.sql.catalog.hive.schema_conflicts", strict_schemas.NAME)
     session.conf.set("spark.sql.catalog.db", "twophase.jdbc")
     session.conf.set("spark.sql.catalog.db.url", f"sqlite:///{root}/history.db")
     handle = twophase.attach(session)

@@ -91,7 +91,6 @@ class Unit:
     reads: dict[int, Rows] = field(default_factory=dict)
     committed: bool = False
     refused: WriteConflictError | None = None
-    refused_at: str = ""
 
 
 def filled(statement: str, seen: Mapping[int, int]) -> str:
@@ -269,7 +268,7 @@ class Run:
         try:
             rows = future.result(PATIENCE)
         except WriteConflictError as error:
-            unit.refused, unit.refused_at, unit.ended = error, step.text, now
+            unit.refused, unit.ended = error, now
             if in_block and step.text != "COMMIT":
                 self._gone.add(step.agent)
             del self._open[step.agent]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests import strict_schemas
 from tests.jdbc.places import Place
 from tests.jdbc.statements import ROWS, run, stage
 from tests.jdbc.test_altering import add, drop, rename, retype
@@ -20,7 +21,6 @@ from twophase.errors import (
     TwoPhaseError,
 )
 from twophase.model import ObjectPath, Purpose
-from twophase.schema import Resolution, SchemaConflictResolutionStrategy
 from twophase.schema.errors import SchemaError
 
 CREATE, INSERT, REPLACE = Purpose.CREATE_TABLE_AS, Purpose.INSERT_INTO, Purpose.REPLACE_TABLE_AS
@@ -244,17 +244,8 @@ def test_what_does_not_hold_every_staged_value_is_a_conflict(
     assert place.rows(table) == [(7, "slow", 0)]
 
 
-class Strict(SchemaConflictResolutionStrategy):
-    """A strategy of a user's: whoever finds another schema runs again."""
-
-    def resolve(self, at_start: Any, at_validation: Any, writer: Any, **facts: Any) -> Resolution:
-        if not at_validation.same_as(at_start):
-            raise ConcurrentSchemaEvolutionError(f"{facts['table']} has changed, says the user.", path=facts["table"])
-        return Resolution(writer)
-
-
 def test_the_strategy_may_be_a_class_of_the_users(place: Place, path: ObjectPath, other: JdbcCatalog) -> None:
-    strict = place.catalog(schema_conflicts=f"{__name__}:Strict")
+    strict = place.catalog(schema_conflicts=strict_schemas.NAME)
     run(strict, path, CREATE, ROWS, SCHEMA)
     slow = stage(strict, path, INSERT, NEW, SCHEMA)
     other.alter_table(path, [add("more")])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from tests import strict_schemas
 from tests.lakehouse.places import Lake, open_lakehouse, ordered
 from tests.lakehouse.statements import ROWS, SCHEMA, offer, run, stage, table
 from twophase import failpoints
@@ -25,7 +26,6 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.model import Level, ObjectPath, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
-from twophase.schema import Resolution, SchemaConflictResolutionStrategy
 
 INSERT, OVERWRITE, CREATE = Purpose.INSERT_INTO, Purpose.INSERT_OVERWRITE, Purpose.CREATE_TABLE_AS
 FOLLOWS = {"write.spark.accept-any-schema": "true"}
@@ -481,19 +481,10 @@ def test_two_alter_statements_that_differ_conflict_or_are_combined(
     assert columns(lake, path) == [*SCHEMA.names, "more", "third", "other"]
 
 
-class Never(SchemaConflictResolutionStrategy):
-    """A strategy of a user's."""
-
-    def resolve(self, at_start: Any, at_validation: Any, writer: Any, **facts: Any) -> Resolution:
-        if not at_validation.same_as(at_start):
-            raise ConcurrentSchemaEvolutionError(f"{facts['table']} has changed, says the user.", path=facts["table"])
-        return Resolution(writer)
-
-
 def test_the_strategy_may_be_a_class_of_the_users(lake: Lake, path: ObjectPath, other: LakehouseCatalog) -> None:
-    never = lake.catalog(schema_conflicts=f"{__name__}:Never")
-    run(never, path)
-    slow = stage(never, path, INSERT, [(7, "slow")])
+    strict = lake.catalog(schema_conflicts=strict_schemas.NAME)
+    run(strict, path)
+    slow = stage(strict, path, INSERT, [(7, "slow")])
     other.alter_table(path, [add_column("more", pa.int32())])
     with pytest.raises(ConcurrentSchemaEvolutionError, match="says the user"):
         slow.commit()

@@ -34,7 +34,6 @@ from twophase.schema import (
 )
 from twophase.schema.errors import SchemaError
 from twophase.schema.names import FieldPath
-from twophase.schema.promotion import Loss, classify
 
 NAMES = st.sampled_from([*"abcdefgh", "B", "with.dot", "with`tick", "\u00e4"])
 SMALL_LEAVES = st.sampled_from([pa.int32(), pa.string(), pa.float32(), pa.decimal128(9, 2)])
@@ -169,9 +168,3 @@ def leaf_value(leaf: pa.DataType, number: int) -> Any:
 
 def rows_of(schema: Schema, count: int = 6) -> list[dict[str, Any]]:
     return [{node.name: value_of(node, row * 7 + i) for i, node in enumerate(schema)} for row in range(count)]
-
-
-def lossless(old: Schema, new: Schema) -> bool:
-    """Whether all types that both have were only widened."""
-    pairs = [(node.leaf, new.get(node.id)) for node in old.walk() if node.leaf is not None]
-    return all(n is None or n.leaf is None or classify(leaf, n.leaf) <= Loss.WIDE for leaf, n in pairs)

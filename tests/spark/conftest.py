@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.blocks import STORES
+
 CHAOS = "twophase.testing.chaos:ChaosCatalog"
 
 Start = Callable[..., SparkSession]
@@ -44,6 +46,19 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     yield make
     for session in started:
         session.stop()
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> str:
+    """Each store in which a block changes tables."""
+    return str(request.param)
+
+
+@pytest.fixture
+def named(store: str, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Names of that store's tables, of this test only."""
+    suffix = f"{abs(hash(request.node.name)) % 10**8}"
+    return lambda name: f"{STORES[store][0]}.{name}_{suffix}"
 
 
 def warehouse_of(spark: SparkSession) -> Path:

@@ -29,18 +29,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any, mariadb: An
         yield found
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def named(store: str, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names of a store's tables, of this test only."""
-    suffix = f"{abs(hash(request.node.name)) % 10**8}"
-    return lambda name: f"{STORES[store][0]}.{name}_{suffix}"
-
-
 @pytest.mark.promise("ddl-in-blocks", "a block alters an Iceberg table: seen by it, published or undone with it")
 def test_a_table_is_altered_by_a_block(spark: SparkSession) -> None:
     table, other = "ice.db.altered", spark.newSession()

@@ -26,18 +26,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator
         yield found
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def named(store: str, request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names of a store's tables, of this test only."""
-    suffix = f"{abs(hash(request.node.name)) % 10**8}"
-    return lambda name: f"{STORES[store][0]}.{name}_{suffix}"
-
-
 @pytest.mark.promise("ddl-in-blocks", "a table that is created without rows is published with the block")
 def test_a_table_without_rows_is_seen_by_the_block_and_published_with_it(
     spark: SparkSession, store: str, named: Callable[[str], str]
