@@ -54,16 +54,19 @@ def stage(transaction: Transaction, catalog: LakehouseCatalog, path: ObjectPath,
     transaction.prepare_participant(participant)
 
 
-def states_before_the_record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TransactionState, set[ParticipantState]]]:
-    """What the timeline says when the coordinator is about to record that all is published."""
-    seen = []
+Seen = list[tuple[TransactionState, set[ParticipantState], int | None]]
+
+
+def states_before_the_record(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """What the timeline says when the coordinator is about to record that all is published; and the commit number."""
+    seen: Seen = []
     record = Timeline.record
 
     def look(self: Timeline, lease: Lease, state: TransactionState, **more: object) -> None:
         if state is COMPLETED:
             found = self.transaction(lease.transaction_id)
             assert found is not None
-            seen.append((found.state, {participant.state for participant in found.participants}))
+            seen.append((found.state, {participant.state for participant in found.participants}, found.number))
         record(self, lease, state, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Timeline, "record", look)
@@ -71,7 +74,8 @@ def states_before_the_record(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tran
 
 
 @pytest.mark.promise(
-    "iceberg-sql", "with the timeline in the same database, its row is part of the transaction that publishes"
+    "iceberg-sql",
+    "with the timeline in the same database, its row and the commit number are part of the transaction that publishes",
 )
 @pytest.mark.parametrize("paths", [(ONE,), (ONE, OTHER)], ids=["one table", "two tables"])
 def test_the_row_moves_with_the_pointers(
@@ -88,7 +92,9 @@ def test_the_row_moves_with_the_pointers(
         for path in paths:
             stage(transaction, catalog, path, purpose)
         transaction.commit()
-    assert seen == [(COMPLETED, {ParticipantState.PUBLISHED})] * 2
+    numbers = [number for *_, number in seen]
+    assert seen == [(COMPLETED, {ParticipantState.PUBLISHED}, number) for number in numbers]
+    assert None not in numbers and numbers == sorted(set(numbers))
     for path in paths:
         found = lake.table(path)
         assert found is not None
@@ -152,7 +158,7 @@ def test_a_timeline_elsewhere_follows(
     transaction = coordinate(f"sqlite:///{tmp_path / 'timeline.db'}").begin()
     stage(transaction, catalog, ONE)
     transaction.commit()
-    assert seen == [(COMMITTING, {ParticipantState.PREPARED})]
+    assert seen == [(COMMITTING, {ParticipantState.PREPARED}, None)]
 
 
 def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
@@ -170,7 +176,7 @@ def test_the_row_waits_for_the_other_catalogs_of_a_transaction(
     stage(transaction, catalog, ONE)
     stage(transaction, other, ONE)
     transaction.commit()
-    assert seen == [(COMMITTING, {ParticipantState.PREPARED})]
+    assert seen == [(COMMITTING, {ParticipantState.PREPARED}, None)]
     coordinator.close()
     other.close()
     readers.assert_alike(elsewhere)

@@ -19,6 +19,7 @@ from twophase.catalogs.hive import HiveCatalog
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.spark import options
+from twophase.timeline import listings
 
 #: The session that the blocks have.
 _SESSION = """
@@ -95,6 +96,16 @@ def test_every_option_is_described_and_every_described_option_exists() -> None:
     assert named == list(options.KNOWN)
     for name in re.findall(r"spark\.twophase\.([a-z._]*[a-z])", readme.text()):
         assert name in options.KNOWN, name
+
+
+def test_every_column_of_a_show_statement_is_described() -> None:
+    """In its order."""
+    described = {row[0]: re.findall(r"`(\w+)`", row[1]) for row in readme.rows(readme.page("sql")) if len(row) == 2}
+    for what, name in (("TRANSACTIONS", "`SHOW TRANSACTIONS`"), ("LOCKS", "`SHOW LOCKS`")):
+        columns = [column.split()[0] for column in getattr(listings, what).split(", ")]
+        assert described[name] == columns
+    savepoints = [column.split()[0] for column in listings.SAVEPOINTS.split(", ")]
+    assert described["`SHOW SAVEPOINTS`, `CREATE SAVEPOINT`"] == savepoints
 
 
 @pytest.mark.parametrize("catalog", [HiveCatalog, JdbcCatalog, LakehouseCatalog])

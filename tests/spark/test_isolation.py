@@ -23,7 +23,16 @@ import twophase
 from benchmarks.routing.counting import Counts, counted
 from tests.hive.world import World
 from tests.spark.conftest import Start
-from twophase import OverwriteScope, Purpose, TransactionState, failpoints
+from twophase import (
+    ConflictPolicy,
+    Contender,
+    Isolation,
+    OverwriteScope,
+    Purpose,
+    Resolution,
+    TransactionState,
+    failpoints,
+)
 from twophase.errors import (
     AtomicityNotSupportedError,
     ConfigurationError,
@@ -566,6 +575,61 @@ def test_a_dataframe_that_a_block_runs_later_reads_rows_whose_table_has_other_pa
         assert sorted(map(tuple, rows.collect())) == OLD
 
 
+#: How a statement may name table ``a``; views and functions of it were made before.
+NAMES = (
+    "SELECT id, value FROM {a}",
+    "SELECT id, value FROM shown",
+    "SELECT id, value FROM passing",
+    "SELECT id, value FROM rows_of_a()",
+    "SELECT id, value FROM (SELECT * FROM {a}) WHERE most_of_a() >= value AND id IN (SELECT id FROM {a})",
+    "WITH c AS (SELECT * FROM {a}) SELECT id, value FROM c",
+    "SELECT id, value FROM IDENTIFIER('{a}')",
+    "EXECUTE IMMEDIATE 'SELECT id, value FROM {a}'",
+    "BEGIN IF EXISTS (SELECT 1 FROM {a}) THEN SELECT id, value FROM {a}; END IF; END",
+)
+
+
+@pytest.mark.promise("isolation", "a block reads the state of its snapshot however a statement names the table")
+@pytest.mark.parametrize(
+    "kind", ["session", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("partitioned", "lakehouse"))]
+)
+def test_a_block_reads_the_state_of_its_snapshot_however_it_names_the_table(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    a, b = store.of("a"), store.of("b")
+    spark.sql(f"CREATE OR REPLACE VIEW shown AS SELECT * FROM {a}")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW passing AS SELECT id, value FROM {a}")
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY FUNCTION rows_of_a() RETURNS TABLE(id INT, value INT) "
+        f"RETURN SELECT id, value FROM {a}"
+    )
+    spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION most_of_a() RETURNS INT RETURN SELECT max(value) FROM {a}")
+
+    def change() -> None:
+        store.write(other, "a", [(7, 70)])
+        store.append(other, "a", (8, 80))
+        store.write(other, "b", [(7, 70)])
+
+    def found(query: str) -> Rows:
+        return sorted((row.id, row.value) for row in spark.sql(query.format(a=a)).collect())
+
+    with twophase.transaction(spark):
+        store.append(spark, "b", (3, 30))
+        assert store.rows(spark, "b") == [*OLD, (3, 30)]
+        meanwhile(change)
+        assert [found(query) for query in NAMES] == [OLD] * len(NAMES)
+        for frame in (spark.table(a), spark.read.table(a), spark.table("shown"), spark.table("passing")):
+            assert sorted((row.id, row.value) for row in frame.collect()) == OLD
+        spark.sql(
+            f"CREATE OR REPLACE TABLE copied USING parquet AS SELECT * FROM shown JOIN (SELECT id FROM {b}) USING (id)"
+        )
+        assert found("SELECT id, value FROM copied") == OLD
+        assert store.rows(spark, "b") == [*OLD, (3, 30)]
+    assert [found(query) for query in NAMES[:4]] == [[(7, 70), (8, 80)]] * 4
+    assert store.rows(spark, "b") == [(3, 30), (7, 70)]
+    spark.sql("DROP VIEW shown")
+
+
 BRINGS = "SELECT 30 AS value, 3 AS more, 3 AS id"
 
 
@@ -993,21 +1057,91 @@ def test_a_table_is_locked_by_its_name(spark: SparkSession, other: SparkSession,
 def test_run_keeps_its_age_and_gets_through_next_to_younger_blocks(
     spark: SparkSession, other: SparkSession, store: Store
 ) -> None:
-    calls: list[float | None] = []
+    calls: list[Any] = []
 
     def block(tx: twophase.Transaction) -> None:
         store.write(spark, "b", [(9, 90 + len(calls))])
-        record = twophase.attach(spark).timeline.transaction(tx.id)
-        assert record is not None
-        calls.append(record.first_begun)
+        calls.append(twophase.attach(spark).timeline.transaction(tx.id))
         if len(calls) == 1:
             meanwhile(lambda: store.write(other, "a", [(7, 70)]))
         store.write(spark, "a", [(8, 80)])
 
     twophase.run(spark, block, isolation="snapshot", conflict="wait_die", wait="30s")
-    assert len(calls) == 2
-    assert calls[0] == pytest.approx(calls[1], abs=0.5)
+    first, second = calls
+    assert abs(second.first_begun - first.first_begun) < (second.created - first.created) / 2
     assert (store.rows(spark, "a"), store.rows(spark, "b")) == ([(8, 80)], [(9, 91)])
+
+
+@pytest.mark.parametrize("kind", ["lakehouse"])
+def test_run_gives_up_after_its_attempts(spark: SparkSession, other: SparkSession, store: Store) -> None:
+    tries: list[str] = []
+
+    def block(tx: twophase.Transaction) -> None:
+        tries.append(tx.id)
+        meanwhile(lambda: store.append(other, "a", (len(tries) + 2, 30)))
+        store.write(spark, "a", [(9, 90)])
+
+    with pytest.raises(WriteConflictError) as refused:
+        twophase.run(spark, block, attempts=2)
+    assert (len(tries), refused.value.transaction_id) == (2, tries[-1])
+    assert store.rows(spark, "a") == [*OLD, (3, 30), (4, 30)]
+
+    def failing() -> None:
+        tries.append("another error")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        twophase.run(spark, failing)
+    assert tries[2:] == ["another error"]
+    with pytest.raises(ConfigurationError, match="at least once"):
+        twophase.run(spark, failing, attempts=0)
+
+
+class Refusing(ConflictPolicy):
+    """Lets appends wait."""
+
+    def on_conflict(self, requester: Contender, holder: Contender, mode: str) -> Resolution:
+        return Resolution.WAIT if mode == "append" else Resolution.DIE
+
+
+def configured(spark: SparkSession, **options: str) -> SparkSession:
+    """A session with options of its own."""
+    session = spark.newSession()
+    for key, value in options.items():
+        session.conf.set(f"spark.twophase.{key}", value)
+    twophase.attach(session)
+    return session
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_the_options_of_a_session_are_those_of_its_blocks(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    strict = configured(spark, isolation="serializable", conflict=f"{__name__}:Refusing", wait="0.2s")
+    with pytest.raises(WriteConflictError, match="reads table"), twophase.transaction(strict):
+        assert store.rows(strict, "a") == OLD
+        meanwhile(lambda: store.append(other, "a", (3, 30)))
+        store.append(strict, "b", (3, 30))
+    with twophase.transaction(spark) as holder:
+        holder.lock("b")
+
+        def refused() -> None:
+            with twophase.transaction(strict):
+                with pytest.raises(WriteConflictError, match=rf"{holder.id}\."):
+                    store.write(strict, "b", [(9, 90)])
+                with pytest.raises(WriteConflictError, match=rf"{holder.id} after 0\.2 s of waiting"):
+                    store.append(strict, "b", (9, 90))
+
+        meanwhile(refused)
+    short = configured(spark, **{"transaction.timeout": "0.3s", "isolation": "read_committed"})
+    ended = threading.Event()
+    with pytest.raises(TransactionAborted, match="longer than its timeout"), twophase.transaction(short) as tx:
+        assert tx.isolation is Isolation.READ_COMMITTED
+        tx.at_end(ended.set)  # type: ignore[arg-type]
+        store.write(short, "b", [(9, 90)])
+        assert ended.wait(60)
+        short.sql("SELECT 1").collect()
+    assert store.rows(spark, "b") == OLD
 
 
 @pytest.mark.promise("conflicts", "a block that lasts longer than its timeout is rolled back, and its job is cancelled")

@@ -36,6 +36,8 @@ def spark(start: Start, tmp_path_factory: pytest.TempPathFactory) -> SparkSessio
             "spark.sql.catalog.ice": "twophase.lakehouse",
             "spark.sql.catalog.ice.uri": f"sqlite:///{root / 'ice.db'}",
             "spark.sql.catalog.ice.warehouse": str(root / "ice"),
+            "spark.sql.catalog.lite": "twophase.jdbc",
+            "spark.sql.catalog.lite.url": f"sqlite:///{root / 'lite.db'}",
         }
     )
     twophase.attach(session)
@@ -227,6 +229,7 @@ def test_formats_buckets_and_options_come_back(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("tables")
 def test_bad_input_is_refused_and_nothing_changes(spark: SparkSession) -> None:
     spark.sql("CREATE SAVEPOINT before FOR TABLE t")
+    spark.sql("CREATE OR REPLACE TABLE lite.main.p AS SELECT 1 AS id")
     for text, words, kind in [
         ("CREATE SAVEPOINT before FOR TABLE t", "There is a savepoint before already", ConfigurationError),
         ("CREATE SAVEPOINT x FOR TABLE never", "does not exist", CatalogError),
@@ -245,6 +248,8 @@ def test_bad_input_is_refused_and_nothing_changes(spark: SparkSession) -> None:
             "cannot keep states of its tables",
             AtomicityNotSupportedError,
         ),
+        ("CREATE SAVEPOINT x FOR DATABASE lite.main", "lite cannot keep states", AtomicityNotSupportedError),
+        ("CREATE SAVEPOINT x FOR TABLE t, lite.main.p", "lite cannot keep states", AtomicityNotSupportedError),
     ]:
         with pytest.raises(kind, match=words):
             spark.sql(text)
@@ -277,19 +282,25 @@ def test_a_reader_sees_each_table_wholly_before_or_after_a_restore(spark: SparkS
                 failed.append(error)
                 return
 
+    def seen_by_now(counts: tuple[int, int]) -> None:
+        while counts not in seen and not failed:
+            stop.wait(0.01)
+
     reader = threading.Thread(target=read)
     reader.start()
     try:
         for _ in range(2):
+            seen_by_now((4, 3))
             with twophase.transaction(spark):
                 spark.sql("INSERT OVERWRITE t SELECT 1, 1")
                 spark.sql("CREATE OR REPLACE TABLE ice.db.u AS SELECT 1 AS id")
+            seen_by_now((1, 1))
             twophase.restore(spark, "before")
     finally:
         stop.set()
         reader.join()
     assert failed == []
-    assert seen <= {(4, 3), (1, 1)}
+    assert seen == {(4, 3), (1, 1)}
 
 
 @pytest.mark.usefixtures("tables")
@@ -315,8 +326,32 @@ def test_the_command_line_creates_lists_restores_and_drops(
     listed = CliRunner().invoke(commands.main, ["savepoints", "--timeline", handle.timeline.display_url])
     assert "hive.default.t" in listed.stdout
     assert "There is no savepoint never" in run("restore", "never", code=1)["error"]["message"]
+    spark.sql("CREATE TABLE made AS SELECT 1 AS id")
+    assert run("restore", "b f", "--database", "default", "--keep-new")["state"] == "COMPLETED"
+    assert spark.catalog.tableExists("made")
     assert run("create-savepoint", "x", code=2)["error"]["message"]
     assert run("drop-savepoint", "b f")["savepoints"] == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_command_line_takes_a_transaction_back(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = twophase.attach(spark)
+    monkeypatch.setattr(commands.Context, "session", lambda self: handle)
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(commands.main, [*words, "--timeline", handle.timeline.display_url])
+
+    spark.sql("INSERT OVERWRITE t SELECT 7, 7")
+    wrong = last(spark).id
+    undone = json.loads(run("undo", wrong, "--output", "json").stdout)
+    assert (undone["state"], undone["undoes"]) == ("COMPLETED", wrong)
+    assert rows(spark, "SELECT * FROM t") == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    shown = run("show", undone["id"]).stdout
+    assert any(line.split() == ["Undoes", wrong] for line in shown.splitlines())
+    refused = run("undo", wrong)
+    assert (refused.exit_code, undone["id"] in refused.stderr) == (1, True)
+    assert "There is no transaction never" in run("undo", "never").stderr
+    assert spark.table("t").count() == 4
 
 
 def test_the_versions_of_a_schema_are_listed_with_their_commits_as_far_as_they_are_known(

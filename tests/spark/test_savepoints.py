@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.isolation.places import session
+from tests.spark.blocks import elsewhere
+from twophase.errors import SnapshotTooOldError, WriteConflictError
 from twophase.hooks import JobStatusHook
 
 #: The database of each store, and the clause of a plain table there.
@@ -90,6 +92,38 @@ def test_an_error_that_is_caught_loses_only_its_statement(spark: SparkSession, n
             assert (ids(spark, a), ids(spark, b)) == ([0, 1], [0])
         spark.sql(f"INSERT INTO {a} VALUES (2)")
     assert (ids(spark, a), ids(spark, b)) == ([0, 1, 2], [0])
+
+
+@pytest.mark.promise("savepoints", "after a rollback to a savepoint a block goes on seeing one state of all tables")
+def test_after_a_rollback_to_a_savepoint_the_block_sees_the_same_state(
+    spark: SparkSession, named: Callable[[str], str]
+) -> None:
+    a, b, c = map(named, "abc")
+    with twophase.transaction(spark) as tx:
+        assert ids(spark, a) == [0]
+        tx.savepoint("s")
+        spark.sql(f"INSERT INTO {b} VALUES (1)")
+        assert ids(spark, b) == [0, 1]
+        for table in (a, b):
+            elsewhere(lambda table=table: spark.sql(f"INSERT OVERWRITE {table} VALUES (7)"))  # type: ignore[misc]
+        tx.rollback_to("s")
+        for table in (a, b):
+            if table.startswith("lite"):
+                with pytest.raises(SnapshotTooOldError, match=table):
+                    ids(spark, table)
+            else:
+                assert ids(spark, table) == [0]
+    assert ids(spark, a) == ids(spark, b) == [7]
+    with (
+        pytest.raises(WriteConflictError, match=f"reads table .*{a}"),
+        twophase.transaction(spark, isolation="serializable") as tx,
+    ):
+        tx.savepoint("s")
+        spark.sql(f"INSERT INTO {b} SELECT id + 1 FROM {a}")
+        tx.rollback_to("s")
+        elsewhere(lambda: spark.sql(f"INSERT INTO {a} VALUES (8)"))
+        spark.sql(f"CREATE TABLE {c} AS SELECT 1 AS id")
+    assert (ids(spark, a), ids(spark, b)) == ([7, 8], [7])
 
 
 def test_a_cached_table_whose_write_is_discarded_is_cached_again_after_the_commit(

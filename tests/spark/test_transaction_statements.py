@@ -155,6 +155,8 @@ def test_what_is_not_possible_is_refused_and_the_transaction_goes_on(spark: Spar
         twophase.begin(spark)
     refused(spark, "BEGIN TRANSACTION WAIT banana SECONDS", "banana where a number of seconds")
     refused(spark, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "has read, locked or written something")
+    for statement in ("ROLLBACK TO never", "RELEASE SAVEPOINT never"):
+        refused(spark, statement, "no savepoint never; nothing was changed", ConfigurationError)
     with pytest.raises(TransactionStatementError, match="takes no parameters"):
         spark.sql("COMMIT", [1])
     with pytest.raises(TransactionStatementError, match="takes no parameters"):
@@ -283,20 +285,30 @@ def test_the_characteristics_of_a_transaction_are_what_begin_and_set_transaction
     assert [(r.table, r.mode, r.waits_for) for r in spark.sql("SHOW LOCKS").collect()] == [
         ("hive.default.a", "write", [])
     ]
-    other: list[Exception] = []
+    own = handle.current_transaction().id  # type: ignore[union-attr]
+    told: list[str | None] = []
 
     def contend() -> None:
-        spark.sql("BEGIN TRANSACTION")
-        try:
-            spark.sql("LOCK TABLE a IN APPEND MODE NOWAIT")
-        except WriteConflictError as error:
-            other.append(error)
-        spark.sql(ROLLBACK)
+        """What a transaction with these words is told of a table that another one has locked."""
+        for words, statement in (
+            (BEGIN, "LOCK TABLE a IN APPEND MODE NOWAIT"),
+            (f"{BEGIN} WAIT 1 SECONDS", "LOCK TABLE a"),  # The session's is five.
+            (BEGIN, "INSERT INTO a VALUES (2)"),
+            (f"{BEGIN} ON CONFLICT FAIL", "INSERT INTO a VALUES (2)"),
+        ):
+            spark.sql(words)
+            try:
+                spark.sql(statement)
+                told.append(None)
+            except WriteConflictError as error:
+                told.append(error.message)
+            spark.sql(ROLLBACK)
 
     thread = threading.Thread(target=contend)
     thread.start()
     thread.join()
-    assert len(other) == 1
+    held = f"Table hive.default.a is being written by transaction {own}"
+    assert told == [f"{held}.", f"{held} after 1 s of waiting.", None, f"{held}."]
     (mine,) = [r for r in spark.sql("SHOW TRANSACTIONS").collect() if r.state == "INFLIGHT"]
     assert (mine.transaction_id, mine.isolation) == (handle.current_transaction().id, "serializable")  # type: ignore[union-attr]
     spark.sql(ROLLBACK)
@@ -355,8 +367,19 @@ def test_begin_in_python_is_joined_until_its_commit(spark: SparkSession) -> None
 
     tx = twophase.begin(spark)
     spark.sql("INSERT INTO a VALUES (2)")
+    mark = tx.savepoint()
+    spark.sql("INSERT INTO a VALUES (3)")
+    spark.sql("CREATE TABLE d AS SELECT 1 AS id")
+    tx.rollback_to(mark)
+    assert rows(spark, "SELECT * FROM a") == [(1,), (2,)]
+    assert not spark.catalog.tableExists("d")
+    tx.savepoint("s")
+    tx.release("s")
+    with pytest.raises(ConfigurationError, match="no savepoint s"):
+        tx.rollback_to("s")
     spark.sql(COMMIT)
     assert tx.state is TransactionState.COMPLETED
+    assert rows(spark, "SELECT * FROM a") == [(1,), (2,)]
 
     tx = twophase.begin(spark, read_only=True)
     refused(spark, "INSERT INTO a VALUES (3)", "only reads", TwoPhaseError)

@@ -38,7 +38,8 @@ class OpenTransaction:
     """A transaction from :func:`twophase.begin`: a :class:`~twophase.Transaction` that statements join until it ends.
 
     Beside the attributes and methods of a transaction (``id``, ``state``, ``isolation``, ``snapshot``, ``level``,
-    ``lock``) it has ``commit`` and ``rollback``, which end it as ``COMMIT`` and ``ROLLBACK`` do.
+    ``lock``, ``savepoint``, ``rollback_to``, ``release``) it has ``commit`` and ``rollback``, which end it as
+    ``COMMIT`` and ``ROLLBACK`` do.
 
     Parameters
     ----------
