@@ -33,13 +33,13 @@ test-spark40: .venv-spark40/.installed java servers ## Run the subset that guard
 test-histories: .venv/spark.jsa servers ## Check random histories of several drivers, with kills (ARGS="--store lakehouse", or ARGS="--no-spark --store sqlite --transactions 10000")
 	@.venv/bin/python -m tests.isolation.histories --kill 60 $(ARGS)
 
-# What the tests have for MariaDB, with MySQL in its place, and what only MySQL has. Left out: other databases, and a
-# setting of Galera clusters.
+# What the tests have for MariaDB, with MySQL in its place, and what only MySQL has. Left out: other databases, a setting
+# of Galera clusters, and databases that a block creates or drops.
 MYSQLD ?=
 MYSQL_TESTS := tests/jdbc tests/jdbc/mysql_only.py tests/schema/test_schema_history.py tests/crash/test_jdbc_matrix.py
 test-mysql: .venv/.installed java servers ## Run the JDBC tests on a MySQL server (20 minutes; MYSQLD=PROGRAM, else Debian's)
 	@program=$$(MYSQLD="$(MYSQLD)" scripts/mysqld .mysql) && TWOPHASE_MYSQLD=$$program .venv/bin/python -m pytest $(SHARED) \
-	  $(MYSQL_TESTS) -m "not exhaustive" -k "not sqlite and not postgres and not duckdb and not wsrep" $(PYTEST_ARGS)
+	  $(MYSQL_TESTS) -m "not exhaustive" -k "not sqlite and not postgres and not duckdb and not wsrep and not mariadb-databases" $(PYTEST_ARGS)
 
 lint: .venv/.installed ## Run ruff and mypy
 	@.venv/bin/python -m ruff check

@@ -92,6 +92,11 @@ class Member(TwoPhaseCatalogTable):
         return self.effect in (CREATE, REPLACE, DROP, ALTER_COPY)
 
     @property
+    def changes_names(self) -> bool:
+        """Whether its publish gives tables other names: MariaDB and MySQL do that in one ``RENAME TABLE``."""
+        return self.swaps or self.effect in (RENAME, LEAVE)
+
+    @property
     def preserves(self) -> bool:
         """Whether what belongs to a replaced table is carried over: not if its transaction has dropped it before."""
         return self.effect == REPLACE and not self.document.get("anew")

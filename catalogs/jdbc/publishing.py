@@ -2,8 +2,8 @@
 
 PostgreSQL and SQLite have transactional DDL: the swap, the row that records it, and dropping the ledger are one
 transaction. MariaDB and MySQL commit at each DDL statement; there a single ``RENAME TABLE`` renames the old tables to
-their backups, moves the new ones in, and renames each ledger to the name that records the publish. The rows of an
-insert are one transaction there, too.
+their backups, moves the new ones in, gives renamed ones their new names, and renames each ledger to the name that
+records the publish. The rows of an insert are one transaction there, too.
 
 A publish holds a lock while it runs. An outcome lookup takes the same lock first, and so waits for a commit that is
 still in progress; if that takes too long, the outcome is unknown.
@@ -60,7 +60,7 @@ def group_key(member: Member) -> str | None:
     if group is None:
         return None
     where = f"{store.settings.display_url} {group}"
-    return where if database.ddl_in_transaction else f"{where} {'rename' if member.swaps else 'rows'}"
+    return where if database.ddl_in_transaction else f"{where} {'rename' if member.changes_names else 'rows'}"
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
     """Publish one or several participants of one database atomically. Idempotent."""
     first = members[0]
     keys = [member.place.key for member in members]
-    renaming = store.database if first.swaps and isinstance(store.database, MySQL) else None
+    renaming = store.database if first.changes_names and isinstance(store.database, MySQL) else None
     if isinstance(store.database, MySQL):  # Of two that replace a table, the second is to see what the first did.
         keys += [store.target_key(member.path) for member in members if member.effect != APPEND]
     with exclusive(store, first.home, keys, path=first.path, transaction_id=first.transaction_id) as connection:
@@ -154,7 +154,9 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
         place = member.place
         if member.effect in (REPLACE, DROP, ALTER_COPY) and member.document["seen"] is not None:
             pairs.append((member.target, place.backup))
-        if member.effect != DROP:
+        if member.effect == RENAME:
+            pairs.append((member.former, member.target))
+        elif member.effect not in (DROP, LEAVE):
             pairs.append((place.staging, member.target))
         pairs.append((place.ledger, place.done))
     watched = {member.target: member for member in members if member.is_watched}
@@ -194,6 +196,9 @@ def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:
             preserving.check_alone(member, connection)
         elif member.drops:
             preserving.check_unreferred(member, connection)
+        elif member.effect == LEAVE:
+            # Not locked: what others write to it from here on goes along with it, or finds no table of that name.
+            member.check_table(connection)
 
 
 def lookup(member: Member) -> bool | None:

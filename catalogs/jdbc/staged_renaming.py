@@ -1,7 +1,8 @@
 """RENAME of a table as a statement of a transaction: made in the database transaction of the publish.
 
-Two participants, of the new name and of the former one, are published together. Until then the table is read by its
-former name.
+On MariaDB and MySQL it is made in the one ``RENAME TABLE`` of all tables that the transaction creates, replaces or
+drops. Two participants, of the new name and of the former one, are published together. Until then the table is read by
+its former name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from twophase.catalog.reading import ReadSource
 from twophase.catalogs.jdbc import definitions
 from twophase.catalogs.jdbc.database import Column, Table
 from twophase.catalogs.jdbc.member import LEAVE, RENAME, Member, document_of
+from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import Store
@@ -27,7 +29,7 @@ Document = dict[str, Any]
 def plan_rename(
     store: Store, path: ObjectPath, new_path: ObjectPath, context: WriteContext, since: float
 ) -> Document | None:
-    """Return the document of the participant of the new name; None where a rename is not undone with its transaction.
+    """Return the document of the participant of the new name; None where a rename is no part of a single step.
 
     Parameters
     ----------
@@ -47,7 +49,8 @@ def plan_rename(
         It is a view, or would move to another database.
     """
     store.learn(path.database, path)
-    if not store.database.ddl_in_transaction or store.database.group(store.home(path.database)) is None:
+    is_atomic = store.database.ddl_in_transaction or isinstance(store.database, MySQL)
+    if not is_atomic or store.database.group(store.home(path.database)) is None:
         return None
     if context.base is not None:
         raise failures.not_renamed(new_path, context.transaction_id)

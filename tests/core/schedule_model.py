@@ -333,14 +333,17 @@ class Model:
         check("nothing", not seen, "a part of {} of {} is", seen, transaction)
         return after._replace(reserved=frozenset(r for r in world.reserved if r[1] != transaction)), None
 
-    def _suspend(self, world: World, slot: int, _: actions.Suspend) -> _Effect:
+    def _suspend(self, world: World, slot: int, action: actions.Suspend) -> _Effect:
         transaction, row = self._row(world, slot)
         after = self._own(world, slot)
         if after is None:
             return self._lost(world, slot)
         check("outcome first", row.state is ROLLED_BACK, "transaction {} is {}", transaction, row.state.name)
         rows = put(after.rows, transaction, after.rows[transaction]._replace(lease=Lease.GIVEN_UP))
-        reserved = frozenset((k, t, shares and t != transaction) for k, t, shares in world.reserved)
+        kept = {self.table(transaction, ordinal) for ordinal in action.unfinished}
+        reserved = frozenset(
+            (k, t, shares and t != transaction) for k, t, shares in world.reserved if t != transaction or k in kept
+        )
         return after._replace(rows=rows, reserved=reserved), None
 
     def holders(self, world: World, transaction: int, ordinal: int) -> list[int]:

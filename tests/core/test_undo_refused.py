@@ -12,7 +12,7 @@ from tests.core.bench import DEFINITION, Bench, OtherTables, child, path, write
 from twophase import failpoints
 from twophase.errors import TransactionAborted, TransactionInDoubt, WriteConflictError
 from twophase.failpoints import EXIT_CODE
-from twophase.model import Purpose
+from twophase.model import Isolation, Purpose
 from twophase.protocol.states import TransactionState
 from twophase.testing import _rows
 from twophase.testing._participant import ChaosTable
@@ -199,6 +199,26 @@ def test_what_was_never_published_is_rolled_back_though_its_removal_fails(bench:
     tx.abort(RuntimeError("the user's"))
     assert (tx.state, len(tx.left_behind), bench.ids()) == (TransactionState.ROLLED_BACK, 1, [])
     assert state_of(bench, tx) is TransactionState.ROLLED_BACK
+
+
+def test_a_table_that_is_undone_is_free_while_another_one_is_not(bench: InStepsBench) -> None:
+    bench.refuse("two")
+    tx = append(bench, "one", "two")
+    with pytest.raises(TransactionInDoubt):
+        tx.commit()
+    timeline = bench.coordinator().timeline
+    assert timeline.changes_since("one", path("t"), 0, "another") == []
+    assert [change.transaction_id for change in timeline.changes_since("two", path("t"), 0, "another")] == [tx.id]
+    other = bench.coordinator(name="another").begin(Isolation.SERIALIZABLE)
+    write(other, bench.catalogs["one"], "t", Purpose.CREATE_OR_REPLACE_TABLE_AS)
+    other.commit()
+    replaced = bench.ids("one")
+    assert replaced
+    with pytest.raises(WriteConflictError, match=f"held by transaction {tx.id}"):
+        append(bench, "two", app="another").commit()
+    bench.answer()
+    (recovered,) = bench.coordinator().recover()
+    assert (recovered.state, bench.ids("one"), bench.ids("two")) == (TransactionState.ROLLED_BACK, replaced, [])
 
 
 @pytest.mark.parametrize("action", ["error", "error_after"])

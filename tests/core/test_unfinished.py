@@ -8,14 +8,15 @@ import pytest
 
 from tests.core.bench import DEFINITION, Bench, OtherTables, path, write
 from twophase import failpoints
-from twophase.errors import TransactionInDoubt
-from twophase.model import Purpose
+from twophase.errors import TransactionInDoubt, WriteConflictError
+from twophase.model import Isolation, Purpose
 from twophase.protocol.states import TransactionState
 from twophase.testing._participant import ChaosTable
 from twophase.testing.chaos import ChaosCatalog
 from twophase.transactions.observer import Ended, Observer
 from twophase.transactions.transaction import Transaction
 
+REPLACE = Purpose.CREATE_OR_REPLACE_TABLE_AS
 COMPLETED, IN_DOUBT = TransactionState.COMPLETED, TransactionState.IN_DOUBT
 
 
@@ -87,6 +88,26 @@ def test_each_observer_is_told_once_that_it_is_in_doubt_and_once_how_it_ends(ben
     assert record is not None
     assert (record.state, record.is_open, record.number) == (COMPLETED, False, before)
     assert coordinator.timeline.last_number() == before
+
+
+@pytest.mark.quick
+@pytest.mark.promise("in-doubt", "while a store refuses to drop a database, the other tables of its block are free")
+def test_only_what_is_unfinished_stays_reserved(bench: SeenBench) -> None:
+    tx = unfinished(bench)
+    timeline = bench.coordinator().timeline
+    assert [(held.transaction_id, held.catalog) for held in timeline.locks()] == [(tx.id, "two")]
+    for isolation in ("read_committed", "serializable"):
+        other = bench.coordinator(name="another").begin(Isolation(isolation))
+        write(other, bench.catalogs["one"], "t", REPLACE)
+        other.commit()
+    with pytest.raises(WriteConflictError, match=f"held by transaction {tx.id}"):
+        append(bench, "two", name="another").commit()
+    replaced = bench.catalogs["one"].rows(path("t"))
+    bench.catalogs["two"].faults.clear()
+    (recovered,) = bench.coordinator().recover()
+    assert (recovered.state, recovered.left_behind) == (COMPLETED, ())
+    assert bench.catalogs["one"].rows(path("t")) == replaced
+    assert not timeline.locks() and not timeline.transactions(open_only=True)
 
 
 def test_what_a_savepoint_has_taken_back_is_not_told_to_be_dropped(bench: SeenBench) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS, JDBC_RENAMES, Rows, Scenario
+from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DATABASES, JDBC_DROPS, JDBC_RENAMES, Rows, Scenario
 from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
 from tests.crash.worlds import World, name_of, variable
 from tests.jdbc.places import Place, Row, fetch
@@ -96,6 +96,32 @@ class JdbcMariaDBWorld(JdbcServerWorld):
 
     kind = "mariadb"
     on_server = MariaDBDatabase
+
+
+class JdbcDatabasesWorld(JdbcServerWorld):
+    """The same; the database of a directory is the one that a scenario creates or drops."""
+
+    scenarios = JDBC_DATABASES
+    warmed_as = "jdbc-postgresql"
+
+    def path(self, table: str) -> ObjectPath:
+        return ObjectPath.of(self.database, table.split(".")[-1])
+
+    def rows(self, table: str) -> Rows | None:
+        if not table.endswith("*"):
+            return super().rows(table)
+        sql = f"SELECT 1 FROM information_schema.schemata WHERE schema_name = '{self.database}'"
+        return [] if self.place.execute(sql) else None
+
+    def set_up(self, scenario: Scenario) -> None:
+        self.catalogs["shop"].drop_database(self.database, ignore_if_not_exists=True, cascade=True)
+        World.set_up(self, scenario)
+
+
+class JdbcMariaDBDatabasesWorld(JdbcDatabasesWorld, JdbcMariaDBWorld):
+    """The same over MariaDB."""
+
+    warmed_as = "jdbc-mariadb"
 
 
 class JdbcPlainMariaDBWorld(JdbcMariaDBWorld):

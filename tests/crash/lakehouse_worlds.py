@@ -16,6 +16,7 @@ from sqlalchemy.exc import NoResultFound
 from tests.crash.scenarios import (
     LAKEHOUSE,
     LAKEHOUSE_ALTERS,
+    LAKEHOUSE_DATABASES,
     LAKEHOUSE_DROPS,
     LAKEHOUSE_RENAMES,
     TWO_LAKES,
@@ -37,7 +38,7 @@ class LakehouseWorld(World):
     """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
 
     lake: Lake
-    scenarios = LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS | LAKEHOUSE_RENAMES
+    scenarios = LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS | LAKEHOUSE_RENAMES | LAKEHOUSE_DATABASES
 
     def __init__(self, directory: Path) -> None:
         self.looks = ExitStack()
@@ -63,10 +64,18 @@ class LakehouseWorld(World):
         return self.lake
 
     def rows(self, table: str) -> Rows | None:
+        if table.endswith("*"):
+            return self._database(table)
         found = self.place(table).table(self.path(table))
         return None if found is None else sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
+    def _database(self, table: str) -> Rows | None:
+        with self.place(table).iceberg() as catalog:
+            return [] if catalog.namespace_exists((self.path(table).database,)) else None
+
     def other_reader(self, table: str) -> Rows | None:
+        if table.endswith("*"):
+            return self._database(table)
         try:
             found = self.place(table).rust_table(self.path(table))
         except (NoSuchTableError, NoResultFound):

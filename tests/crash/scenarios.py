@@ -116,7 +116,8 @@ class Scenario:
     def tables(self) -> list[str]:
         """All of its tables, and the rival's."""
         every = (*self.statements, *([self.rival] if self.rival else []))
-        return list(dict.fromkeys(table for s in every for table in (s.table, s.renames) if table))
+        named = (table for s in every for table in (s.table, s.renames))
+        return list(dict.fromkeys(table for table in (*named, self.outsider) if table))
 
     def old(self) -> State:
         """All tables before the transaction."""
@@ -254,6 +255,18 @@ def _renaming(catalog: str) -> list[Scenario]:
     return [
         Scenario("rename", (rename, Statement(third, _INSERT)), {one: _OLD, third: _OLD}),
         Scenario("an outsider comes before the publish of a rename", (rename,), {one: _OLD}, outsider=other),
+    ]
+
+
+def _with_databases(catalog: str) -> list[Scenario]:
+    """Blocks that create and drop a database of a catalog."""
+    database, inside = f"{catalog}.a.*", f"{catalog}.a.t"
+    make, remove = (Statement(database, p, ()) for p in (Purpose.CREATE_DATABASE, Purpose.DROP_DATABASE))
+    drop, before = (Statement(inside, _DROP), remove), {database: (), inside: _OLD}
+    return [
+        Scenario("create a database", (make, Statement(inside, _CREATE)), {}),
+        Scenario("drop a database", drop, before),
+        Scenario("an outsider comes into a dropped database", drop, before, outsider=f"{catalog}.a.u"),
     ]
 
 
@@ -441,17 +454,12 @@ HIVE = named(
 )
 
 
-_MAKE, _REMOVE = (Statement("hive.a.*", p, ()) for p in (Purpose.CREATE_DATABASE, Purpose.DROP_DATABASE))
-_INSIDE = Statement("hive.a.t", _CREATE)
-
-#: Blocks that create and drop databases.
 HIVE_DATABASES = named(
     [
-        Scenario("create a database", (_MAKE, _INSIDE), {}),
-        Scenario("drop a database", (replace(_INSIDE, purpose=_DROP), _REMOVE), {"hive.a.*": (), "hive.a.t": _OLD}),
+        *_with_databases("hive"),
         Scenario(
             "an outsider comes after a database",
-            (_MAKE, _INSIDE, Statement("hive.u", _CREATE)),
+            (*_with_databases("hive")[0].statements, Statement("hive.u", _CREATE)),
             {},
             outsider="hive.u",
         ),
@@ -544,6 +552,8 @@ JDBC_DROPS = named(_dropping("shop"))
 
 JDBC_RENAMES = named(_renaming("shop"))
 
+JDBC_DATABASES = named(_with_databases("shop"))
+
 JDBC_ALTERS = named(
     [
         Scenario("alter", (Statement("shop.t", _ALTER),), {"shop.t": _OLD}),
@@ -607,6 +617,7 @@ LAKEHOUSE_ALTERS = named(_altering("lake"))
 #: Of an Iceberg catalog in a SQL database.
 LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])
 LAKEHOUSE_RENAMES = named(_renaming("lake"))
+LAKEHOUSE_DATABASES = named(_with_databases("lake"))
 
 #: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.
 TWO_LAKES = named(

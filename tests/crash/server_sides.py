@@ -129,6 +129,8 @@ class PostgreSQLSchema(_Database):
         return self._run(" UNION ALL ".join(looks))
 
     def save(self) -> Any:
+        if not self._run(f"SELECT 1 FROM pg_namespace WHERE nspname = '{self._name}'"):
+            return ""
         url = self._url.set(drivername="postgresql", query={}).render_as_string(False)
         command = [postgresql_program("pg_dump"), "--inserts", f"--schema={self._name}", url]
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
@@ -149,16 +151,20 @@ class MariaDBDatabase(_Database):
     _locked = "Lock wait timeout exceeded"
 
     def _look(self) -> list[Any]:
+        if (saved := self.save()) is None:
+            return []
         mariadb = self._connection.dialect.is_mariadb
         numbers = "INNODB_SYS_TABLES" if mariadb else "INNODB_TABLES"
         which = f"SELECT NAME, TABLE_ID FROM information_schema.{numbers} WHERE NAME LIKE '{self._name}/%' ORDER BY 1"
-        return [self._run(which), self._run(f"SHOW TRIGGERS FROM {self._name}"), self.save()]
+        return [self._run(which), self._run(f"SHOW TRIGGERS FROM {self._name}"), saved]
 
     def save(self) -> Any:
-        """Each table: its definition, and its rows."""
-        self._run(f"SHOW CREATE DATABASE {self._name}")  # Refused where there is none.
+        """The definition of the database, and of each table, with its rows; None where there is no database."""
+        if not self._run(f"SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = '{self._name}'"):
+            return None
+        ((_, definition),) = self._run(f"SHOW CREATE DATABASE {self._name}")
         tables = self._run(f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{self._name}'")
-        return [self._table(f"{self._name}.`{table}`") for (table,) in sorted(tables)]
+        return definition, [self._table(f"{self._name}.`{table}`") for (table,) in sorted(tables)]
 
     def _table(self, name: str) -> tuple[str, str, list[tuple[Any, ...]]]:
         ((_, definition, *_),) = self._run(f"SHOW CREATE TABLE {name}")
@@ -169,9 +175,12 @@ class MariaDBDatabase(_Database):
 
     def restore(self, saved: Any) -> None:
         self.remove()
-        self._run(f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4")
+        if saved is None:
+            return
+        database, tables = saved
+        self._run(database)
         self._run(f"USE {self._name}")
-        for name, definition, rows in saved:
+        for name, definition, rows in tables:
             self._run(definition)
             self._insert(name, rows)
 

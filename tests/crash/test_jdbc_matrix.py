@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.matrix import (
+    COORDINATOR_ONLY,
     Actions,
     Case,
     Crew,
@@ -20,7 +21,7 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DROPS, JDBC_RENAMES
+from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DATABASES, JDBC_DROPS, JDBC_RENAMES
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
 
@@ -61,14 +62,24 @@ DEATHS = [
     Case("create and insert", "core.publish=exit_after"),
 ]
 
+DDL_DEATHS = {
+    "mariadb": [Case("rename", "core.publish=exit_after@1"), Case("rename", "core.publish=lost_reply@1")],
+    "mariadb-databases": [
+        Case("create a database", "core.publish=exit_after@2"),
+        Case("drop a database", "core.publish=exit_after@1"),
+        Case("drop a database", "core.finish=exit_after@1"),
+    ],
+}
+
 #: Those whose recovery fails in every way.
 FAILING_RECOVERIES = (("sqlite", DEATHS[4]), ("sqlite", DEATHS[5]), ("mariadb", DEATHS[4]))
 
 
 @pytest.fixture(params=DATABASES)
 def crew(request: pytest.FixtureRequest, fast_directory: Path, crew_of: Callable[[str], Crew]) -> Crew:
-    if request.param != "sqlite":
-        os.environ[variable(request.param)] = make_place(request.param, request, fast_directory).url
+    kind = request.param.removesuffix("-databases")
+    if kind != "sqlite":
+        os.environ[variable(kind)] = make_place(kind, request, fast_directory).url
     return crew_of(f"jdbc-{request.param}")
 
 
@@ -110,13 +121,37 @@ def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
-        pytest.param(database, name, marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive)
-        for database, name in product(("sqlite", "postgresql"), JDBC_RENAMES)
+        pytest.param(
+            database,
+            name,
+            marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive,
+        )
+        for database, name in product(DATABASES, JDBC_RENAMES)
     ],
     indirect=["crew"],
 )
 def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "a block that renames a table of MariaDB, or drops its database, survives a death at the publish"
+)
+@pytest.mark.parametrize(("crew", "cases"), DDL_DEATHS.items(), indirect=["crew"])
+def test_after_a_death_at_the_publish_of_ddl_everything_is_old_or_new(crew: Crew, cases: list[Case]) -> None:
+    """Of the two tests around it, which try every step."""
+    assert not crew.run(cases)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [(f"{server}-databases", name) for server, name in product(("postgresql", "mariadb"), JDBC_DATABASES)],
+    indirect=["crew"],
+)
+def test_after_any_failure_around_a_database_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    wanted = crew.planner.cases(scenario, lambda step: () if step in COORDINATOR_ONLY else main_actions(step))
+    assert not crew.run(wanted)
 
 
 @pytest.mark.exhaustive

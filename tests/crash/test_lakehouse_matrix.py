@@ -13,6 +13,7 @@ import pytest
 from tests.crash.lakehouse_worlds import LakehouseWorld
 from tests.crash.matrix import (
     ACTIONS,
+    COORDINATOR_ONLY,
     Actions,
     Case,
     Crew,
@@ -23,7 +24,14 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import LAKEHOUSE, LAKEHOUSE_ALTERS, LAKEHOUSE_DROPS, LAKEHOUSE_RENAMES, TWO_LAKES
+from tests.crash.scenarios import (
+    LAKEHOUSE,
+    LAKEHOUSE_ALTERS,
+    LAKEHOUSE_DATABASES,
+    LAKEHOUSE_DROPS,
+    LAKEHOUSE_RENAMES,
+    TWO_LAKES,
+)
 from tests.crash.worlds import world_of
 from tests.lakehouse.readers import Readers
 from tests.lakehouse.rest_server import rest_catalog
@@ -190,6 +198,27 @@ def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(("crew", "scenario"), [("sqlite", name) for name in LAKEHOUSE_RENAMES], indirect=["crew"])
 def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise(
+    "ddl-in-blocks", "after a failure around a database that a block creates or drops, all is old or new"
+)
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        pytest.param(
+            database,
+            name,
+            marks=() if (database, name) == ("sqlite", "create a database") else pytest.mark.exhaustive,
+        )
+        for database in ("sqlite", "postgresql")
+        for name in LAKEHOUSE_DATABASES
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_around_a_database_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    wanted = crew.planner.cases(scenario, lambda step: () if step in COORDINATOR_ONLY else main_actions(step))
+    assert not crew.run(wanted)
 
 
 @pytest.mark.promise("several-catalogs", "after any failure of two catalogs both are old or new")

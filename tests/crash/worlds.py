@@ -42,6 +42,8 @@ PLACES = {
     "jdbc-sqlite": "jdbc_worlds:JdbcWorld",
     "jdbc-postgresql": "jdbc_worlds:JdbcServerWorld",
     "jdbc-mariadb": "jdbc_worlds:JdbcMariaDBWorld",
+    "jdbc-postgresql-databases": "jdbc_worlds:JdbcDatabasesWorld",
+    "jdbc-mariadb-databases": "jdbc_worlds:JdbcMariaDBDatabasesWorld",
     "jdbc-plain-mariadb": "jdbc_worlds:JdbcPlainMariaDBWorld",
     "lakehouse-sqlite": "lakehouse_worlds:LakehouseWorld",
     "lakehouse-two_lakes": "lakehouse_worlds:TwoLakesWorld",

@@ -320,7 +320,8 @@ ROWS = [
         "immediate",
         "`RENAME` of a table that was there before",
         "refused",
-        "yes, of session tables, PostgreSQL, SQLite and Iceberg over a SQL catalog; elsewhere it is refused",
+        "yes, of session tables, PostgreSQL, SQLite, MariaDB, MySQL and Iceberg over a SQL catalog; elsewhere it is "
+        "refused",
         _immediate,
     ),
     Row(

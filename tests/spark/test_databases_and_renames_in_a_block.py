@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.isolation.places import session
 from tests.spark.blocks import RolledBack, elsewhere, rows
+from twophase import failpoints
 from twophase.errors import (
     AtomicityNotSupportedError,
     CatalogError,
     ConfigurationError,
+    TransactionInDoubt,
     TwoPhaseError,
     WriteConflictError,
 )
@@ -30,7 +32,8 @@ STORES = {"session": "", "lakehouse": "ice.", "postgresql": "pg.", "mariadb": "m
 #: Those that the suite of all catalogs shows by their own participants.
 SHOWN_BY_THE_SUITE = ("mariadb",)
 #: The database of each store that renames tables.
-RENAMING = {"session": "default", "postgresql": "pg.hermitage", "sqlite": "lite.main", "lakehouse": "ice.db"}
+RENAMING = {"session": "default", "postgresql": "pg.hermitage", "sqlite": "lite.main"}
+RENAMING |= {"mariadb": "maria.hermitage", "lakehouse": "ice.db"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,9 @@ def named(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.exhaustive if name == "sqlite" else ()) for name in RENAMING]
+    params=[
+        pytest.param(name, marks=pytest.mark.exhaustive if name in ("sqlite", "mariadb") else ()) for name in RENAMING
+    ]
 )
 def table(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Names of a store's tables, of this test only."""
@@ -161,6 +166,29 @@ def test_a_database_is_dropped_with_the_block(spark: SparkSession, named: Callab
         assert is_there(other, database)
     assert str(tx.level) == "REVERSIBLE" and any("dropped after the tables" in r for r in tx.level_reasons)
     assert not is_there(spark, database)
+
+
+@pytest.mark.promise("in-doubt", "what others write to the other tables of a block that waits to drop a database stays")
+def test_other_tables_are_free_while_a_database_waits_to_be_dropped(
+    spark: SparkSession, named: Callable[[str], str]
+) -> None:
+    database, table, other = named("waiting"), f"{named('beside')}.t", spark.newSession()
+    handle = twophase.attach(other)
+    for name in (database, named("beside")):
+        spark.sql(f"CREATE DATABASE {name}")
+    spark.sql(f"CREATE TABLE {table} AS SELECT 1 AS id")
+    failpoints.arm("core.finish", "error")
+    try:
+        with pytest.raises(TransactionInDoubt, match="Dropped, but still there"), twophase.transaction(spark) as tx:
+            spark.sql(f"CREATE OR REPLACE TABLE {table} AS SELECT 2 AS id")
+            spark.sql(f"DROP DATABASE {database}")
+    finally:
+        failpoints.disarm()
+    elsewhere(lambda: other.sql(f"CREATE OR REPLACE TABLE {table} AS SELECT 3 AS id"))
+    assert rows(other, f"SELECT * FROM {table}") == [(3,)] and is_there(other, database)
+    assert [found.state for found in handle.recover() if found.transaction_id == tx.id] == [TransactionState.COMPLETED]
+    assert rows(other, f"SELECT * FROM {table}") == [(3,)] and not is_there(other, database)
+    spark.sql(f"DROP DATABASE {named('beside')} CASCADE")
 
 
 @pytest.mark.promise("ddl-in-blocks", "a table that others put into a database is not lost by a block that drops it")

@@ -172,8 +172,16 @@ class MarkRefused(Action):
 class Suspend(Action):
     """Leave a transaction open whose outcome is recorded, but not what readers see: whoever meets it tries again.
 
-    Until then no other append shares its tables: it would be in the way of an undo.
+    Until then no other append shares the tables of what is unfinished: it would be in the way of an undo. Its other
+    tables are released.
+
+    Parameters
+    ----------
+    unfinished : tuple of int
+        The ordinals of what is left to remove.
     """
+
+    unfinished: tuple[int, ...]
 
 
 @dataclass(frozen=True)

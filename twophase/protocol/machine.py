@@ -28,7 +28,7 @@ The rules
   that, the transaction stays open, as if its process had died there: a recovery tries again.
 - A dropped database goes only when the tables in it are gone, after the outcome is recorded (``Plan.seen_dropped``); a
   created one is there before the publish (``Plan.seen_staged``). While a store refuses to remove what readers see, the
-  transaction stays open, too.
+  transaction stays open, too, and keeps the tables of that reserved; its other tables are released.
 - ``IN_DOUBT`` changes nothing; a later recovery queries the stores again.
 - The outcome is recorded before anything is removed, so that no process publishes files that another one removes.
 """
@@ -395,7 +395,7 @@ def _clean_up(plan: Plan) -> Protocol:
     insisting = plan.seen_dropped | plan.seen_staged.intersection(plan.superseded)
     removed = yield from _remove(steps, insisting)
     if refused := removed.failed.keys() & insisting:
-        yield from _suspend(removed.problems)
+        yield from _suspend(refused, removed.problems)
         return _unfinished(plan, removed.failed[min(refused)], refused, removed)
     yield from _close(removed.left, removed.problems)
     return Verdict(TransactionState.COMPLETED, None, tuple(removed.left), problems=tuple(removed.problems))
@@ -424,7 +424,7 @@ def _remove_staged(
     tried = {*tried, *plan.seen_staged}
     removed = yield from _remove([Abort(ordinal) for ordinal in plan.ordinals], tried)
     if shown := removed.failed.keys() & tried:
-        yield from _suspend(removed.problems)
+        yield from _suspend(shown, removed.problems)
         return Verdict(
             TransactionState.IN_DOUBT,
             error,
@@ -487,10 +487,10 @@ def _all_without(plan: Plan, ordinals: Collection[int]) -> tuple[Unit, ...]:
     return tuple(unit for unit in plan.units if not set(ordinals).intersection(unit.ordinals))
 
 
-def _suspend(problems: list[BaseException]) -> Step:
+def _suspend(refused: Collection[int], problems: list[BaseException]) -> Step:
     """Leave the transaction open in its state: readers see what a store refuses to remove."""
     try:
-        yield Suspend()
+        yield Suspend(tuple(sorted(refused)))
     except (TimelineError, LeaseLostError) as problem:
         problems.append(problem)
 

@@ -16,6 +16,7 @@ from twophase.timeline.tables import changes, commit_clock, participants, reserv
 _T, _P, _R, _C, _W = transactions.c, participants.c, reservations.c, changes.c, waits.c
 _TRANSACTION: sa.BindParameter[str] = sa.bindparam("of_id")
 _TARGET: sa.BindParameter[str] = sa.bindparam("of_target")
+_TARGETS: sa.BindParameter[list[str]] = sa.bindparam("of_targets", expanding=True)
 
 INSERT_TRANSACTION = transactions.insert()
 DELETE_TRANSACTION = transactions.delete().where(_T.id == _TRANSACTION)
@@ -79,6 +80,7 @@ SELECT_CHANGES = sa.union_all(
 INSERT_CHANGE = changes.insert()
 DELETE_CHANGES = changes.delete().where(_C.transaction_id == _TRANSACTION)
 WITHDRAW_CHANGES = changes.delete().where(_C.transaction_id == _TRANSACTION, _C.number.is_(None))
+WITHDRAW_OTHER_CHANGES = WITHDRAW_CHANGES.where(_C.target.not_in(_TARGETS))
 SELECT_UNNUMBERED = sa.select(_C.target).where(_C.transaction_id == _TRANSACTION, _C.number.is_(None)).limit(1)
 NUMBER_CHANGES = changes.update().where(_C.transaction_id == _TRANSACTION, _C.number.is_(None))
 SELECT_LAST = sa.select(commit_clock.c.last)
@@ -88,6 +90,7 @@ DELETE_RESERVATION = reservations.delete().where(_R.target == _TARGET, _R.transa
 #: The tables that a transaction shares with other appends.
 EXCLUDE_APPENDS = reservations.update().where(_R.transaction_id == _TRANSACTION, _R.mode == Mode.APPEND.value)
 DELETE_RESERVATIONS = reservations.delete().where(_R.transaction_id == _TRANSACTION)
+DELETE_OTHER_RESERVATIONS = DELETE_RESERVATIONS.where(_R.target.not_in(_TARGETS))
 
 
 @cache

@@ -270,14 +270,24 @@ class Timeline(TimelineReader):
 
         self._owned_write(RECORD_FINISHED, lease, update)
 
-    def suspend(self, lease: Lease) -> None:
-        """Release the lease of a transaction that is rolled back, but not undone: it stays open.
+    def suspend(self, lease: Lease, unfinished: Iterable[tuple[str, ObjectPath]]) -> None:
+        """Release the lease of a transaction whose outcome is recorded, but not what readers see: it stays open.
 
-        Its tables are shared with no other append until then: readers may see some of its rows.
+        Its other tables are released. Of one that is rolled back, what it would have changed of them is withdrawn.
+
+        Parameters
+        ----------
+        lease : Lease
+        unfinished : iterable of (str, ObjectPath)
+            Catalog and table of what is left to remove. They are shared with no other append until then: readers may
+            see some of its rows.
         """
+        mine = {"of_id": lease.transaction_id, "of_targets": [target_key(*table) for table in unfinished]}
 
         def update(connection: sa.Connection) -> None:
             owned_rows.own(connection, lease, lease_until=0.0)
+            connection.execute(sql.DELETE_OTHER_RESERVATIONS, mine)
+            connection.execute(sql.WITHDRAW_OTHER_CHANGES, mine)
             connection.execute(sql.EXCLUDE_APPENDS, {"of_id": lease.transaction_id, "mode": Mode.WRITE.value})
 
         self._owned_write(SUSPEND, lease, update)

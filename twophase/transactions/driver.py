@@ -294,8 +294,9 @@ class Driver:
         self._timeline.finish(self._lease, action.left_behind)
 
     @perform.register
-    def _(self, _action: actions.Suspend) -> None:
-        self._timeline.suspend(self._lease)
+    def _(self, action: actions.Suspend) -> None:
+        unfinished = (self._enlisted[ordinal] for ordinal in action.unfinished)
+        self._timeline.suspend(self._lease, [(member.catalog.name, member.target) for member in unfinished])
 
     @perform.register
     def _(self, action: actions.MarkRefused) -> None:
