@@ -121,11 +121,7 @@ def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scen
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
-        pytest.param(
-            database,
-            name,
-            marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive,
-        )
+        pytest.param(database, name, marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive)
         for database, name in product(DATABASES, JDBC_RENAMES)
     ],
     indirect=["crew"],
@@ -135,7 +131,8 @@ def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scen
 
 
 @pytest.mark.promise(
-    "ddl-in-blocks", "a block that renames a table of MariaDB, or drops its database, survives a death at the publish"
+    "ddl-in-blocks",
+    "a block of MariaDB that renames a table, or creates or drops a database, survives a death at its publish",
 )
 @pytest.mark.parametrize(("crew", "cases"), DDL_DEATHS.items(), indirect=["crew"])
 def test_after_a_death_at_the_publish_of_ddl_everything_is_old_or_new(crew: Crew, cases: list[Case]) -> None:
