@@ -209,7 +209,7 @@ def test_after_any_failure_of_a_rename_everything_is_old_or_new(crew: Crew, scen
         pytest.param(
             database,
             name,
-            marks=() if (database, name) == ("sqlite", "create a database") else pytest.mark.exhaustive,
+            marks=() if (database, name) == ("sqlite", "drop a database") else pytest.mark.exhaustive,
         )
         for database in ("sqlite", "postgresql")
         for name in LAKEHOUSE_DATABASES

@@ -169,6 +169,11 @@ def test_a_database_is_dropped_with_the_block(spark: SparkSession, named: Callab
 
 
 @pytest.mark.promise("in-doubt", "what others write to the other tables of a block that waits to drop a database stays")
+@pytest.mark.parametrize(
+    "named",
+    [pytest.param(name, marks=() if name == "session" else pytest.mark.exhaustive) for name in STORES],
+    indirect=True,
+)
 def test_other_tables_are_free_while_a_database_waits_to_be_dropped(
     spark: SparkSession, named: Callable[[str], str]
 ) -> None:
