@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from typing import Any
-from urllib.parse import urlsplit
 
-import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
-from hypothesis import HealthCheck, Phase, event, given, settings
-from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.errors import PySparkException
+from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
-from tests.schema import documented
-from tests.schema.table_model import STEPS, Step, TableModel, as_text, literal
+from tests.schema import documented, hudi_matrices
+from tests.schema.real_table import changed, name_in
+from tests.schema.table_model import STEPS, Step, as_text, nested_columns
 from tests.servers import Server
-from twophase.errors import TwoPhaseError
-from twophase.schema.promotion import HUDI_MATRIX
 
 #: By store, what makes a table of it that gives a dropped name to another column; Spark reads ORC by names only.
 REWRITE = "TBLPROPERTIES ('twophase.alter' = 'rewrite')"
@@ -30,6 +22,9 @@ MADE = {
     "orc": f"USING orc {REWRITE}",
     **dict.fromkeys(("lake", "lite", "pg", "maria"), ""),
 }
+#: Hudi's matrices are tried on each; what they say of one is most of what they say.
+HUDIS = ["pg", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("lite", "maria", "lake", "ids"))]
+EXAMPLES = [s if s in ("names", "lite") else pytest.param(s, marks=pytest.mark.exhaustive) for s in MADE]
 STORES = ["ids", "names", "lake", "lite", "pg", "maria"]
 
 
@@ -75,11 +70,9 @@ def test_a_store_makes_each_change_as_documented(spark: SparkSession, postgresql
 
 
 @pytest.mark.promise("evolution", "FLIP-226's example: a column that was dropped and added again is NULL in older rows")
-@pytest.mark.parametrize(
-    "store", [s if s in ("names", "lite") else pytest.param(s, marks=pytest.mark.exhaustive) for s in MADE]
-)
+@pytest.mark.parametrize("store", EXAMPLES)
 def test_the_example_of_flip_226(spark: SparkSession, store: str) -> None:
-    name = Real.name_in(store)
+    name = name_in(store)
     spark.sql(f"CREATE TABLE {name} (a STRING, b STRING, c STRING) {MADE[store]}")
     spark.sql(f"INSERT INTO {name} VALUES ('a1', 'b1', 'c1')")
     spark.sql(f"ALTER TABLE {name} DROP COLUMN c")
@@ -91,141 +84,57 @@ def test_the_example_of_flip_226(spark: SparkSession, store: str) -> None:
     spark.sql(f"DROP TABLE {name}")
 
 
-#: A type of each family of Hudi's matrix, with a value.
-FAMILIES = {
-    "int": ("INT", "7"),
-    "long": ("BIGINT", "7L"),
-    "float": ("FLOAT", "1.5F"),
-    "double": ("DOUBLE", "1.5D"),
-    "string": ("STRING", "'x'"),
-    "decimal": ("DECIMAL(24,2)", "CAST(1.5 AS DECIMAL(24,2))"),
-    "date": ("DATE", "DATE'2024-01-01'"),
-}
-#: What the analysis of Spark takes for no up-cast, and refuses for every table.
-BY_SPARK = {("float", "decimal"), ("double", "decimal"), ("string", "decimal"), ("string", "date")}
-
-
 @pytest.mark.exhaustive
-def test_hudis_matrix_of_a_session_table(spark: SparkSession) -> None:
-    name, pairs = Real.name_in("names"), [(old, new) for old in FAMILIES for new in FAMILIES if old != new]
-    columns = ", ".join(f"{FAMILIES[old][1]} AS {old}_{new}" for old, new in pairs)
-    spark.sql(f"CREATE TABLE {name} USING parquet AS SELECT {columns}")
-    for key, value in (("alter", "rewrite"), ("promotion", "hudi")):
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('twophase.{key}' = '{value}')")
-    taken = set()
-    for old, new in pairs:
-        try:
-            spark.sql(f"ALTER TABLE {name} ALTER COLUMN {old}_{new} TYPE {FAMILIES[new][0]}")
-        except (TwoPhaseError, PySparkException):
-            continue
-        taken.add((old, new))
-        found = spark.sql(f"SELECT {old}_{new} = CAST({FAMILIES[old][1]} AS {FAMILIES[new][0]}) FROM {name}")
-        assert found.collect() == [(True,)], (old, new)
-    assert taken == {(old, new) for old, new in pairs if new in HUDI_MATRIX.get(old, ())} - BY_SPARK
+@pytest.mark.parametrize("store", MADE)
+def test_the_example_of_hudis_merger(spark: SparkSession, store: str) -> None:
+    name = name_in(store)
+    spark.sql(f"CREATE TABLE {name} (f1 STRING, x1 STRING, f3 INT) {MADE[store]}")
+    spark.sql(f"INSERT INTO {name} VALUES ('v', 'w', 7)")
+    for change in (
+        *("RENAME COLUMN f1 TO f1v1", "DROP COLUMN x1", "ALTER COLUMN f3 TYPE BIGINT"),
+        *("ADD COLUMN n1 STRING", "ADD COLUMN f1 STRING"),
+    ):
+        spark.sql(f"ALTER TABLE {name} {change}")
+    spark.sql(f"INSERT INTO {name} VALUES ('v2', 6000000000, 'n', 'f')")
+    assert spark.table(name).columns == ["f1v1", "f3", "n1", "f1"]
+    assert as_text(spark.table(name).collect()) == [("v", "7", None, None), ("v2", "6000000000", "n", "f")]
+    assert as_text(spark.sql(f"SELECT f1v1 FROM {name} WHERE f1 IS NULL AND f3 = 7").collect()) == [("v",)]
     spark.sql(f"DROP TABLE {name}")
 
 
-class Real:
-    """A table of a store, and what its model says of it."""
-
-    def __init__(self, spark: SparkSession, store: str) -> None:
-        self.spark, self.name = spark, self.name_in(store)
-        self.model, self.taken, self.tried = TableModel(), 0, 0
-        ids = "USING parquet TBLPROPERTIES ('twophase.field_ids' = 'true') AS SELECT 1 AS a, '' AS b WHERE false"
-        more = {"ids": ids, "names": "(a INT, b STRING) USING parquet"}
-        spark.sql(f"CREATE TABLE {self.name} {more.get(store, '(a INT, b STRING)')}")
-
-    @staticmethod
-    def name_in(store: str) -> str:
-        """A new name in a store."""
-        database = {"lake": "lake.changes.", "lite": "lite.main.", "pg": "pg.public.", "maria": "maria.twophase."}
-        return f"{database.get(store, '')}t_{uuid.uuid4().hex[:8]}"
-
-    def take(self, step: Step) -> None:
-        """Take a step in both; one that the store refuses has changed nothing."""
-        found = self.model.step(self.name, step)
-        if found is None:
-            return
-        statement, after = found
-        self.tried += 1
-        try:
-            self.spark.sql(statement)
-        except (TwoPhaseError, PySparkException) as refused:
-            assert not statement.startswith("INSERT"), refused
-        else:
-            self.model, self.taken = after, self.taken + 1
-        self.check(step[1])
-
-    def check(self, which: int) -> None:
-        model = self.model
-        frame = self.spark.table(self.name)
-        assert frame.columns == [column.name for column in model.columns]
-        assert self.read("") == model.seen()
-        column = model.columns[which % len(model.columns)]
-        at = model.columns.index(column)
-        assert self.read(f"WHERE {column.quoted} IS NULL") == [row for row in model.seen() if row[at] is None]
-        for value in {row[at] for row in model.seen()} - {None}:
-            number = next(n for n in range(model.highest_value + 1) if literal(column.kind, n)[1] == value)
-            found = self.read(f"WHERE {column.quoted} = {literal(column.kind, number)[0]}")
-            assert found == [row for row in model.seen() if row[at] == value]
-            break
-
-    def read(self, where: str) -> list[tuple[Any, ...]]:
-        return as_text(self.spark.sql(f"SELECT * FROM {self.name} {where}").collect())
+@pytest.mark.promise("evolution", "each change of type in Hudi's matrix is made or refused, and no other value changes")
+@pytest.mark.parametrize("store", HUDIS)
+def test_hudis_matrix_of_types(spark: SparkSession, store: str) -> None:
+    hudi_matrices.check_types(spark, store, name_in(store))
 
 
-def changed(spark: SparkSession, store: str, steps: list[Step]) -> None:
-    """Take all steps in a new table of a store, and read it by a second reader, too."""
-    real = Real(spark, store)
-    for step in steps:
-        real.take(step)
-    if store in OTHER_READERS:
-        assert as_text(OTHER_READERS[store](spark, real.name)) == real.model.seen()
-    spark.sql(f"DROP TABLE {real.name}")
-    event(f"{real.taken} of {real.tried} changes of {store}")
+@pytest.mark.promise("evolution", "each kind of change that Hudi knows is made, or refused and the table as it was")
+@pytest.mark.parametrize("store", HUDIS)
+def test_hudis_kinds_of_change(spark: SparkSession, store: str) -> None:
+    hudi_matrices.check_kinds(spark, store, name_in(store))
 
 
-def _by_pyiceberg(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
-    uri = spark.conf.get("spark.sql.catalog.lake.uri")
-    catalog = SqlCatalog("lake", uri=str(uri))
-    table = catalog.load_table(("changes", name.rpartition(".")[2])).scan().to_arrow()
-    catalog.close()
-    return list(zip(*[column.to_pylist() for column in table.columns], strict=True))
+#: Statements of real sessions take their time: no smaller example is looked for than one that fails.
+SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
-def _by_field_ids(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
-    """The rows as PyArrow finds them by the ids alone: names in files are those of their time."""
-    wanted = [field.metadata["parquet.field.id"] for field in spark.table(name).schema]
-    rows: list[tuple[Any, ...]] = []
-    for (file,) in spark.sql(f"SELECT DISTINCT input_file_name() FROM {name}").collect():
-        table = pq.ParquetFile(urlsplit(file).path).read()
-        found = {int(f.metadata[b"PARQUET:field_id"]): table.column(i).to_pylist() for i, f in enumerate(table.schema)}
-        rows += zip(*[found.get(number, [None] * len(table)) for number in wanted], strict=True)
-    return rows
-
-
-def _by_its_database(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
-    """The rows as the database gives them to another program."""
-    store, _, table = name.split(".")
-    engine = sa.create_engine(str(spark.conf.get(f"spark.sql.catalog.{store}.url")))
-    with engine.connect() as connection:
-        rows = [tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {table}"))]
-    engine.dispose()
-    return rows
-
-
-#: Statements of real sessions take their time.
-SETTINGS = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-OTHER_READERS = {"lake": _by_pyiceberg, "ids": _by_field_ids} | dict.fromkeys(("lite", "pg", "maria"), _by_its_database)
+FEW = settings(SETTINGS, max_examples=3)
 
 
 @pytest.mark.parametrize("store", ["ids", "pg"])
-@settings(
-    max_examples=3, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@FEW
 @given(steps=STEPS)
 def test_some_random_changes_leave_each_value_in_its_column(spark: SparkSession, store: str, steps: list[Step]) -> None:
     changed(spark, store, steps)
+
+
+@pytest.mark.parametrize("store", ["ids", pytest.param("lake", marks=pytest.mark.exhaustive)])
+@FEW
+@given(steps=STEPS)
+def test_some_random_changes_leave_each_value_in_its_nested_field(
+    spark: SparkSession, store: str, steps: list[Step]
+) -> None:
+    changed(spark, store, steps, nested_columns())
 
 
 @pytest.mark.exhaustive
