@@ -140,6 +140,26 @@ def test_fields_within_structs_lists_and_maps_of_an_orc_table_change(spark: Spar
     assert rows(spark, "SELECT id FROM t WHERE s.y IS NULL AND s.z > 2") == [(3,)]
 
 
+def test_a_session_without_twophase_reads_an_altered_orc_table_as_an_attached_one(spark: SparkSession, t: str) -> None:
+    made(spark, "SELECT id AS a, CAST(id AS INT) AS b, 'gone' AS x FROM range(2)")
+    for change in (
+        "ALTER COLUMN b TYPE BIGINT",
+        "DROP COLUMN x",
+        "ADD COLUMN y STRING FIRST",
+        "ADD COLUMN d INT DEFAULT 7",
+    ):
+        spark.sql(f"ALTER TABLE t {change}")
+    spark.sql("INSERT INTO t VALUES ('new', 7, 1L << 40, 8)")
+    expected = [("new", 7, 1 << 40, 8), (None, 0, 0, 7), (None, 1, 1, 7)]
+    assert rows(spark, "SELECT * FROM t") == expected
+    twophase.attach(spark).detach()
+    try:
+        assert rows(spark, "SELECT * FROM t") == expected
+        assert rows(spark, "SELECT b FROM t WHERE y IS NULL AND d = 7") == [(0,), (1,)]
+    finally:
+        twophase.attach(spark)
+
+
 @pytest.mark.promise("evolution", "timestamps of an ORC table stay readable, which Spark compares by their position")
 def test_a_change_that_would_make_orc_files_unreadable_is_a_rewrite(spark: SparkSession, t: str) -> None:
     both = "TIMESTAMP'2020-01-01 00:00:00' AS a, TIMESTAMP_NTZ'2020-01-01 00:00:00' AS b, 1 AS c"

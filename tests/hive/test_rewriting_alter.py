@@ -276,3 +276,29 @@ def test_a_failure_in_the_middle_leaves_the_table_as_it_was(spark: SparkSession,
     assert isinstance(failed.value, (TwoPhaseError, failpoints.FailpointError))
     assert files_of(spark) == before
     assert rows(spark, "SELECT a FROM t WHERE a = 1") == [(1,)]
+
+
+def test_the_options_of_the_catalog_are_for_all_tables_that_have_no_such_property(spark: SparkSession, t: str) -> None:
+    options = {"field_ids": "true", "alter": "rewrite", "promotion": "explicit", "on_cast_failure": "null"}
+    twophase.attach(spark).detach()
+    for name, value in options.items():
+        spark.conf.set(f"spark.sql.catalog.hive.{name}", value)
+    twophase.attach(spark)
+    try:
+        spark.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a, X'C3' AS b")
+        before = files_of(spark)
+        spark.sql("ALTER TABLE t RENAME COLUMN a TO c")
+        assert files_of(spark) == before
+        spark.sql("ALTER TABLE t ALTER COLUMN b TYPE STRING")
+        assert rows(spark, "SELECT c, b FROM t WHERE c = 1") == [(1, None)]
+        spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'exact')")
+        with pytest.raises(CatalogError, match="policy 'exact'"):
+            spark.sql("ALTER TABLE t ALTER COLUMN c TYPE STRING")
+        spark.sql("ALTER TABLE t SET TBLPROPERTIES ('twophase.promotion' = 'hudi', 'twophase.alter' = 'native')")
+        with pytest.raises(CatalogError, match=r"'twophase\.alter' = 'rewrite'"):
+            spark.sql("ALTER TABLE t ALTER COLUMN c TYPE STRING")
+    finally:
+        twophase.attach(spark).detach()
+        for name in options:
+            spark.conf.unset(f"spark.sql.catalog.hive.{name}")
+        twophase.attach(spark)
