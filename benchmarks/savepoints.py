@@ -1,7 +1,8 @@
-"""What a named savepoint costs, and a restore beside a CREATE OR REPLACE of the same tables.
+"""What a savepoint in a block costs, a named one, and a restore beside a CREATE OR REPLACE of the same tables.
 
 ``python -m benchmarks.savepoints`` measures 100 session tables of 1,000 files, and ten Iceberg tables of ten; with
-``--tables`` and ``--files`` others. A restore is compared with a replace by a query, for some of the tables.
+``--tables`` and ``--files`` others. A restore is compared with a replace by a query, for some of the tables. In a block
+the mark, and the rollback to it, come after an INSERT of one row and of many, and take back another one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMPARED = 3
+#: Blocks of each kind, of which the median is shown.
+_BLOCKS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=int, default=100, help="session tables")
     parser.add_argument("--files", type=int, default=1000, help="files of each")
     parser.add_argument("--lake-tables", type=int, default=10, help="Iceberg tables, of ten files each")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of an INSERT in a block, beside one row")
     options = parser.parse_args(arguments)
     shown = Table("what", "tables", "seconds", "beside", "ratio")
     with ExitStack() as stack:
@@ -48,14 +53,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for key, value in conf.items():
             spark.conf.set(key, value)
         twophase.attach(spark)
-        tables = _session_tables(spark, root, options.tables, options.files)
-        _measure(spark, shown, f"session tables, {options.files} files each", tables, root)
         spark.sql("CREATE DATABASE lake.db")
+        for what, name in (("session table", "marked"), ("Iceberg table", "lake.db.marked")):
+            _measure_in_a_block(spark, shown, what, name, options.rows)
+        if tables := _session_tables(spark, root, options.tables, options.files):
+            _measure(spark, shown, f"session tables, {options.files} files each", tables, root)
         lake = [f"lake.db.t{number}" for number in range(options.lake_tables)]
         for name in lake:
             spark.sql(f"CREATE TABLE {name} AS SELECT /*+ REPARTITION(10) */ id FROM range(100)")
-        _measure(spark, shown, "Iceberg tables, 10 files each", lake, root)
+        if lake:
+            _measure(spark, shown, "Iceberg tables, 10 files each", lake, root)
     Console(width=max(100, Console().width)).print(shown)
+
+
+def _measure_in_a_block(spark: SparkSession, shown: Table, what: str, name: str, rows: int) -> None:
+    """Set a mark between two INSERTs, and roll back to it."""
+    provider = "" if name.startswith("lake.") else "USING parquet "
+    spark.sql(f"CREATE TABLE {name} {provider}AS SELECT id FROM range(1)")
+    base: list[float] = []
+    for count in (1, rows):
+        taken = [_block(spark, name, count) for _ in range(_BLOCKS + 1)][1:]  # The first one warms up.
+        inserted, *marks = (statistics.median(times) for times in zip(*taken, strict=True))
+        base = base or marks
+        for word, seconds, one in zip(("SAVEPOINT", "ROLLBACK TO"), marks, base, strict=True):
+            label = f"{word} in a block, {what}, INSERT of {count:,} rows"
+            shown.add_row(label, "1", f"{seconds:.5f}", f"{inserted:.2f} s for the INSERT", f"{seconds / one:.2f}")
+
+
+def _block(spark: SparkSession, name: str, rows: int) -> tuple[float, float, float]:
+    """The seconds of an INSERT, of a mark after it, and of the way back to it after another INSERT."""
+    insert = f"INSERT INTO {name} SELECT id FROM range({rows})"
+    tx = twophase.begin(spark)
+    try:
+        inserted = _seconds(lambda: spark.sql(insert))
+        set_ = _seconds(lambda: tx.savepoint("mark"))
+        spark.sql(insert)
+        return inserted, set_, _seconds(lambda: tx.rollback_to("mark"))
+    finally:
+        tx.rollback()
 
 
 def _session_tables(spark: SparkSession, root: Path, count: int, files: int) -> list[str]:

@@ -183,19 +183,31 @@ def promises_text() -> str:
 
 
 def anomalies_text() -> str:
-    """What becomes of each schedule of the Hermitage suite under each level."""
-    heads = ["schedule", "", *(f"`{level}`" for level in LEVELS)]
-    rows = [[f"`{s.name}`", s.what, *(_fate(s, place) for place in range(len(LEVELS)))] for s in SCENARIOS.values()]
+    """What becomes of each schedule of the Hermitage suite under each level; last where no former states are kept."""
+    levels = [(place, keeps) for keeps in (True, False) for place in range(len(LEVELS)) if keeps or place]
+    stores = {True: "", False: ", no former states"}
+    heads = ["schedule", "", *(f"`{LEVELS[place]}`{stores[keeps]}" for place, keeps in levels)]
+    rows = [
+        [f"`{s.name}`", s.what, *(_fate(s, place, keeps_states=keeps) for place, keeps in levels)]
+        for s in SCENARIOS.values()
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows])
 
 
-def _fate(scenario: Scenario, place: int) -> str:
-    """The cell of a scenario and a level."""
+def _fate(scenario: Scenario, place: int, *, keeps_states: bool) -> str:
+    """The cell of a scenario, a level and a kind of stores."""
+    if scenario.partitions and not keeps_states:
+        return ""
     if scenario.allowed[place] >= scenario.is_anomaly:
         return "**possible**"
-    refused = scenario.refused[place]
+    refused = scenario.refused_under(place, keeps_states=keeps_states)
     if refused:
-        return "prevented or refused" if refused == "?" else f"{refused} is refused"
+        agents = refused.split()
+        return (
+            "prevented or refused"
+            if refused == "?"
+            else f"{' and '.join(agents)} {'is' if agents[1:] == [] else 'are'} refused"
+        )
     return "all commit" if scenario.is_harmless else "prevented"
 
 

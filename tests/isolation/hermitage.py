@@ -41,7 +41,9 @@ class Scenario:
     is_anomaly : Kind
         From which on the scenario's phenomenon has happened.
     refused : tuple of str
-        The agents of which a transaction is refused under each of :data:`LEVELS`, where old states can be read.
+        The agents of which a transaction is refused under each of :data:`LEVELS`.
+    refused_without : tuple of str, optional
+        The same of the last two of :data:`LEVELS` where no former states are kept; None where that makes no difference.
     partitions : bool
         Whether it needs partitions.
     certain : bool
@@ -54,6 +56,7 @@ class Scenario:
     allowed: tuple[Kind, Kind, Kind] = (SERIAL, SERIAL, SERIAL)
     is_anomaly: Kind = ANOMALY
     refused: tuple[str, str, str] = ("", "", "")
+    refused_without: tuple[str, str] | None = None
     partitions: bool = False
     certain: bool = True
 
@@ -66,6 +69,12 @@ class Scenario:
     def reads(self) -> bool:
         """Whether a statement reads a table, but to replace that table."""
         return " FROM " in self.steps
+
+    def refused_under(self, place: int, *, keeps_states: bool) -> str:
+        """The agents of which a transaction is refused under one of :data:`LEVELS`."""
+        if keeps_states or not place or self.refused_without is None:
+            return self.refused[place]
+        return self.refused_without[place - 1]
 
     @property
     def is_harmless(self) -> bool:
@@ -120,6 +129,7 @@ SEVERAL = [
         """T1 BEGIN; T2 BEGIN; T3 BEGIN; T1 SET a[1] = 11; T1 SET b[1] = 19; T2 SET a[1] = 12; T1 COMMIT;
            T3 SELECT * FROM a; T2 SET b[1] = 18; T3 SELECT * FROM b; T2 COMMIT; T3 SELECT * FROM a; T3 COMMIT""",
         refused=("T2", "T2", "T2"),
+        refused_without=("T2 T3", "T2 T3"),
     ),
     Scenario(
         "OTV2",
@@ -128,6 +138,7 @@ SEVERAL = [
            T2 BEGIN; T2 SET a[1] = 12; T2 SET b[1] = 12; T2 COMMIT; T3 SELECT * FROM b; T3 SELECT * FROM a;
            T3 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
+        refused_without=("T3", "T3"),
     ),
     Scenario(
         "PMP",
@@ -135,6 +146,7 @@ SEVERAL = [
         """T1 BEGIN; T1 SELECT * FROM a WHERE value % 3 = 0; T2 INSERT INTO a VALUES (30, 3);
            T1 SELECT * FROM a WHERE value % 3 = 0; T1 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "PMPw",
@@ -148,6 +160,7 @@ SEVERAL = [
         "fuzzy read: one table twice in a block",
         "T1 BEGIN; T1 SELECT * FROM a; T2 SET a[1] = 12; T1 SELECT * FROM a; T1 COMMIT",
         allowed=(ANOMALY, SERIAL, SERIAL),
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "P2_late_collect",
@@ -156,6 +169,7 @@ SEVERAL = [
            T1 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
         certain=False,
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "P2w",
@@ -165,6 +179,7 @@ SEVERAL = [
         allowed=(ANOMALY, SERIAL, SERIAL),
         refused=("?", "?", "T1"),
         certain=False,
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "P4_both_staged",
@@ -207,6 +222,7 @@ SEVERAL = [
         """T1 BEGIN; T1 SELECT * FROM a; T2 BEGIN; T2 SET a[1] = 12; T2 SET b[1] = 18; T2 COMMIT;
            T1 SELECT * FROM b; T1 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "Gsingle_write",
@@ -251,6 +267,7 @@ SEVERAL = [
            T1 INSERT INTO b SELECT CAST(sum(value) AS INT), 3 FROM a; T1 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
         refused=("", "", "T1"),
+        refused_without=("T1", "T1"),
     ),
     Scenario(
         "OVERLAP",
@@ -343,6 +360,7 @@ SEVERAL = [
         """T1 BEGIN; T1 SET a[1] = 11; T1 SET b[1] = 11; T2 SNAPSHOT; T2 SELECT * FROM a; T1 COMMIT;
            T2 SELECT * FROM b; T2 COMMIT""",
         allowed=(ANOMALY, SERIAL, SERIAL),
+        refused_without=("T2", "T2"),
     ),
     Scenario(
         "READER_ONE_QUERY",

@@ -1,4 +1,4 @@
-"""Random blocks of three threads, over a lake and a database at once: a history without anomalies."""
+"""Random blocks, of threads of one session and of processes of which some are killed: histories without anomalies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
-from tests.isolation import stores
+from tests.isolation import histories, stores
 from tests.isolation.access import Place, WithSpark
 from tests.isolation.blocks import LISTS, TOTAL, Worker, create
 from tests.isolation.elle import FORBIDDEN, check, violations
@@ -76,3 +76,32 @@ def test_concurrent_blocks_leave_a_history_without_the_anomalies_that_their_leve
     assert not [b.error for b in blocks if b.error and not any(name in b.error for name in CONFLICTS)]
     assert ends.count("ok") > len(ends) / 2
     pytestconfig.stash[NUMBERS].append(f"histories, {level}: {ends.count('ok')} of {len(ends)} blocks committed")
+
+
+#: Of the history of processes; and seconds until one of them is killed, on average.
+PROCESSES, BLOCKS, KILLS = 3, 200, 15.0
+
+
+@pytest.mark.quick
+def test_processes_that_are_killed_leave_a_history_without_the_anomalies_that_their_level_forbids(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Each is recovered by the one that follows it, and no value of which a block was told that it is there is lost."""
+    found = histories.run(
+        "sqlite",
+        "snapshot",
+        transactions=BLOCKS,
+        processes=PROCESSES,
+        per_round=BLOCKS // 2,
+        kills=KILLS,
+        seed=3,  # By which some die early.
+        directory=tmp_path,
+        tell=lambda _: None,
+        has_spark=False,
+    )
+    assert not found.wrong, "\n".join(map(str, found.wrong))
+    assert (found.left_open, found.kills > 0) == (0, True)
+    assert found.outcomes.total() >= BLOCKS
+    assert found.outcomes["ok"] > BLOCKS / 2
+    counts = f"{found.outcomes['ok']} of {found.outcomes.total()} blocks committed, {found.kills} processes killed"
+    pytestconfig.stash[NUMBERS].append(f"histories of {PROCESSES} processes, snapshot: {counts}")
