@@ -124,6 +124,16 @@ def test_writes_of_parts_that_do_not_meet_share_a_table(timeline: Timeline) -> N
     assert timeline.holders("hive", path("t")) == held
 
 
+def test_a_suspended_transaction_keeps_what_is_unfinished_and_shares_it_with_no_append(timeline: Timeline) -> None:
+    first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
+    for name in ("a", "b", "c"):
+        assert timeline.reserve(first, "hive", path(name), APPEND) is None
+    timeline.record(first, TransactionState.ROLLED_BACK)
+    timeline.suspend(first, [("hive", path("b"))])
+    wanted = [("hive", path(name), APPEND) for name in ("a", "c", "b")]
+    assert timeline.reserve_all(second, wanted) == (2, "app-1")
+
+
 def test_several_tables_are_reserved_up_to_the_first_that_another_keeps(timeline: Timeline) -> None:
     first, second = begin(timeline, "app-1"), begin(timeline, "app-2")
     assert timeline.reserve(first, "hive", path("c")) is None
