@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     java = [*servers.JAVA_FOR_SHORT_RUNS, *(servers.WITH_ARCHIVE if servers.ARCHIVE.exists() else ())]
-    if version("pyspark").startswith("4.0"):
-        # It leaves sockets to the garbage collector, which is no fault of ours.
+    release = version("pyspark")
+    if release.startswith(("4.0", "4.1", "4.2")):
+        # They leave sockets to the garbage collector, which is no fault of ours.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
-    else:
+    if not release.startswith("4.0"):
         # A query of few rows takes longer to compile than to run; the subset for PySpark 4.0 compiles.
         java += ["-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"]
     config.stash[NUMBERS] = []
