@@ -64,24 +64,32 @@ class TimelineDatabase:
 
     def _read(self, operation: Callable[[sa.Connection], _T]) -> _T:
         with self._translated("read"):
-            return self._retrying(lambda: self._transact(operation, twophase_read_only=True))
+            return self._retrying(lambda: self._transact(operation, read_only=True))
 
-    def _transact(self, operation: Callable[[sa.Connection], _T], **options: bool) -> _T:
+    def _transact(
+        self, operation: Callable[[sa.Connection], _T], *, durable: bool = True, read_only: bool = False
+    ) -> _T:
         if self._pid != os.getpid():
             # Connections do not survive a fork; they belong to the parent.
             self._engine.dispose(close=False)
             self._pid = os.getpid()
             self._finalizer.detach()
             self._finalizer = self._release_at_the_end()
-        with self._engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._engine.connect() as connection, connection.begin():
+            engines.begin(connection, durable=durable, read_only=read_only)
             return operation(connection)
 
     @staticmethod
     def _retrying(operation: Callable[[], _T]) -> _T:
         """Retry an operation; all writes except a take-over may be repeated: they are conditional, or replace rows."""
+        try:
+            return operation()
+        except Exception as error:
+            if not engines.is_transient(error):
+                raise
         retrying = Retrying(
             retry=retry_if_exception(engines.is_transient),
-            stop=stop_after_attempt(4),
+            stop=stop_after_attempt(3),
             wait=wait_random_exponential(multiplier=0.05, max=1.0),
             reraise=True,
         )

@@ -34,6 +34,8 @@ _WAIT_FOR_DISK = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 _PORTS = {"postgresql": 5432}
+#: Key of a connection's last setting of ``PRAGMA synchronous``.
+_SYNCHRONOUS = "twophase synchronous"
 
 
 def create(url: str, *, create: bool = True, password: str | None = None) -> sa.Engine:
@@ -50,7 +52,6 @@ def create(url: str, *, create: bool = True, password: str | None = None) -> sa.
     _check_file(place, create)
     engine = _engine(place, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
     sa.event.listen(engine, "connect", _configure_sqlite)
-    sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -87,9 +88,7 @@ def parsed(url: str) -> URL:
 def _server(url: URL) -> sa.Engine:
     """Create an engine that, if the driver supports it, gives up on an unresponsive server after half a minute."""
     # After waiting for a lock, a statement must see what was committed in the meantime, whatever the server's default.
-    engine = _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=patience(url))
-    make_durable(engine)
-    return engine
+    return _engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=patience(url))
 
 
 def patience(url: URL) -> dict[str, Any]:
@@ -122,9 +121,25 @@ def make_durable(engine: sa.Engine) -> None:
 
 
 def _begin_postgresql(connection: sa.Connection) -> None:
-    options = connection.get_execution_options()
-    if options.get("twophase_durable", True) and not options.get("twophase_read_only"):
+    if not connection.get_execution_options().get("twophase_read_only"):
         # A server or a role may have turned it off; settings stronger than "on" are kept.
+        connection.exec_driver_sql(_WAIT_FOR_DISK)
+
+
+def begin(connection: sa.Connection, *, durable: bool, read_only: bool) -> None:
+    """Begin a transaction of a timeline; not by events of its engine, which would cost time in every statement.
+
+    Parameters
+    ----------
+    connection : sqlalchemy.Connection
+        Inside ``connection.begin()``.
+    durable : bool
+        Whether the commit waits for the disk.
+    read_only : bool
+    """
+    if connection.dialect.name == "sqlite":
+        _begin_sqlite(connection, durable=durable, read_only=read_only)
+    elif connection.dialect.name == "postgresql" and durable and not read_only:
         connection.exec_driver_sql(_WAIT_FOR_DISK)
 
 
@@ -184,12 +199,13 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
         raise TimelineError(f"SQLite cannot keep its write-ahead log there (it answers: journal mode {mode})")
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
-    options = connection.get_execution_options()
+def _begin_sqlite(connection: sa.Connection, *, durable: bool, read_only: bool) -> None:
     # FULL: a record survives a power failure, also in WAL mode. NORMAL: it survives a killed process, but a power
     # failure only if a FULL one followed; never out of order.
-    connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get('twophase_durable', True) else 'NORMAL'}")
-    read_only = options.get("twophase_read_only")
+    wanted, known = "FULL" if durable else "NORMAL", connection.info
+    if known.get(_SYNCHRONOUS) != wanted and not read_only:
+        connection.exec_driver_sql(f"PRAGMA synchronous = {wanted}")
+        known[_SYNCHRONOUS] = wanted
     # IMMEDIATE: otherwise a transaction that reads before it writes would fail instead of waiting.
     connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 

@@ -546,7 +546,7 @@ class Timeline(TimelineReader):
             return pruning.prune(connection, engines.now(connection), seconds, limit)
 
         with self._translated("write"):  # Not a step of a transaction; if a power failure loses it, it is repeated.
-            return self._retrying(lambda: self._transact(delete, twophase_durable=False))
+            return self._retrying(lambda: self._transact(delete, durable=False))
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -563,8 +563,8 @@ class Timeline(TimelineReader):
         return result
 
     def _write(self, point: Failpoint, operation: Callable[[sa.Connection], _T], *, retry: bool = True) -> _T:
-        options = {"twophase_durable": point not in _NOT_WAITING}
+        durable = point not in _NOT_WAITING
         with self._translated("write"), step(point):
             if retry:
-                return self._retrying(lambda: self._transact(operation, **options))
-            return self._transact(operation, **options)
+                return self._retrying(lambda: self._transact(operation, durable=durable))
+            return self._transact(operation, durable=durable)
