@@ -5,6 +5,8 @@
     <database location>/.twophase/<table>/<transaction id>-<ordinal>/        a version, never inside a live one
                                               _twophase.json                 owner stamp
                                               part-00000-...                 Spark's own files
+                                              _temporary/part-00000-...      the same, of a job that renames none
+                                              _twophase_written.json         which of these hold its rows
                                               _twophase_manifest.json        changes of the publish, for recovery
                                               _twophase_own.json             names of the files its statement wrote
                                               _twophase_replaced.json        former partitions, for snapshot reads
@@ -39,6 +41,7 @@ PUBLISHED_FILE = "_twophase_published.json"
 MANIFEST_FILE = "_twophase_manifest.json"
 QUARANTINED_FILE = "_twophase_withdrawn.json"
 OWN_FILE = "_twophase_own.json"
+WRITTEN_FILE = "_twophase_written.json"
 REPLACED_FILE = "_twophase_replaced.json"
 #: Directory of what savepoints keep, and the file that says of which savepoint a kept table is.
 SAVEPOINTS = ".savepoints"
@@ -46,9 +49,14 @@ SAVEPOINT_FILE = "_twophase_savepoint.json"
 _ROOT_SUFFIX = ".root"
 #: Directories to which Spark's and Hive's tasks write before their job commits.
 _UNCOMMITTED = ("_temporary", ".spark-staging", ".hive-staging")
+#: The same, of a job without a committer: its files stay there until they are published.
+TASK_FILES = "_temporary"
 #: All files that are written beside rows, as documents.
 DOCUMENTS = frozenset(
-    {STAMP_FILE, SUPERSEDED_FILE, PUBLISHED_FILE, MANIFEST_FILE, QUARANTINED_FILE, OWN_FILE, REPLACED_FILE}
+    {
+        *(STAMP_FILE, SUPERSEDED_FILE, PUBLISHED_FILE, MANIFEST_FILE, QUARANTINED_FILE, OWN_FILE, REPLACED_FILE),
+        WRITTEN_FILE,
+    }
 )
 #: Removed after all other files of a version, in this order: an interrupted removal is completed by its owner, who is
 #: known by the stamp, and knows by the mark that its files were published.

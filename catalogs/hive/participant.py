@@ -112,7 +112,9 @@ class HiveParticipant(TwoPhaseCatalogTable):
         fits = self.table_write.state.fits
         if fits is not None:
             df = df.selectExpr(*fits)
-        self.publisher.staging.write(df, marked=self.publisher.keeps_mark)
+        publisher = self.publisher
+        publisher.staging.write(df, marked=publisher.keeps_mark, is_renamed=publisher.renames_files)
+        self._changed()
 
     def prepare(self) -> None:
         try:

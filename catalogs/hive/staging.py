@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import UNMARKED, data_files, join, parent
+from twophase.catalogs.files import UNMARKED, Entry, data_files, join, parent
 from twophase.catalogs.hive import layout, linking
 from twophase.catalogs.hive.definitions import FILE_PROVIDERS, is_redacted
 from twophase.catalogs.hive.partition_plan import Key
@@ -68,7 +68,7 @@ class Staging:
         """Create a directory of this write, with its owner stamp. Idempotent."""
         layout.write_stamp(self._files, directory, self._write.state.stamp_facts())
 
-    def write(self, df: Any, *, marked: bool) -> None:
+    def write(self, df: Any, *, marked: bool, is_renamed: bool = False) -> None:
         """Write the rows to the version, with Spark's executors.
 
         Parameters
@@ -76,6 +76,9 @@ class Staging:
         df : pyspark.sql.DataFrame
         marked : bool
             Whether Hadoop's ``_SUCCESS`` file is written as well, for readers that look for it.
+        is_renamed : bool
+            Whether the publish renames each file: see :attr:`Publisher.renames_files
+            <twophase.catalogs.hive.publish.publisher.Publisher.renames_files>`.
         """
         definition = self._write.definition
         rows = aligned(df, definition.schema.names)
@@ -84,9 +87,28 @@ class Staging:
                 self._files.make_ready(self.version, rows.sparkSession.conf)
                 if definition.provider == "parquet":
                     rows = self._write.metastore.rows_for(rows, definition.schema)
-                _save(rows, definition, self.version, marked=marked)
+                if not (is_renamed and self._write_by_list(rows, definition)):
+                    _save(rows, definition, self.version, marked=marked)
             else:
                 self._insert_hidden(rows)
+
+    def _write_by_list(self, rows: Any, definition: TableDefinition) -> bool:
+        """Write the rows without a committer's renames, where each is a copy; return whether that was possible.
+
+        An attempt of a task that is still running, or was lost, may write files at any time: a list names the others.
+        """
+        write, writer = self._write, self._write.store.environment.file_writer
+        if writer is None or not self._files.kind(self.version).atomic_copy_file:
+            return False
+        place = join(self.version, layout.TASK_FILES)
+        partitions = definition.partition_columns
+        found = writer.write(rows, definition.provider, place, partition_columns=partitions, options=definition.options)
+        if found is None:
+            return False
+        self._files.write_json(join(self.version, layout.WRITTEN_FILE), found)
+        write.listed = [Entry(name, True, size) for name, size in found]
+        write.update(listed=True)
+        return True
 
     def _insert_hidden(self, rows: Any) -> None:
         """Bucketed tables and SerDes: Spark's own insert into a hidden table over the version."""
@@ -135,9 +157,24 @@ class Staging:
 
     # -- what is staged ------------------------------------------------------------------------------------------
 
+    @property
+    def rows_at(self) -> str:
+        """The directory of :meth:`rows`."""
+        return join(self.version, layout.TASK_FILES) if self._write.state.listed else self.version
+
+    def rows(self) -> list[Entry]:
+        """The files that the statement has staged, and what is beside them."""
+        if not self._write.state.listed:
+            return self._files.list(self.version)
+        if self._write.listed is None:
+            found = self._files.read_json(join(self.version, layout.WRITTEN_FILE))
+            self.require(found is not None)
+            self._write.listed = [Entry(str(name), True, int(size)) for name, size in found or ()]
+        return self._write.listed
+
     def partitions(self, columns: tuple[str, ...]) -> dict[Key, str]:
-        """Partitions of the staged rows: key to directory name inside the version."""
-        return layout.partition_directories(self._files.list(self.version), columns)
+        """Partitions of the staged rows: key to directory name inside :attr:`rows_at`."""
+        return layout.partition_directories(self.rows(), columns)
 
     def partition_locations(self, table: HiveTable, root: str | None = None) -> dict[Key, str]:
         """Same as :meth:`partitions`, with full locations; empty if the metastore does not list partitions."""
@@ -149,7 +186,7 @@ class Staging:
 
     def files(self) -> list[int]:
         """Number of data files, and their total size in bytes."""
-        rows = data_files(self._files.list(self.version))
+        rows = data_files(self.rows())
         return [len(rows), sum(entry.size for entry in rows)]
 
     def is_owned(self) -> bool:

@@ -243,6 +243,8 @@ class WriteState:
     brings: bool = False
     #: Whether a replacement is the table as an ALTER TABLE of the same transaction has it.
     alters: bool = False
+    #: Whether a list in the version names the staged files, and what else is found beside them is not the statement's.
+    listed: bool = False
 
     #: Fields stored in the document as they are.
     _PLAIN: ClassVar[tuple[str, ...]] = (
@@ -311,6 +313,7 @@ class WriteState:
             **({} if self.fits is None else {"fits": list(self.fits)}),
             **({"brings": True} if self.brings else {}),
             **({"alters": True} if self.alters else {}),
+            **({"listed": True} if self.listed else {}),
             **{name: getattr(self, name) for name in self._PLAIN},
             **{key: value for key, value in prepared.items() if value is not None},
         }
@@ -343,6 +346,7 @@ class WriteState:
             fits=found.get("fits"),
             brings=bool(found.get("brings")),
             alters=bool(found.get("alters")),
+            listed=bool(found.get("listed")),
             **{name: found[name] for name in cls._PLAIN},
         )
 

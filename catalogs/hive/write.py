@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from twophase.catalogs.files import Files
+from twophase.catalogs.files import Entry, Files
 from twophase.catalogs.hive import steps
 from twophase.catalogs.hive.calls import PublishCalls
 from twophase.catalogs.hive.definitions import is_redacted, to_definition, to_table, with_secrets
@@ -47,6 +47,8 @@ class TableWrite:
         self.state = state
         self.hidden = HiddenTables(store, state.path.database, state.transaction_id, state.ordinal)
         self.calls = PublishCalls()
+        #: The staged files, where a list names them; None until it is written or read.
+        self.listed: list[Entry] | None = None
         self._live = definition
         self._is_announced = False
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
-from tests.crash.frames import ArrowFrame
+from tests.crash.frames import ArrowFrame, TaskFiles
 from tests.crash.remote_files import LikeHdfs, ObjectStore, RemoteFiles, local
 from tests.crash.scenarios import (
     HIVE,
@@ -187,6 +187,11 @@ class HiveObjectStoreWorld(HiveRemoteWorld):
     kind = ObjectStore
     scheme = "s3a"
     locates = False
+
+    def environment(self) -> Environment:
+        environment = super().environment()
+        environment.file_writer = TaskFiles()
+        return environment
 
 
 class HiveHdfsWorld(HiveRemoteWorld):

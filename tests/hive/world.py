@@ -20,6 +20,7 @@ from twophase.catalogs.hive.participant import HiveParticipant
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose, TableDefinition, Transform, WriteContext
 from twophase.protocol.states import TransactionState
 from twophase.spark import types
+from twophase.spark.jvm.file_writer import SessionFileWriter
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.metastore.session import SessionMetastore
 from twophase.spark.routing.table_writer import SessionTableWriter
@@ -47,6 +48,7 @@ class World:
         self.environment = Environment()
         self.environment.session_metastore = SessionMetastore(spark, jvm_of(spark))
         self.environment.table_writer = SessionTableWriter(spark)
+        self.environment.file_writer = SessionFileWriter(jvm_of(spark))
         self.environment.warehouse = str(warehouse)
         self.environment.conf = dict(spark.conf.getAll)
         self.catalog = HiveCatalog("hive", options or {}, self.environment)

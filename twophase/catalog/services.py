@@ -114,6 +114,9 @@ class Environment:
     parquet_writer : object or None
         Writes a DataFrame with Spark's own Parquet writer, with field ids; see
         :class:`twophase.spark.execution.parquet.SparkParquet`.
+    file_writer : object or None
+        Writes a DataFrame as files that no committer renames, and names those that hold its rows; see
+        :class:`twophase.spark.jvm.file_writer.SessionFileWriter`.
     warehouse : str
         Root directory of the default database, as a URI or an absolute path.
     retention : float
@@ -136,6 +139,7 @@ class Environment:
     table_writer: Any = None
     partition_runner: Any = None
     parquet_writer: Any = None
+    file_writer: Any = None
     warehouse: str = ""
     retention: float = 86_400.0
     fsync: bool = True

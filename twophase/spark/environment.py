@@ -11,6 +11,7 @@ from twophase.spark.execution.executors import executor_problems
 from twophase.spark.execution.parquet import SparkParquet
 from twophase.spark.execution.partitions import SparkPartitions
 from twophase.spark.jvm import session_state
+from twophase.spark.jvm.file_writer import SessionFileWriter
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.jvm.hadoop_files import SessionHadoopFiles
 from twophase.spark.options import Options
@@ -61,6 +62,7 @@ class SessionEnvironment(Environment):
         self.has_local_timeline = settings.has_local_timeline
         self.storage_kinds = settings.storage
         self.hadoop_files = SessionHadoopFiles(jvm)
+        self.file_writer = SessionFileWriter(jvm)
         self.warehouse = str(jvm.spark.conf.get("spark.sql.warehouse.dir"))
         self.conf = SessionConfiguration(jvm)
         self.partition_runner = SparkPartitions()

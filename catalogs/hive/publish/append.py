@@ -167,7 +167,7 @@ class AppendFiles(MoveFiles):
 
     def read_source(self) -> ReadSource | None:
         place, table = join(self.state.version, "_read"), self.write.current()
-        if table is None or table.partitioned or not self._shown(str(table.location), place):
+        if table is None or table.partitioned or self.state.listed or not self._shown(str(table.location), place):
             return None
         definition = self.write.definition
         if written_as_files(definition):

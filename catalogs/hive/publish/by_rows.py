@@ -50,6 +50,12 @@ _APPENDS: _Choice = (Way.APPEND_FILES, MoveState())
 class Undecided(Publisher):
     """Publisher of a write whose rows are not staged yet: it can only be rolled back."""
 
+    @property
+    def renames_files(self) -> bool:
+        # A new partition is published where it is staged.
+        is_append = self.state.purpose is Purpose.INSERT_INTO and not self.state.partition_columns
+        return is_append and not self.files.kind(self.state.version).hard_links
+
     def prepare(self) -> None:
         raise AssertionError("A write is prepared by the publisher that its rows have chosen.")
 
@@ -91,6 +97,7 @@ class Choice:
 
     def _become(self, choice: _Choice) -> None:
         way, own = choice
+        assert not self._write.state.listed or way is Way.APPEND_FILES, f"{way} publishes no files of a list."
         self._write.update(way=way, own=own)
 
     def _adopt(self) -> None:

@@ -82,6 +82,10 @@ class Moves:
 class MoveFiles(Publisher):
     """INSERT INTO and INSERT OVERWRITE in place: into an EXTERNAL table, or with the recipe ``rename``."""
 
+    @property
+    def renames_files(self) -> bool:
+        return True
+
     # -- preparing -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -185,8 +189,8 @@ class MoveFiles(Publisher):
 
     def _renames(self, homes: dict[str, str], root: str) -> Iterator[tuple[str, str]]:
         """Renames of the data files, then of their checksum files."""
-        version = self.state.version
-        entries = sorted(data_entries(self.files.list(version)), key=lambda entry: entry.base.startswith("."))
+        staged = self.staging.rows_at
+        entries = sorted(data_entries(self.staging.rows()), key=lambda entry: entry.base.startswith("."))
         targets = {}
         for entry in entries:
             directory, name = posixpath.split(entry.name)
@@ -196,7 +200,7 @@ class MoveFiles(Publisher):
             if target in taken:
                 home, name = posixpath.split(target)
                 target = join(home, f"{self.state.transaction_id}-{name}")
-            yield join(version, entry_name), target
+            yield join(staged, entry_name), target
 
     def _old(
         self, table: HiveTable, places: dict[Key, str], new: dict[Key, str], homes: dict[str, str]

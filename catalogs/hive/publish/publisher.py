@@ -72,6 +72,11 @@ class Publisher(ABC):
         """Whether the publish gives the table a new definition, which has no statistics yet."""
         return self.state.effect != INSERT
 
+    @property
+    def renames_files(self) -> bool:
+        """Whether the publish renames each staged file by its name: no listing needs to show it before."""
+        return False
+
     # -- before the decision -------------------------------------------------------------------------------------
 
     def begin(self) -> None:

@@ -31,6 +31,7 @@ _BELOW = {
     "Relations": "Tables",
     "JobEvents": "Nodes",
     "FormerNames": "Nodes",
+    "TaskFiles": "Nodes",
 }
 
 _lock = threading.RLock()

@@ -31,6 +31,7 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
     ),
     _SQL + "internal.SessionState": (
         *("sqlParser", "catalog", "catalogManager", "conf", "executePlan", "newHadoopConf"),
+        "newHadoopConfWithOptions",
     ),
     _SQL + "internal.SharedState": ("cacheManager",),
     _SQL + "errors.QueryCompilationErrors": (
@@ -45,7 +46,18 @@ _SESSION: Mapping[str, tuple[str, ...]] = {
         *("location", "options", "schema", "fileFormat", ".location", ".options"),
         *("partitionSchema", "dataSchema", "bucketSpec", "sparkSession"),
     ),
-    _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed"),
+    _SQL + "execution.QueryExecution": ("assertAnalyzed", "analyzed", "executedPlan"),
+    _SQL + "execution.SQLExecution": ("withNewExecutionId",),
+    _SQL + "execution.datasources.FileFormat": (),
+    _SQL + "execution.datasources.FileFormatWriter": ("write",),
+    _SQL + "execution.datasources.FileFormatWriter$OutputSpec": (),
+    _SQL + "execution.datasources.BasicWriteJobStatsTracker": ("metrics",),
+    _SQL + "execution.datasources.SQLHadoopMapReduceCommitProtocol": (),
+    _SQL + "execution.datasources.v2.FileDataSourceV2": ("fallbackFileFormat",),
+    _SQL + "execution.streaming.ManifestFileCommitProtocol": ("newTaskTempFile", "commitTask", "abortTask"),
+    "org.apache.spark.internal.io.FileCommitProtocol": ("setupJob", "commitJob", "abortJob", "onTaskCommit"),
+    "org.apache.spark.internal.io.FileCommitProtocol$TaskCommitMessage": ("obj",),
+    "org.apache.spark.util.SerializableConfiguration": (),
     _SQL + "execution.datasources.DataSource": ("lookupDataSource",),
     _SQL + "execution.datasources.v2.parquet.ParquetScanBuilder": (
         *("pruneColumns", "pushedDataFilters_$eq", "build"),
@@ -210,7 +222,7 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _SQL + "execution.SparkPlan": ("children", "withNewChildren"),
     _SQL + "execution.FileSourceScanExec": (".dataFilters",),
     _SQL + "execution.datasources.FileSourceStrategy": ("apply",),
-    _SQL + "internal.SQLConf": ("get", "getConfString"),
+    _SQL + "internal.SQLConf": ("get", "getConfString", "fileCommitProtocolClass", "resolver"),
     _SQL + "execution.datasources.LogicalRelation": ("relation", "catalogTable", ".relation", ".catalogTable"),
     _CATALYST + "catalog.HiveTableRelation": ("tableMeta",),
     _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": (

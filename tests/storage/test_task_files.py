@@ -1,0 +1,245 @@
+"""Appends on an object store: no file is renamed before the publish, and each row is published once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.hive.world import World
+from tests.storage import counting, filesystems
+from twophase.model import Level, OverwriteScope, Purpose
+from twophase.spark.handle import Handle
+
+#: A file of each row, two tasks, and a second attempt of each.
+CONF = {"spark.master": "local[2,2]", "spark.sql.files.maxRecordsPerFile": "1"}
+ROWS = "SELECT /*+ REPARTITION(2) */ CAST(id AS INT) AS a, CAST(id % 2 AS INT) AS k FROM range({}, {})"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tasks")
+
+
+@pytest.fixture(scope="module")
+def spark(root: Path) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = counting.session(root, CONF)
+        session.sql(f"CREATE DATABASE d LOCATION '{counting.place_of(root, 'counted')}'")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def handle(spark: SparkSession) -> Iterator[Handle]:
+    found = twophase.attach(spark)
+    yield found
+    found.detach()
+
+
+@pytest.fixture(autouse=True)
+def no_table(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "handle" in request.fixturenames:
+        request.getfixturevalue("spark").sql("DROP TABLE IF EXISTS d.t")
+
+
+@pytest.fixture
+def world(spark: SparkSession, root: Path) -> Iterator[World]:
+    """A catalog, and a table ``d.w`` with two rows."""
+    found = counting.world_of(spark, str(root / "warehouse"))
+    found.run("w", found.sql("SELECT 0 AS a"), database="d")
+    yield found
+    spark.sql("DROP TABLE d.w")
+
+
+def rows(spark: SparkSession, table: str, columns: str = "*") -> list[Any]:
+    return sorted(tuple(row) for row in spark.sql(f"SELECT {columns} FROM {table}").collect())
+
+
+def failing() -> Any:
+    """Made in here, as a worker cannot import the tests."""
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield from batches
+        if context.attemptNumber() == 0:
+            raise RuntimeError("The first attempt, after its last row.")
+
+    return found
+
+
+@pytest.mark.promise("exactly-once", "on an object store a task that has failed after its last row appends it once")
+def test_a_task_that_runs_twice_appends_its_rows_once(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE d.t (id BIGINT) USING parquet")
+    spark.range(0, 6, numPartitions=2).mapInArrow(failing(), "id BIGINT").write.insertInto("d.t")
+    assert rows(spark, "d.t") == [(number,) for number in range(6)]
+    assert handle.catalog("hive").leftovers() == []
+
+
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE d.t (id BIGINT) USING parquet")
+    with pytest.raises(PySparkException, match="not this one"):
+        spark.sql("INSERT INTO d.t SELECT if(id < 2, id, raise_error('not this one')) FROM range(0, 3, 1, 2)")
+    assert (rows(spark, "d.t"), handle.catalog("hive").leftovers()) == ([], [])
+
+
+@pytest.mark.promise("exactly-once", "on an object store files of an attempt that does not count are not published")
+def test_the_files_of_an_attempt_that_does_not_count_are_not_published(world: World) -> None:
+    df = world.sql("SELECT CAST(id AS INT) AS a FROM range(1, 4, 1, 2)")
+    participant = world.offer("w", df, Purpose.INSERT_INTO, database="d")
+    participant.begin()
+    participant.write(df)
+    staging, files = participant.publisher.staging, world.catalog.store.files
+    (counted, *_) = (f"{staging.rows_at}/{entry.name}" for entry in staging.rows())
+    place = staging.rows_at
+
+    def comes_late(name: str) -> None:
+        files.copy(counted, f"{place}/part-00000-{name}.snappy.parquet")
+
+    comes_late("before prepare")
+    participant.prepare()
+    comes_late("after prepare")
+    survivor = world.reborn(participant)
+    survivor.prepare()
+    survivor.commit()
+    counted = f"{place}/part-00000-after prepare.snappy.parquet"
+    comes_late("after the publish")
+    survivor.finish()
+    assert world.rows("d.w") == [(0,), (1,), (2,), (3,)]
+    assert world.catalog.leftovers() == []
+    world.catalog.store.files.write_json(f"{place}/part-00000-after the end.snappy.parquet", "an upload that ends late")
+    assert world.clean() == ["staging"]
+    assert world.catalog.leftovers() == []
+
+
+def test_a_rollback_and_a_recovery_remove_the_files_of_all_attempts(world: World) -> None:
+    df = world.sql("SELECT CAST(id AS INT) AS a FROM range(1, 4, 1, 2)")
+    participant = world.stage("w", df, Purpose.INSERT_INTO, database="d")
+    world.catalog.store.files.write_json(f"{participant.publisher.staging.rows_at}/part-00000-late.parquet", "")
+    world.reborn(participant).abort()
+    assert (world.rows("d.w"), world.catalog.leftovers()) == ([(0,)], [])
+
+
+# -- every kind of append ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "provider", ["parquet", *(pytest.param(p, marks=pytest.mark.exhaustive) for p in ("orc", "csv", "json"))]
+)
+@pytest.mark.parametrize("by", ["", "PARTITIONED BY (k)"], ids=["managed", "partitioned at a location"])
+def test_an_append_copies_each_file_once(
+    spark: SparkSession, handle: Handle, root: Path, provider: str, by: str
+) -> None:
+    elsewhere = f"LOCATION '{counting.place_of(root, 'counted')}/{provider} else%where'" if by else ""
+    spark.sql(f"CREATE TABLE d.t (a INT, k INT) USING {provider} {by} {elsewhere}")
+    counting.requests()
+    spark.sql(f"INSERT INTO d.t {ROWS.format(0, 6)}")
+    requests = counting.requests()
+    assert rows(spark, "d.t") == [(number, number % 2) for number in range(6)]
+    assert requests["COPY"] == 6
+    spark.sql(f"INSERT INTO d.t {ROWS.format(0, 0)}")
+    with twophase.transaction(spark):
+        spark.sql(f"INSERT INTO d.t {ROWS.format(6, 7)}")
+    assert len(rows(spark, "d.t")) == 7
+    assert handle.catalog("hive").leftovers() == []
+
+
+def test_rows_that_a_block_has_appended_are_not_read_as_none(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE d.t (a INT) USING parquet")
+    with twophase.transaction(spark):
+        spark.sql("INSERT INTO d.t SELECT 1")
+        with pytest.raises((PySparkException, twophase.errors.TwoPhaseError)):
+            spark.sql("SELECT * FROM d.t").collect()
+    assert rows(spark, "d.t") == [(1,)]
+
+
+def test_an_overwrite_in_place_copies_each_new_file_once(world: World) -> None:
+    renaming = world.with_options(recipe="rename")
+    renaming.environment = world.environment
+    renaming.catalog = type(world.catalog)("hive", {"recipe": "rename"}, world.environment)
+    df = world.sql("SELECT CAST(id AS INT) AS a FROM range(1, 4, 1, 2)")
+    counting.requests()
+    staged = renaming.stage("w", df, Purpose.INSERT_OVERWRITE, database="d", overwrite=OverwriteScope())
+    assert counting.requests()["COPY"] == 0
+    staged.commit()
+    staged.finish()
+    assert world.rows("d.w") == [(1,), (2,), (3,)]
+
+
+def test_a_committer_of_the_session_writes_the_rows(spark: SparkSession, handle: Handle) -> None:
+    jobs: Any = lambda: int(SparkContext._jvm.java.lang.Integer.getInteger("twophasetests.magic.jobs", 0))  # noqa: E731
+    spark.sql("CREATE TABLE d.t (a INT) USING parquet")
+    before = jobs()
+    spark.conf.set("spark.sql.sources.commitProtocolClass", "twophasetests.MagicProtocol")
+    try:
+        spark.sql("INSERT INTO d.t SELECT 1")
+    finally:
+        spark.conf.unset("spark.sql.sources.commitProtocolClass")
+    assert (jobs() - before, rows(spark, "d.t")) == (1, [(1,)])
+
+
+# -- executors in processes of their own -------------------------------------------------------------------------------
+
+
+def deadly() -> Any:
+    """A function whose first attempt at one partition kills its executor, after other tasks have written theirs."""
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import signal
+
+        import psutil
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield from batches
+        if context.partitionId() == 3 and context.attemptNumber() == 0:
+            executor = next(p for p in psutil.Process().parents() if "java" in p.name())
+            os.kill(executor.pid, signal.SIGKILL)
+
+    return found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(400)
+def test_lost_executors_and_speculation_append_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    jar = filesystems.make_jar(tmp_path)
+    conf = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraClassPath": str(jar),
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.1",
+        "spark.task.maxFailures": "10",
+        "spark.sql.files.maxRecordsPerFile": "100",
+    }
+    spark = counting.session(tmp_path, conf)
+    try:
+        handle = twophase.attach(spark)
+        spark.sql(f"CREATE DATABASE d LOCATION '{counting.place_of(tmp_path, 'counted')}'")
+        spark.sql("CREATE TABLE d.t (id BIGINT) USING parquet")
+        added = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
+        for number in (1, 2):
+            added.write.insertInto("d.t")
+            (last, *_) = handle.timeline.transactions()
+            assert last.level is Level.REVERSIBLE
+            expected = (4000 * number, 4000, number * sum(range(4000)))
+            assert rows(spark, "d.t", "count(*), count(DISTINCT id), sum(id)") == [expected]
+        assert {leftover.kind for leftover in handle.catalog("hive").leftovers()} <= {"staging"}
+    finally:
+        spark.stop()

@@ -1,0 +1,192 @@
+package twophase;
+
+import static twophase.Nodes.*;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapreduce.JobContext;
+import org.apache.spark.internal.io.FileCommitProtocol;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution;
+import org.apache.spark.sql.execution.datasources.BasicWriteJobStatsTracker;
+import org.apache.spark.sql.execution.datasources.DataSource;
+import org.apache.spark.sql.execution.datasources.FileFormat;
+import org.apache.spark.sql.execution.datasources.FileFormatWriter;
+import org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol;
+import org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2;
+import org.apache.spark.sql.execution.streaming.ManifestFileCommitProtocol;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.util.SerializableConfiguration;
+import scala.Function2;
+import scala.Option;
+import scala.Product;
+import scala.runtime.AbstractFunction0;
+import scala.runtime.BoxedUnit;
+
+/**
+ * Writes files that no committer renames.
+ *
+ * Each attempt of a task writes files with names of its own, and tells the driver which; those of the attempts that
+ * count are returned, and the others are nobody's.
+ */
+public final class TaskFiles {
+    private static final String FACTORY = "mapreduce.outputcommitter.factory.";
+    private static final String OF_PARQUET = "org.apache.parquet.hadoop.ParquetOutputCommitter";
+
+    /**
+     * Writes rows to a directory.
+     *
+     * @return the JSON of the name below the directory and of the bytes of each file; null if nothing was written, as
+     *     the session has a committer of its own
+     */
+    public String write(SparkSession session, Dataset rows, String provider, String directory, List partitionColumns,
+            scala.collection.immutable.Map options) throws Exception {
+        Configuration conf = session.sessionState().newHadoopConfWithOptions(options);
+        Path top = new Path(directory);
+        FileSystem files = top.getFileSystem(conf);
+        FileFormat format = format(provider, session.sessionState().conf());
+        if (format == null || !isHadoopsOwn(session.sessionState().conf(), conf, files)) {
+            return null;
+        }
+        Work work = new Work();
+        work.session = session;
+        work.query = rows.queryExecution();
+        work.format = format;
+        work.directory = files.makeQualified(top);
+        work.committer = new Committer(work.directory.toString());
+        work.conf = conf;
+        work.partitionColumns = attributes(work.query, partitionColumns, session.sessionState().conf().resolver());
+        work.options = options;
+        SQLExecution.withNewExecutionId(work.query, Option.apply("save"), work);
+        return new ObjectMapper().writeValueAsString(work.committer.committed);
+    }
+
+    /** Whether a session's files are committed by Hadoop's own committer, which renames each of them twice. */
+    private static boolean isHadoopsOwn(SQLConf sql, Configuration conf, FileSystem files) {
+        String factory = conf.get(FACTORY + "class", conf.get(FACTORY + "scheme." + files.getUri().getScheme(), ""));
+        // The factory of S3A, a default of Hadoop's, makes Hadoop's own unless one of S3A's is named.
+        boolean isOfS3a = factory.endsWith(".S3ACommitterFactory")
+            && Arrays.asList(new Object[] {"", "file"}).contains(files.getConf().get("fs.s3a.committer.name", "file"));
+        return sql.fileCommitProtocolClass().equals(SQLHadoopMapReduceCommitProtocol.class.getName())
+            && conf.get("spark.sql.sources.outputCommitterClass") == null
+            && conf.get("spark.sql.parquet.output.committer.class", OF_PARQUET).equals(OF_PARQUET)
+            && (factory.isEmpty() || factory.endsWith(".FileOutputCommitterFactory") || isOfS3a);
+    }
+
+    private static FileFormat format(String provider, SQLConf conf) throws Exception {
+        Object source = DataSource.lookupDataSource(provider, conf).getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+        if (source instanceof FileDataSourceV2) {
+            source = ((FileDataSourceV2) source).fallbackFileFormat().getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+        }
+        return source instanceof FileFormat ? (FileFormat) source : null;
+    }
+
+    private static List attributes(QueryExecution query, List names, Function2 resolver) {
+        List found = new ArrayList();
+        for (Iterator wanted = names.iterator(); wanted.hasNext();) {
+            Object name = wanted.next();
+            for (Iterator all = listed(query.analyzed().output()).iterator(); all.hasNext();) {
+                Attribute attribute = (Attribute) all.next();
+                if (Boolean.TRUE.equals(resolver.apply(attribute.name(), name))) {
+                    found.add(attribute);
+                }
+            }
+        }
+        return found;
+    }
+
+    private static final class Work extends AbstractFunction0 {
+        private SparkSession session;
+        private QueryExecution query;
+        private FileFormat format;
+        private Path directory;
+        private Committer committer;
+        private Configuration conf;
+        private List partitionColumns;
+        private scala.collection.immutable.Map options;
+
+        public Object apply() {
+            Object statistics = new BasicWriteJobStatsTracker(
+                new SerializableConfiguration(conf), BasicWriteJobStatsTracker.metrics());
+            FileFormatWriter.write(
+                session,
+                query.executedPlan(),
+                format,
+                committer,
+                new FileFormatWriter.OutputSpec(
+                    directory.toString(), (scala.collection.immutable.Map) map(new HashMap()), query.analyzed().output()),
+                conf,
+                (scala.collection.immutable.Seq) seq(partitionColumns),
+                Option.empty(),
+                (scala.collection.immutable.Seq) seq(Arrays.asList(new Object[] {statistics})),
+                options,
+                0,
+                new Nothing());
+            return BoxedUnit.UNIT;
+        }
+    }
+
+    private static final class Nothing extends AbstractFunction0 {
+        public Object apply() {
+            return BoxedUnit.UNIT;
+        }
+    }
+
+    /** The driver's side of Spark's protocol of streams: the executors, which have no class of ours, get that one. */
+    private static final class Committer extends ManifestFileCommitProtocol {
+        private final String directory;
+        private final List committed = new ArrayList();
+
+        Committer(String directory) {
+            super("", directory);
+            this.directory = directory;
+        }
+
+        public Object writeReplace() {
+            return new ManifestFileCommitProtocol("", directory);
+        }
+
+        public void setupJob(JobContext job) {
+        }
+
+        public void onTaskCommit(FileCommitProtocol.TaskCommitMessage message) {
+        }
+
+        /** Receives one message for each task, of the attempt that counts. */
+        public void commitJob(JobContext job, scala.collection.immutable.Seq messages) {
+            int start = new Path(directory).toUri().getPath().length() + 1;
+            for (Iterator all = listed(messages).iterator(); all.hasNext();) {
+                Object files = ((FileCommitProtocol.TaskCommitMessage) all.next()).obj();
+                for (Iterator each = listed(files).iterator(); each.hasNext();) {
+                    Product file = (Product) each.next(); // (path, bytes, ...), of a class that Spark 4.1 has moved
+                    committed.add(Arrays.asList(new Object[] {
+                        path((String) file.productElement(0)).substring(start), file.productElement(1)}));
+                }
+            }
+        }
+
+        private static String path(String uri) {
+            try {
+                return new URI(uri).getPath();
+            } catch (URISyntaxException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        /** Leaves all files to the rollback, which removes the directory above. */
+        public void abortJob(JobContext job) {
+        }
+    }
+}
