@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +13,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from tests.servers import Server
-from tests.storage.s3_server import FAULTS, HELD, LOG, Fault
+from tests.storage.s3_server import FAULTS, HELD, LOG, SIGNED, Fault
+
+#: Whose keys sign the requests of the class below, and of Hadoop's client of the tests.
+USER = "tests"
 
 
 class Objects:
@@ -26,13 +30,13 @@ class Objects:
     """
 
     def __init__(self, server: Server, *buckets: str) -> None:
-        self._url = server.url
+        self.url = server.url
         self.files = fs.S3FileSystem(
             endpoint_override=f"{server.host}:{server.port}",
             scheme="http",
             region="us-east-1",
-            access_key="tests",
-            secret_key="tests",
+            access_key=USER,
+            secret_key=USER,
             allow_bucket_creation=True,
         )
         for bucket in buckets:
@@ -42,6 +46,10 @@ class Objects:
         """All objects below a place such as ``bucket/directory``, without what stands for a directory."""
         selector = fs.FileSelector(place, recursive=True, allow_not_found=True)
         return sorted(info.path for info in self.files.get_file_info(selector) if info.type == fs.FileType.File)
+
+    def contents(self, place: str) -> dict[str, bytes]:
+        """All objects below a place, with what is in them."""
+        return {key: self.files.open_input_stream(key).read() for key in self.keys(place)}
 
     def rows(self, files: Iterable[str]) -> list[tuple[Any, ...]]:
         """The rows in Parquet files, by their URIs; those of a partition ``k=...`` end with its number."""
@@ -69,7 +77,11 @@ class Objects:
         found: list[str] = self._call(LOG)
         return found
 
+    def signers(self, pattern: str) -> set[str]:
+        """Whose keys have signed the requests since then with a line that a regular expression finds."""
+        return {user for user, line in self._call(SIGNED) if re.search(pattern, line)}
+
     def _call(self, path: str, document: Any = None) -> Any:
         data = None if document is None else json.dumps(document).encode()
-        with urlopen(Request(self._url + path, data), timeout=180) as answer:
+        with urlopen(Request(self.url + path, data), timeout=180) as answer:
             return json.loads(answer.read())

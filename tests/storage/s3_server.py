@@ -2,7 +2,8 @@
 
 It is moto's; all that is stored is in its memory. Each request has a line of text, such as ``PUT /bucket/key``,
 ``COPY /bucket/key``, ``REMOVE /bucket/key`` or ``LIST /bucket/prefix``, by which :class:`Fault` finds it. A client that
-does not number its attempts as the tests' own does has no faults.
+does not number its attempts as the tests' own does has no faults. Any credentials are taken; whose keys have signed
+each request is remembered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from werkzeug.serving import WSGIRequestHandler, run_simple
 from werkzeug.test import run_wsgi_app
 
 #: Where faults are set, and read back what has happened.
-FAULTS, HELD, LOG = "/_faults", "/_held", "/_log"
+FAULTS, HELD, LOG, SIGNED = "/_faults", "/_held", "/_log", "/_signed"
 SLOW_SECONDS = 0.02
 #: Seconds after which a request that waits for a held one gives up.
 PATIENCE = 120.0
@@ -90,12 +91,16 @@ class Faulty:
             self._counts = [0] * len(self._faults)
             self._held, self._released = threading.Event(), threading.Event()
             self._log = []
+            self._signed: set[tuple[str, str]] = set()
         return concerned
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        if path in (FAULTS, HELD, LOG):
+        if path in (FAULTS, HELD, LOG, SIGNED):
             return _answer(start_response, 200, json.dumps(self._control(path, environ)).encode())
+        user = re.search(r"Credential=([^/]*)/", environ.get("HTTP_AUTHORIZATION", ""))
+        with self._lock:
+            self._signed.add((user[1] if user else "", line_of(environ)))
         released, kind = self._released, self._kind(environ)
         if kind == "refuse":
             return _answer(start_response, 503, _TOO_MANY)
@@ -116,6 +121,9 @@ class Faulty:
             return self._held.wait(PATIENCE)
         if path == LOG:
             return self._log
+        if path == SIGNED:
+            with self._lock:
+                return sorted(self._signed)
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
         self._released.set()
         return self._set(Fault(**fault) for fault in json.loads(body))

@@ -19,7 +19,9 @@ import twophase
 from tests.hive.conftest import start_session
 from tests.lakehouse.rest_server import TOKEN, rest_catalog
 from tests.lakehouse.statements import ROWS, run, stage
-from tests.storage.signed import SignedRequests, signed_requests
+from tests.servers import Server
+from tests.storage import filesystems
+from tests.storage.objects import USER, Objects
 from twophase.catalogs.lakehouse import LakehouseCatalog
 from twophase.catalogs.lakehouse.file_access import FileAccess, layered
 from twophase.errors import ConfigurationError
@@ -35,9 +37,8 @@ _LISTS = pa.schema([("list", pa.list_(pa.int64()))])
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[SignedRequests]:
-    with signed_requests(BUCKET) as found:
-        yield found
+def store(s3: Server) -> Objects:
+    return Objects(s3, BUCKET)
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +48,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "environment")
 
 
-def keys(store: SignedRequests, user: str) -> dict[str, str]:
+def keys(store: Objects, user: str) -> dict[str, str]:
     """PyIceberg's settings for the store."""
     return {"s3.endpoint": store.url, "s3.access-key-id": user, "s3.secret-access-key": SECRET}
+
+
+def users(store: Objects, directory: str) -> set[str]:
+    """Whose keys have signed requests for an object in a directory of the bucket."""
+    return store.signers(f" /{BUCKET}/{directory}/") - {USER}
 
 
 def rows(catalog: Any) -> list[tuple[Any, ...]]:
@@ -65,26 +71,27 @@ def opened(**options: str) -> LakehouseCatalog:
     return LakehouseCatalog("lake", options, ConnectEnvironment(allows_untested_storage=True))
 
 
-def test_files_are_opened_with_the_options_of_the_catalog(store: SignedRequests, tmp_path: Path) -> None:
+def test_files_are_opened_with_the_options_of_the_catalog(store: Objects, tmp_path: Path) -> None:
     uri, path = f"sqlite:///{tmp_path}/lake.db", ObjectPath.of("shop", "daily")
     options = {**keys(store, "own"), "s3.path-style-access": "true"}
     catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/own", **options)
     catalog.create_database("shop")
+    store.set()
     run(catalog, path)
     run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
-    before = store.contents("own")
+    before = store.contents(f"{BUCKET}/own")
     stage(catalog, path, Purpose.INSERT_INTO).abort()
-    assert store.contents("own") == before
-    assert store.users("own") == {"own"}
+    assert store.contents(f"{BUCKET}/own") == before
+    assert users(store, "own") == {"own"}
     with SqlCatalog("lake", uri=uri, **keys(store, "reader"), **{"s3.region": "us-east-1"}) as iceberg:
         assert rows(iceberg) == [*ROWS, (3, "three")]
     catalog.drop_table(path, purge=True)
-    assert store.contents("own") == {}
+    assert store.contents(f"{BUCKET}/own") == {}
     catalog.close()
 
 
 def test_what_a_rest_catalog_lends_opens_the_files_of_its_tables(
-    store: SignedRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REST_TOKEN", TOKEN)
     path = ObjectPath.of("shop", "daily")
@@ -95,11 +102,11 @@ def test_what_a_rest_catalog_lends_opens_the_files_of_its_tables(
         catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/lent", **options)
         catalog.create_database("shop")
         run(catalog, path)
-        store.forget()
+        store.set()
         run(catalog, path, Purpose.INSERT_INTO, [(3, "three")])
-        assert store.users("lent/shop") == {"lent", "server"}
+        assert users(store, "lent/shop") == {"lent", "server"}
         assert rows(catalog.store.catalog) == [*ROWS, (3, "three")]
-        assert not any(SECRET.encode() in content for content in store.contents("lent").values())
+        assert not any(SECRET.encode() in content for content in store.contents(f"{BUCKET}/lent").values())
         catalog.close()
 
 
@@ -114,9 +121,11 @@ def test_credentials_of_several_sources_are_not_mixed() -> None:
 
 
 @pytest.fixture(scope="module")
-def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(store: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     root = tmp_path_factory.mktemp("lakes")
+    filesystems.install(root / "classes")
     s3a = {
+        "impl": "twophasetests.ObjectStore",
         "endpoint": store.url.removeprefix("http://"),
         "connection.ssl.enabled": "false",
         "path.style.access": "true",
@@ -154,6 +163,7 @@ def spark(store: SignedRequests, tmp_path_factory: pytest.TempPathFactory) -> It
     conf = {
         **{f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()},
         **{f"spark.hadoop.{name}": value for name, value in azure.items()},
+        "spark.hadoop.fs.objects.endpoint": store.url,
         "spark.twophase.storage.untested": "allow",
         "spark.twophase.timeline.local": "allow",
         "spark.sql.catalog.lake": "twophase.lakehouse",
@@ -181,36 +191,63 @@ def lake(spark: SparkSession) -> Iterator[LakehouseCatalog]:
     "untested-storage", "PyIceberg opens the files of a lake with the settings and credentials of the session"
 )
 def test_tables_are_written_with_the_settings_of_the_session(
-    spark: SparkSession, lake: LakehouseCatalog, store: SignedRequests
+    spark: SparkSession, lake: LakehouseCatalog, store: Objects
 ) -> None:
-    """Of tables with lists, which Spark's own writer does not write: the wheel's Hadoop client knows no S3."""
+    """Of tables with lists, which Spark's own writer does not write."""
     spark.sql("CREATE DATABASE lake.shop")
-    store.forget()
+    store.set()
     spark.sql("CREATE TABLE lake.shop.t AS SELECT id, array(id) AS list FROM range(0, 2)")
     spark.sql("INSERT INTO lake.shop.t SELECT id, array(id) AS list FROM range(2, 3)")
-    assert store.users("session") == {"session"}
-    before = store.contents("session")
+    assert users(store, "session") == {"session"}
+    before = store.contents(f"{BUCKET}/session")
     with pytest.raises(LookupError), twophase.transaction(spark):
         spark.sql("INSERT INTO lake.shop.t VALUES (9L, array(9L))")
         raise LookupError
-    assert store.contents("session") == before
+    assert store.contents(f"{BUCKET}/session") == before
     path = ObjectPath.of("shop", "t")
     table = lake.store.iceberg_table(path, lake.lakehouse.require(path))
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
     spark.sql("DROP TABLE lake.shop.t PURGE")
-    assert store.contents("session") == {}
+    assert store.contents(f"{BUCKET}/session") == {}
+
+
+@pytest.mark.promise(
+    "untested-storage", "Spark writes the data files of a lake with its own client, and PyIceberg's finds all of them"
+)
+def test_sparks_own_client_writes_and_reads_the_rows(
+    spark: SparkSession, lake: LakehouseCatalog, store: Objects
+) -> None:
+    spark.sql("CREATE DATABASE IF NOT EXISTS lake.shop")
+    store.set()
+    spark.sql("CREATE TABLE lake.shop.p PARTITIONED BY (k) AS SELECT id, id % 2 AS k FROM range(4)")
+    spark.sql("INSERT INTO lake.shop.p SELECT 9, 9")
+    spark.sql("INSERT OVERWRITE lake.shop.p PARTITION (k = 0) SELECT 6")
+    kept = [(1, 1), (3, 1), (6, 0), (9, 9)]
+    assert sorted(map(tuple, spark.table("lake.shop.p").collect())) == kept
+    assert store.signers(rf"^(PUT|GET) /{BUCKET}/session/shop/.*/part-") == {USER, "session"}
+    assert store.signers(rf"^PUT /{BUCKET}/session/shop/.*/part-") == {USER}
+    before = store.contents(f"{BUCKET}/session")
+    with pytest.raises(LookupError), twophase.transaction(spark):
+        spark.sql("INSERT INTO lake.shop.p SELECT 7, 7")
+        raise LookupError
+    assert store.contents(f"{BUCKET}/session") == before
+    path = ObjectPath.of("shop", "p")
+    found = lake.store.iceberg_table(path, lake.lakehouse.require(path)).scan().to_arrow()
+    assert sorted(zip(found["id"].to_pylist(), found["k"].to_pylist(), strict=True)) == kept
+    spark.sql("DROP TABLE lake.shop.p PURGE")
+    assert store.contents(f"{BUCKET}/session") == {}
 
 
 @pytest.mark.promise("secrets", "settings of file systems are in no metadata, record or timeline")
 def test_no_secret_is_written_or_shown(
-    spark: SparkSession, lake: LakehouseCatalog, store: SignedRequests, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession, lake: LakehouseCatalog, store: Objects, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spark.sql("CREATE DATABASE IF NOT EXISTS lake.shop")
     spark.sql("CREATE TABLE lake.shop.s AS SELECT array(1L) AS list")
     participant = stage(lake, ObjectPath.of("shop", "s"), Purpose.INSERT_INTO, [([2],)], _LISTS)
     shown = [repr(lake), repr(lake.store), repr(lake.store.access), repr(participant), str(participant.document)]
     participant.abort()
-    stored = [*store.contents("session").values()]
+    stored = [*store.contents(f"{BUCKET}/session").values()]
     stored += [file.read_bytes() for file in tmp_path_factory.getbasetemp().rglob("*.db*") if file.is_file()]
     spark.sql("DROP TABLE lake.shop.s PURGE")
     assert not any(SECRET in text for text in shown)
@@ -265,7 +302,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 
 @pytest.mark.parametrize("place", SETTINGS)
-def test_settings_of_hadoop_have_pyicebergs_names(spark: SparkSession, store: SignedRequests, place: str) -> None:
+def test_settings_of_hadoop_have_pyicebergs_names(spark: SparkSession, store: Objects, place: str) -> None:
     access = FileAccess({}, SessionHadoopFiles(Jvm(spark)))
     found = access.io(place).properties
     expected = {"s3.endpoint": store.url, **SETTINGS[place]} if "any" in place else SETTINGS[place]
