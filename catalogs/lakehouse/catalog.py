@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +13,6 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
 )
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from twophase.catalog import (
     Environment,
@@ -48,16 +44,15 @@ from twophase.catalogs.files import Files
 from twophase.catalogs.lakehouse import (
     altering,
     definitions,
+    deleting,
     earlier_states,
-    errors,
     housekeeping,
-    layout,
     options,
     publishing,
     read_options,
     schema_history,
     schema_on_write,
-    snapshots,
+    tables,
 )
 from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop, plan_drop
 from twophase.catalogs.lakehouse.file_access import FileAccess
@@ -65,24 +60,21 @@ from twophase.catalogs.lakehouse.home import Lakehouse, LakehouseBase
 from twophase.catalogs.lakehouse.inspecting import INSPECTIONS, inspect
 from twophase.catalogs.lakehouse.kept import KeptTables
 from twophase.catalogs.lakehouse.participant import LakehouseParticipant, check_store
-from twophase.catalogs.lakehouse.planning import check_writable, plan_write, state_version
-from twophase.catalogs.lakehouse.reading import ListedFiles, ManifestReader, State
+from twophase.catalogs.lakehouse.planning import plan_write, state_version
 from twophase.catalogs.lakehouse.reading_arrow import Rows
-from twophase.catalogs.lakehouse.sources import snapshot_at, source_of
+from twophase.catalogs.lakehouse.sources import source_as_of, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
 from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, plan_leave, plan_rename, refuse_renamed
-from twophase.catalogs.lakehouse.store import Also, Loaded, Store
+from twophase.catalogs.lakehouse.store import Also, Store
 from twophase.errors import (
     CatalogError,
     DatabaseAlreadyExistsError,
     DatabaseNotExistError,
     TableAlreadyExistsError,
-    VersionNotExistError,
 )
 from twophase.failpoints import Failpoint, step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.redaction import logger
-from twophase.schema import to_iceberg
 
 PUBLISH = Failpoint("lakehouse.publish")
 COMPENSATE = Failpoint("lakehouse.compensate")
@@ -210,8 +202,8 @@ class LakehouseCatalog(
                 hint="Drop its tables first, or say CASCADE.",
             )
         # One that was created since then is not dropped without CASCADE.
-        tables = self.store.all_tables(database) if cascade else {}
-        self.store.drop_namespace(database, {path: self._readable(path, pointer) for path, pointer in tables.items()})
+        held = self.store.all_tables(database) if cascade else {}
+        self.store.drop_namespace(database, {path: tables.readable(self.lakehouse, path, held[path]) for path in held})
 
     def contents_of(self, database: str) -> list[str]:
         self._require_database(database)
@@ -276,79 +268,12 @@ class LakehouseCatalog(
 
     def create_table(self, path: ObjectPath, definition: TableDefinition, *, ignore_if_exists: bool = False) -> None:
         self.check_path(path)
-        self.lakehouse.require_tried(path, self.store.settings.warehouse)
-        definitions.check(path, definition)
-        schema = definitions.to_schema(path, definition)
-        spec = definitions.to_spec(path, schema, definition.partitioning)
-        if self.store.pointer(path) is None:
-            place = layout.Place(
-                layout.table_location(self.store.settings.warehouse, path, self.lakehouse.own_key()),
-                self.lakehouse.own_key(),
-            )
-            properties = definitions.to_properties(definition)
-            order = definitions.to_sort_order(path, to_iceberg(schema), definition.properties)
-            metadata = snapshots.new_metadata(
-                place.location,
-                to_iceberg(schema),
-                spec,
-                properties,
-                str(uuid.uuid4()),
-                UNSORTED_SORT_ORDER if order is None else order,
-            )
-            if self._register(path, place, metadata):
-                return
-        if not ignore_if_exists:
+        if not tables.create(self.lakehouse, path, definition) and not ignore_if_exists:
             raise TableAlreadyExistsError(f"Table {path} already exists in catalog {self.name}.", path=path)
 
-    def _register(self, path: ObjectPath, place: layout.Place, metadata: TableMetadata) -> bool:
-        location = place.metadata_file(0)
-        with errors.writing(path, location):
-            publishing.stage_metadata(self.store, self.files, None, Loaded(location, metadata))
-        try:
-            made = self.store.swap(path, None, Loaded(location, metadata), ())
-        except DatabaseNotExistError:
-            place.remove(self.files)
-            raise
-        if not made:
-            place.remove(self.files)
-        return made
-
     def drop_table(self, path: ObjectPath, *, ignore_if_not_exists: bool = False, purge: bool = False) -> None:
-        try:
-            pointer = self.store.pointer(path) if len(path.namespace) == 1 else None
-        except errors.UnreadableMetadataError:
-            if self.store.drop_unreadable(path):
-                _log.warning("Table %s was dropped without a look at its metadata: its files stay.", path)
-                return
-            pointer = None
-        if pointer is None:
-            if ignore_if_not_exists:
-                return
+        if not tables.drop(self.lakehouse, path, purge=purge) and not ignore_if_not_exists:
             raise self.lakehouse.no_table(path)
-        remove_files = self._purge(path, pointer) if purge else None
-        if not self.store.drop(path, pointer, self._readable(path, pointer)):
-            self.drop_table(path, ignore_if_not_exists=ignore_if_not_exists, purge=purge)
-        elif remove_files is not None:
-            remove_files()
-
-    def _purge(self, path: ObjectPath, pointer: str) -> Callable[[], None] | None:
-        """A callback that removes the files of a table; None if its metadata cannot be read: the files are kept."""
-        self.lakehouse.require_tried(path, pointer)
-        try:
-            loaded = Loaded(pointer, self.store.metadata(path, pointer))
-            return housekeeping.purge(self.lakehouse, path, loaded)
-        except errors.UnreadableMetadataError as error:
-            _log.warning("Table %s is dropped, and its files stay: %s", path, error)
-            return None
-
-    def _readable(self, path: ObjectPath, pointer: str) -> Loaded | None:
-        """A table to drop; None if its metadata cannot or must not be read: its files are kept."""
-        try:
-            self.lakehouse.require_tried(path, pointer)
-            return Loaded(pointer, self.store.metadata(path, pointer))
-        except CatalogError as error:
-            _log.warning("Table %s is dropped without a look at it, and its files stay unlisted: %s", path, error)
-            return None
 
     def rename_table(self, path: ObjectPath, new_path: ObjectPath) -> None:
         if self.store.pointer(path) is None:
@@ -386,13 +311,7 @@ class LakehouseCatalog(
     def read_source_as_of(
         self, path: ObjectPath, *, version: str | None = None, timestamp: int | None = None
     ) -> ReadSource:
-        metadata = self.lakehouse.require(path).metadata
-        io = self.store.io(metadata.location)
-        if version is not None:
-            return source_of(io, path, metadata, *self._version(path, metadata, version))
-        assert timestamp is not None
-        snapshot_id = snapshot_at(path, metadata, timestamp)
-        return source_of(io, path, metadata, snapshot_id, self._schema_of(metadata, snapshot_id))
+        return source_as_of(self.lakehouse, path, version, timestamp)
 
     def read_source_before(self, path: ObjectPath, changes: Sequence[Change], version: Any = None) -> ReadSource:
         return earlier_states.source_before(self.lakehouse, path, changes, version)
@@ -408,55 +327,12 @@ class LakehouseCatalog(
             return super().read_source_with(path, options)
         return read_options.source(self.lakehouse, path, options)
 
-    def _version(self, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
-        """Ids of the snapshot and the schema for ``VERSION AS OF``: a snapshot's id, branch, tag, or transaction."""
-        ref = metadata.refs.get(version)
-        if ref is not None:
-            # A branch is read with the table's current schema, as in Iceberg.
-            is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
-            schema = metadata.current_schema_id if is_branch else self._schema_of(metadata, ref.snapshot_id)
-            return ref.snapshot_id, schema
-        number = int(version) if version.lstrip("-").isdigit() else snapshots.of_transaction(metadata, version)
-        if number is None or metadata.snapshot_by_id(number) is None:
-            raise VersionNotExistError(
-                f"{path} has no snapshot, branch or tag {version!r}.",
-                path=path,
-                hint=f"SELECT snapshot_id FROM {self.name}.{path}.snapshots shows those that there are.",
-            )
-        return number, self._schema_of(metadata, number)
-
-    def _schema_of(self, metadata: TableMetadata, snapshot_id: int) -> int:
-        snapshot = metadata.snapshot_by_id(snapshot_id)
-        assert snapshot is not None
-        return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
-
     def accepts_any_schema(self, definition: TableDefinition) -> bool:
         return schema_on_write.follows_rows(definition.properties)
 
     def plan_delete(self, path: ObjectPath, conditions: Sequence[Filter | None]) -> Deletion:
         self.lakehouse.load_to_write(path)
-        metadata = self.lakehouse.require(path).metadata
-        check_writable(path, metadata)
-        source = self.read_source(path)
-        if source.files is None:
-            raise CatalogError(
-                f"Rows of {path} cannot be deleted here: another engine has deleted some, or its files have no ids.",
-                path=path,
-                hint="Use the engine that did so, or let it rewrite the files first.",
-            )
-        snapshot = metadata.current_snapshot()
-        state = State.of(
-            self.store.io(metadata.location),
-            path,
-            metadata,
-            snapshot.snapshot_id if snapshot else None,
-            metadata.schema(),
-        )
-        whole, part = ManifestReader(state).deletion(conditions)
-        names = tuple(file.file_path for file in (*whole, *part))
-        rewritten = ListedFiles(state, [file.file_path for file in part])
-        left = ReadSource("parquet", definition=source.definition, files=rewritten) if part else None
-        return Deletion(names, state_version(metadata), left)
+        return deleting.plan(self.lakehouse, path, self.read_source(path), conditions)
 
     def schema_versions(self, path: ObjectPath) -> list[SchemaVersion]:
         loaded = self.lakehouse.require(path)

@@ -1,15 +1,17 @@
-"""Read sources for a snapshot of a table, and the snapshot that was current at a time."""
+"""Read sources for a snapshot of a table, and the snapshot of a version or a time."""
 
 from __future__ import annotations
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.lakehouse import definitions, manifests
+from twophase.catalogs.lakehouse import definitions, manifests, snapshots
+from twophase.catalogs.lakehouse.home import Lakehouse
 from twophase.catalogs.lakehouse.reading import ManifestReader, State
 from twophase.catalogs.lakehouse.reading_arrow import IcebergReader
-from twophase.errors import CatalogError
+from twophase.errors import CatalogError, VersionNotExistError
 from twophase.model import ObjectPath
 
 
@@ -51,3 +53,54 @@ def snapshot_at(path: ObjectPath, metadata: TableMetadata, timestamp: int) -> in
             f"{path} has no state of that time: it is older than the table, or its retention has ended.", path=path
         )
     return snapshot_id
+
+
+def source_as_of(lakehouse: Lakehouse, path: ObjectPath, version: str | None, timestamp: int | None) -> ReadSource:
+    """Return the source for reading a table ``VERSION AS OF`` or ``TIMESTAMP AS OF``, of which one is given.
+
+    Parameters
+    ----------
+    lakehouse : Lakehouse
+    path : ObjectPath
+    version : str or None
+        A snapshot's id, a branch, a tag or a transaction.
+    timestamp : int or None
+        In microseconds since the epoch.
+
+    Raises
+    ------
+    TableNotExistError, VersionNotExistError
+    CatalogError
+        There was no state of that time, or it has expired.
+    """
+    metadata = lakehouse.require(path).metadata
+    io = lakehouse.store.io(metadata.location)
+    if version is not None:
+        return source_of(io, path, metadata, *_version(lakehouse, path, metadata, version))
+    assert timestamp is not None
+    snapshot_id = snapshot_at(path, metadata, timestamp)
+    return source_of(io, path, metadata, snapshot_id, _schema_of(metadata, snapshot_id))
+
+
+def _version(lakehouse: Lakehouse, path: ObjectPath, metadata: TableMetadata, version: str) -> tuple[int, int]:
+    """Ids of the snapshot and of the schema with which it is read."""
+    ref = metadata.refs.get(version)
+    if ref is not None:
+        # A branch is read with the table's current schema, as in Iceberg.
+        is_branch = ref.snapshot_ref_type == SnapshotRefType.BRANCH
+        schema = metadata.current_schema_id if is_branch else _schema_of(metadata, ref.snapshot_id)
+        return ref.snapshot_id, schema
+    number = int(version) if version.lstrip("-").isdigit() else snapshots.of_transaction(metadata, version)
+    if number is None or metadata.snapshot_by_id(number) is None:
+        raise VersionNotExistError(
+            f"{path} has no snapshot, branch or tag {version!r}.",
+            path=path,
+            hint=f"SELECT snapshot_id FROM {lakehouse.name}.{path}.snapshots shows those that there are.",
+        )
+    return number, _schema_of(metadata, number)
+
+
+def _schema_of(metadata: TableMetadata, snapshot_id: int) -> int:
+    snapshot = metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id

@@ -291,9 +291,10 @@ class Store(ABC):
     def pointer(self, path: ObjectPath) -> str | None:
         """Location of a table's metadata file; None if the table does not exist."""
 
-    @abstractmethod
     def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
         """Pointers of several tables, with one query if possible; tables that do not exist are omitted."""
+        found = {path: self.pointer(path) for path in paths}
+        return {path: pointer for path, pointer in found.items() if pointer is not None}
 
     @abstractmethod
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:

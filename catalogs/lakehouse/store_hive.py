@@ -149,10 +149,6 @@ class HiveStore(RecordingStore):
             raise CatalogError(f"{path} is in the metastore, but it is no Iceberg table.", path=path)
         return str(found.parameters[METADATA_LOCATION])
 
-    def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
-        found = {path: self.pointer(path) for path in paths}
-        return {path: pointer for path, pointer in found.items() if pointer is not None}
-
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
         found: dict[ObjectPath, str] = {}
         with self.speaking(path=database), self.catalog._client as client:

@@ -119,10 +119,6 @@ class RestStore(RecordingStore):
         found = self.load(path)
         return None if found is None else found.location
 
-    def pointers(self, paths: Sequence[ObjectPath]) -> dict[ObjectPath, str]:
-        found = {path: self.pointer(path) for path in paths}
-        return {path: pointer for path, pointer in found.items() if pointer is not None}
-
     def all_tables(self, database: str | None = None) -> dict[ObjectPath, str]:
         return self.pointers(self.paths(database))
 
