@@ -221,11 +221,6 @@ class LakeInBucket(Lake):
     def options(self, **more: str) -> dict[str, str]:
         return {**super().options(), "warehouse": self.root, **self.properties, **more}
 
-    def catalog(self, **more: str) -> LakehouseCatalog:
-        environment = Environment()
-        environment.allows_untested_storage = True
-        return LakehouseCatalog(LAKE, self.options(**more), environment)
-
     @property
     def objects(self) -> ObjectsOfServer:
         """The files, past all clients."""

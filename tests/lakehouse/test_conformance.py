@@ -1,4 +1,4 @@
-"""The lakehouse catalog passes the conformance suite, over a database of each kind, a Hive Metastore, and REST."""
+"""The lakehouse catalog passes the conformance suite, over a database of each kind, a Hive Metastore, REST, and S3."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.crash.lakehouse_worlds import LakeInBucket
 from tests.lakehouse.conftest import make_lake, own_schema
 from tests.lakehouse.places import Lake, Row
 from tests.lakehouse.readers import Readers, two_read_alike
 from tests.servers import Server
+from tests.storage.objects import Objects
 from twophase.catalog import Catalog
 from twophase.catalog import TwoPhaseCatalogTable as Participant
 from twophase.catalogs.lakehouse.store import ABORTED, PUBLISHED, STAGED
@@ -74,11 +76,8 @@ class LakehouseConformance(CatalogConformance):
     def nothing_is_left(self, lake: Lake, database: str, catalog: Catalog) -> Iterator[None]:
         """After each test every file belongs to a table, to a dropped one, or to a leftover that names it."""
         yield
-        named = [
-            leftover.location.partition("#")[0].removeprefix(f"file://{lake.warehouse}/")
-            for leftover in catalog.leftovers()
-        ]
-        root = f"file://{lake.warehouse}/"
+        root = f"{lake.root}/"
+        named = [leftover.location.partition("#")[0].removeprefix(root) for leftover in catalog.leftovers()]
         dropped = [table.location.removeprefix(root) for table in catalog.store.dropped()]  # type: ignore[attr-defined]
         keys = [name.rpartition("/")[2] for name in named]
         left = {
@@ -109,6 +108,18 @@ class TestPostgreSQL(LakehouseConformance):
     @pytest.fixture
     def lake(self, postgresql: Server, tmp_path: Path) -> Iterator[Lake]:
         with Lake(own_schema(postgresql.url), tmp_path / "warehouse").kept_open() as lake:
+            yield lake
+
+
+@pytest.mark.exhaustive
+class TestOnAnObjectStore(LakehouseConformance):
+    """Its files are on a server with the API of S3."""
+
+    @pytest.fixture
+    def lake(self, s3: Server, tmp_path: Path) -> Iterator[Lake]:
+        Objects(s3, "conformance.test")
+        place = Path("conformance.test") / tmp_path.name
+        with LakeInBucket(f"sqlite:///{tmp_path}/lake.db", place, s3.url).kept_open() as lake:
             yield lake
 
 
