@@ -136,7 +136,8 @@ def test_staging_lives_under_the_prefix_and_in_the_schema_of_the_users_choice(
     catalog.create_database("yard", ignore_if_exists=True)
     path = ObjectPath.of("public", "from_the_yard")
     participant = stage(catalog, path)
-    assert all(name.startswith("yard.mine_") for name in participant.left_behind())
+    staged = participant.left_behind()
+    assert staged and all(name.startswith("yard.mine_") for name in staged)
     assert catalog.list_tables("yard") == []
     participant.commit()
     participant.finish()

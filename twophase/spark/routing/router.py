@@ -46,6 +46,8 @@ Args = Any
 _NO_ANSWER = ("UNSUPPORTED_FEATURE.TABLE_OPERATION", "TABLE_OR_VIEW_ALREADY_EXISTS")
 #: An experimental analyser of Spark that runs only its own rules, and does not support writes.
 _SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.enabled"
+# The words of a statement choose what is around it (Ctrl-C, one outcome, another attempt as stock Spark), never who
+# runs it: that is decided by its plan, and a plan that needs more than is around it is refused.
 #: First words of statements that write nothing.
 READS = frozenset(("SELECT", "SHOW", "DESCRIBE", "DESC", "SET", "USE", "VALUES", "TABLE", "EXPLAIN", "CACHE"))
 #: Words in a statement that begins with its queries and writes.
