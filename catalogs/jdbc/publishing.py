@@ -164,28 +164,29 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
         _check_alone(connection, members)
         database.rename_all(connection, pairs)
         return
-    engine = members[0].store.engine(members[0].home)
-    with table_locks.held(database, engine, list(watched)) as held:
+    store, home = members[0].store, members[0].home
+    # What belongs to a dropped table goes with it; a WRITE would also lock what its triggers write.
+    kinds = {table: table_locks.READ if m.drops else table_locks.WRITE for table, m in watched.items()}
+    with table_locks.held(database, store.engine(home), kinds, store.settings.display_url) as locks:
         for member in watched.values():
-            member.check_content(held or connection, lock=held is None)
-        if held is None:
+            own = connection if locks is None else locks.connection_of(member.target)
+            member.check_content(own, lock=locks is None)
+        if locks is None:
             _check_alone(connection, members)
             database.rename_all(connection, pairs)
             return
         database.run(connection, "COMMIT")  # What it has read would keep the others from their locks.
-        # What belongs to a dropped table goes with it; a WRITE would also lock what its triggers write.
-        kinds = {table: table_locks.READ if m.drops else table_locks.WRITE for table, m in watched.items()}
-        with table_locks.alone(database, engine, held, kinds) as locks:
-            _check_alone(connection, members)
-            for member in watched.values():
-                member.check_table(connection)
-                if locks.is_awaited(member.target):
-                    raise member.conflict("another session waits to define it anew")
-                # Without transactions rows wait elsewhere, and may have got in between the locks.
-                if not member.drops and database.writable_reason(connection, member.target):
-                    member.check_content(locks.connection_of(member.target))
-            with locks.given_to(connection):
-                database.rename_all(connection, pairs)
+        locks.take_alone()
+        _check_alone(connection, members)
+        for member in watched.values():
+            member.check_table(connection)
+            if locks.is_awaited(member.target):
+                raise member.conflict("another session waits to define it anew")
+            # Without transactions rows wait elsewhere, and may have got in between the locks.
+            if not member.drops and database.writable_reason(connection, member.target):
+                member.check_content(locks.connection_of(member.target))
+        with locks.given_to(connection):
+            database.rename_all(connection, pairs)
 
 
 def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:

@@ -1,18 +1,20 @@
 """Locks of the tables that a RENAME TABLE of MariaDB or MySQL takes away, without a gap for other programs.
 
-While rows are compared, one connection locks all tables for READ, so that others still read them. Then each is locked
-for WRITE, by a connection of its own: no other statement has any lock of it now, also no ALTER TABLE that only waits to
-complete, and what was compared holds. A connection that has locked tables cannot rename any in MariaDB. So another one
-does, and each table is given up when a RENAME waits for it, which goes before all that wait to read, write or alter.
-One lock of all tables would not do: RENAME asks for one after the other, and a writer would get the later ones.
+While rows are compared, all tables are locked for READ, so that others still read them. Then each of the first ones is
+locked for WRITE, by a connection of its own: no other statement has any lock of it now, also no ALTER TABLE that only
+waits to complete, and what was compared holds. A connection that has locked tables cannot rename any in MariaDB. So
+another one does, and each table is given up when a RENAME waits for it, which goes before all that wait to read, write
+or alter. One lock of all tables would not do: RENAME asks for one after the other, and a writer would get the later
+ones. As a server has a limit of connections, those of the first tables lock the next ones when they are free.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -21,11 +23,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.mysql import MySQL
+from twophase.errors import CatalogError
 
 READ, WRITE = "READ", "WRITE"
 
-#: Tables beyond this number share a connection, and are locked for READ: a server has a limit of connections. They are
-#: given up together, and what waits for all but the first may come before the RENAME.
+#: Number of tables that are locked for WRITE before the RENAME; further ones are when it comes to them.
 MOST = 32
 #: The server ends a connection that has done nothing for so many seconds after the lock timeout, and so gives up its
 #: locks: a machine that is lost does not close its connections, and other programs would wait for hours.
@@ -43,25 +45,48 @@ _DENIED = (1044, 1142)
 _NO_MORE = (1040, 1203, 1226)
 _TIMED_OUT = 1205
 
+#: The lock of a table for which nothing waits.
+_GRANTED: Future[None] = Future()
+_GRANTED.set_result(None)
+
 
 @contextmanager
-def held(database: MySQL, engine: sa.Engine, tables: Sequence[Table]) -> Iterator[sa.Connection | None]:
-    """A separate connection that blocks other writers of these tables while it is open, but no readers.
+def held(database: MySQL, engine: sa.Engine, tables: Mapping[Table, str], where: str) -> Iterator[TableLocks | None]:
+    """Block other writers of tables, but no readers; None if the role lacks the privilege to lock tables.
 
-    None if the role lacks the privilege to lock tables.
+    Parameters
+    ----------
+    database : MySQL
+    engine : sqlalchemy.Engine
+    tables : mapping
+        How to lock each in the end: ``WRITE``, or ``READ``, which also lets others alter it.
+    where : str
+        Name of the server for error messages.
+
+    Raises
+    ------
+    CatalogError
+        The server grants too few connections.
     """
-    with engine.connect() as connection:
+    # In the order in which RENAME asks for them.
+    names = sorted(tables, key=lambda table: (table.database.encode(), table.name.encode()))
+    with ExitStack() as stack:
+        probe = stack.enter_context(_probe(database, engine))
+        first = _connection(database, engine, stack)
         try:
-            _lock(database, connection, dict.fromkeys(tables, READ))
+            _lock(database, first, dict.fromkeys(names, READ))
         except DBAPIError as error:
             if _code(error) not in _DENIED:
                 raise
             yield None
             return
-        try:
-            yield connection
-        finally:
-            _unlock(database, connection)
+        _unlock(database, first)
+        connections = [first, *_more(database, engine, stack, _most(len(names)) - 1)]
+        groups = _groups(names, len(connections), where)
+        threads = stack.enter_context(ThreadPoolExecutor(len(connections)))
+        locks = TableLocks(database, threads, probe, connections, groups, tables)
+        locks.take_together()
+        yield locks
 
 
 class TableLocks:
@@ -70,34 +95,62 @@ class TableLocks:
     Parameters
     ----------
     database : MySQL
+    threads : Executor
+        Where connections wait for locks.
     probe : sqlalchemy.Connection
         A connection that waits for no lock.
-    locks : mapping
-        The tables that each connection locks, with ``READ`` or ``WRITE``.
+    connections : sequence of sqlalchemy.Connection
+        One for each group, and one for each table of the first group, at least.
+    groups : sequence of sequence of Table
+        Tables in the order in which RENAME asks for them.
+    kinds : mapping
+        How to lock each table in place of its group.
     """
 
     def __init__(
-        self, database: MySQL, probe: sa.Connection, locks: Mapping[sa.Connection, Mapping[Table, str]]
+        self,
+        database: MySQL,
+        threads: Executor,
+        probe: sa.Connection,
+        connections: Sequence[sa.Connection],
+        groups: Sequence[Sequence[Table]],
+        kinds: Mapping[Table, str],
     ) -> None:
         self._database = database
+        self._threads = threads
         self._probe = probe
-        self._locks = dict(locks)
+        self._groups = list(zip(connections, groups, strict=False))
+        self._free = list(connections[len(groups) :])
+        self._kinds = kinds
+        self._alone: dict[sa.Connection, tuple[Table, Future[None]]] = {}
 
-    def take_from(self, connection: sa.Connection) -> None:
-        """Take the locks after the one of :func:`held`, with nobody in between."""
-        with ThreadPoolExecutor(len(self._locks)) as threads:
-            taken = {c: threads.submit(_lock, self._database, c, tables) for c, tables in self._locks.items()}
-            try:
-                while (left := [c for c, lock in taken.items() if not lock.done()]) and not self._all_wait(left):
-                    time.sleep(_LOOK_SECONDS)
-            finally:  # Else all would wait for these locks until they time out, and others for all.
-                _unlock(self._database, connection)
-        for lock in taken.values():
+    def take_together(self) -> None:
+        """Lock all tables for READ, each group by one connection.
+
+        A table of the first group for which that is enough is locked alone at once: a READ lock is granted after all
+        that wait to write, so that it could not be handed over.
+        """
+        holder, first = self._groups[0]
+        for table in first:
+            if self._kinds[table] == READ:
+                connection = self._free.pop()
+                _lock(self._database, connection, {table: READ})
+                self._alone[connection] = table, _GRANTED
+        self._groups[0] = holder, [table for table in first if self._kinds[table] == WRITE]
+        for connection, group in self._groups:
+            if group:
+                _lock(self._database, connection, dict.fromkeys(group, READ))
+
+    def take_alone(self) -> None:
+        """Lock each of the first tables by a connection of its own, with no other session in between."""
+        self._hand_over(*self._groups.pop(0))
+        for _, lock in self._alone.values():
             lock.result()
 
     def connection_of(self, table: Table) -> sa.Connection:
         """The connection that locks a table, which alone can read it."""
-        return next(connection for connection, tables in self._locks.items() if table in tables)
+        found = [connection for connection, (own, _) in self._alone.items() if own == table]
+        return found[0] if found else next(holder for holder, tables in self._groups if table in tables)
 
     def is_awaited(self, table: Table) -> bool:
         """Whether another statement waits to have the table for itself alone, as RENAME, DROP and TRUNCATE do.
@@ -126,67 +179,95 @@ class TableLocks:
             giver.join()
 
     def _give(self, waiting: sa.Connection, over: threading.Event) -> None:
-        left = dict(self._locks)
         with suppress(SQLAlchemyError):
-            while left and not over.wait(_LOOK_SECONDS):
-                awaited = self._all_wait([waiting]) and [c for c in left if any(map(self.is_awaited, left[c]))]
-                for connection in awaited or ():
-                    _unlock(self._database, connection)
-                    del left[connection]
-        for connection in left:  # Without a connection to look, the RENAME would wait in vain.
+            while (self._alone or self._groups) and not over.wait(_LOOK_SECONDS):
+                if self._all_wait([waiting]):
+                    self._give_awaited()
+        # Without a connection to look, the RENAME would wait in vain.
+        for connection in [*self._held_alone(), *(holder for holder, _ in self._groups)]:
             _unlock(self._database, connection)
 
+    def _held_alone(self) -> list[sa.Connection]:
+        return [connection for connection, (_, lock) in self._alone.items() if lock.done()]
+
+    def _give_awaited(self) -> None:
+        passed = [connection for connection, (table, _) in self._alone.items() if self.is_awaited(table)]
+        for connection in set(passed).intersection(self._held_alone()):
+            _unlock(self._database, connection)
+            del self._alone[connection]
+            self._free.append(connection)
+        # A lock that was not granted before the RENAME got there is of no use any more, and its connection is needed.
+        if self._alone.keys() <= set(passed) and self._groups and self.is_awaited(self._groups[0][1][0]):
+            self._give_up_waiting()
+            holder, (_, *others) = self._groups.pop(0)  # The first one goes to the RENAME directly.
+            self._hand_over(holder, others)
+
+    def _give_up_waiting(self) -> None:
+        for connection, (_, lock) in self._alone.items():
+            self._database.run(self._probe, f"KILL QUERY {_number(connection)}")
+            wait([lock])
+            self._free.append(connection)
+        self._alone.clear()
+
+    def _hand_over(self, holder: sa.Connection, tables: Sequence[Table]) -> None:
+        """Take the locks of tables after a connection that locks them together, with nobody in between."""
+        taking = {self._free.pop(): table for table in tables}
+        for connection, table in taking.items():
+            kinds = {table: self._kinds[table]}
+            self._alone[connection] = table, self._threads.submit(_lock, self._database, connection, kinds)
+        try:
+            while (left := [c for c in taking if not self._alone[c][1].done()]) and not self._all_wait(left):
+                time.sleep(_LOOK_SECONDS)
+        finally:  # Else all would wait for these locks until they time out, and others for all.
+            _unlock(self._database, holder)
+            self._free.append(holder)
+
     def _all_wait(self, connections: Sequence[sa.Connection]) -> bool:
-        numbers = [str(int(_driver(connection).thread_id())) for connection in connections]
+        numbers = [str(_number(connection)) for connection in connections]
         found = self._probe.scalar(sa.text(_WAITING.format(numbers=", ".join(numbers))))
         return bool(found == len(numbers))
 
 
-@contextmanager
-def alone(
-    database: MySQL, engine: sa.Engine, reading: sa.Connection, tables: Mapping[Table, str]
-) -> Iterator[TableLocks]:
-    """Lock tables in place of the connection of :func:`held`.
+def _most(number: int) -> int:
+    """Number of connections that lock so many tables, at most ``MOST`` of them alone before the RENAME."""
+    first = min(number, MOST)
+    return first + 1 + math.ceil((number - first) / (first + 2))
 
-    Parameters
-    ----------
-    database : MySQL
-    engine : sqlalchemy.Engine
-    reading : sqlalchemy.Connection
-        The connection of :func:`held`, which loses its locks.
-    tables : mapping
-        How to lock each: ``WRITE``, or ``READ``, which also lets others alter it.
+
+def _groups(names: Sequence[Table], connections: int, where: str) -> list[Sequence[Table]]:
+    """Tables that are locked together until they are locked one by one: the first ones before the RENAME.
+
+    Each of the first group needs a connection, beside one for each group. Of a later group one more can be locked, by
+    the connection of the first group, and the first table goes to the RENAME directly.
     """
-    # Much in the order in which RENAME asks for them.
-    names = sorted(tables, key=lambda table: (table.database.encode(), table.name.encode()))
-    with ExitStack() as stack:
-        probe = stack.enter_context(_probe(database, engine))
-        connections = _connections(database, engine, stack, min(len(names), MOST + 1))
-        apart = len(names) if len(connections) == len(names) else len(connections) - 1
-        locks: dict[sa.Connection, Mapping[Table, str]] = {
-            connection: {name: tables[name]}
-            for connection, name in zip(connections[:apart], names[:apart], strict=True)
-        }
-        if names[apart:]:
-            locks[connections[apart]] = dict.fromkeys(names[apart:], READ)
-        found = TableLocks(database, probe, locks)
-        found.take_from(reading)
-        yield found
+    for first in range(min(len(names), MOST, connections - 1), 0, -1):
+        rest, size = names[first:], first + 2
+        if len(rest) <= (connections - first - 1) * size:
+            return [names[:first], *(rest[at : at + size] for at in range(0, len(rest), size))]
+    least = min(first + 1 + math.ceil((len(names) - first) / (first + 2)) for first in range(1, len(names) + 1))
+    raise CatalogError(
+        f"{len(names)} tables of {where} cannot be replaced together: so that no row of other programs is lost, that "
+        f"takes {least + 2} connections, and the server grants {connections + 2}. Nothing was published.",
+        hint="Raise max_connections, or the role's MAX_USER_CONNECTIONS; write fewer tables in one block; or set "
+        "external_writes = ignore if no other program writes these tables.",
+    )
 
 
-def _connections(database: MySQL, engine: sa.Engine, stack: ExitStack, number: int) -> list[sa.Connection]:
-    """As many connections as the server grants, at least one."""
-    made: list[sa.Connection] = []
+def _connection(database: MySQL, engine: sa.Engine, stack: ExitStack) -> sa.Connection:
+    connection = stack.enter_context(engine.connect())
+    stack.callback(_unlock, database, connection)
+    return connection
+
+
+def _more(database: MySQL, engine: sa.Engine, stack: ExitStack, number: int) -> Iterator[sa.Connection]:
+    """Open so many further connections, or as many as the server grants."""
     for _ in range(number):
         try:
-            connection = stack.enter_context(engine.connect())
+            yield _connection(database, engine, stack)
         except DBAPIError as error:
-            if not made or _code(error) not in _NO_MORE:
+            if _code(error) not in _NO_MORE:
                 raise
-            break
-        stack.callback(_unlock, database, connection)
-        made.append(connection)
-    return made
+            return
 
 
 @contextmanager
@@ -211,8 +292,10 @@ def _unlock(database: MySQL, connection: sa.Connection) -> None:
         database.run(connection, "SET SESSION wait_timeout = DEFAULT")
 
 
-def _driver(connection: sa.Connection) -> Any:
-    return connection.connection.driver_connection
+def _number(connection: sa.Connection) -> int:
+    """The server's number of a connection."""
+    driver: Any = connection.connection.driver_connection
+    return int(driver.thread_id())
 
 
 def _code(error: DBAPIError) -> int | None:

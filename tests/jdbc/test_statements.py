@@ -16,13 +16,14 @@ import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 import twophase
 from tests.jdbc.conftest import KINDS, make_place
 from tests.jdbc.places import Place, ordered
 from tests.levels import Levels
 from twophase import failpoints
-from twophase.errors import CatalogError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted
 from twophase.failpoints import FailpointError
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.schema.errors import SchemaError
@@ -555,6 +556,19 @@ ODD_VALUES = {
     "odd_mood[]": ("'{sad,ok}'", "[sad, ok]"),
     "interval[]": ("'{1 day 02:00:00}'", "[1 day 02:00:00]"),
 }
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_a_condition_that_a_database_takes_no_part_of_is_sparks_own_or_refused(shop: Shop) -> None:
+    shop.sql("CREATE TABLE @t AS SELECT 1L AS id, DATE'2024-02-29' AS d, TIMESTAMP'2024-02-29 01:02:03' AS at")
+    for condition in ("d < DATE'10000-01-01'", "at > TIMESTAMP'-0001-01-01 00:00:00'", "d != DATE'10000-01-01'"):
+        assert shop.sql(f"SELECT id FROM @t WHERE {condition}").count() == 1, condition
+    new = shop.sql("SELECT 2L AS id, DATE'2024-03-01' AS d, TIMESTAMP'2024-03-01 00:00:00' AS at")
+    with pytest.raises(AtomicityNotSupportedError, match="condition"):
+        new.writeTo(shop.name("t")).overwrite(F.col("id") == 1)
+    with pytest.raises(AtomicityNotSupportedError, match="condition"):
+        shop.sql("INSERT INTO @t REPLACE WHERE id = 1 SELECT 2L, DATE'2024-03-01', TIMESTAMP'2024-03-01 00:00:00'")
+    assert [row[0] for row in shop.rows("t")] == [1]
 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)

@@ -131,6 +131,85 @@ def test_a_row_that_waits_for_one_of_several_tables_is_not_lost_with_it(
         assert others.told == [None] and (777, "theirs") in [row[:2] for row in place.rows(paths[1])]
 
 
+def test_a_row_that_waits_while_rows_are_compared_is_not_dropped_in_silence(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others
+) -> None:
+    """It is a conflict, or comes after the table is gone."""
+    paths = many(catalog, path, 2)
+    members = [staged(catalog, one, "drop") for one in paths]
+    outcome = "dropped"
+    with before(table_locks.TableLocks, "take_alone", lambda: others.execute(INSERT.format(t=place.name(paths[-1])))):
+        try:
+            publishing.publish(catalog.store, members)
+        except WriteConflictError:
+            outcome = "conflict"
+    others.end()
+    for member in members:
+        member.finish() if outcome == "dropped" else member.abort()
+    assert (others.told == [None]) == (outcome == "conflict"), others.told
+
+
+def many(catalog: JdbcCatalog, path: ObjectPath, number: int) -> list[ObjectPath]:
+    paths = [ObjectPath.of(path.database, f"daily_{i}") for i in range(number)]
+    for one in paths:
+        run(catalog, one)
+    return paths
+
+
+@pytest.mark.promise("external-writers", "of any number of replaced tables of MariaDB, what waits for one is not lost")
+def test_rows_that_wait_for_any_of_many_tables_are_not_lost_with_it(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_locks, "MOST", 1)  # Of seven tables one is locked alone before, then three and three.
+    paths = many(catalog, path, 7)
+    members = [staged(catalog, one, "replace") for one in paths]
+
+    def insert() -> None:
+        for one in paths:
+            others.execute(INSERT.format(t=place.name(one)))
+
+    with before(MySQL, "rename_all", insert):
+        publishing.publish(catalog.store, members)
+    others.end()
+    for member in members:
+        member.finish()
+    assert others.told == [None] * len(paths)
+    assert [one.name for one in paths if (777, "theirs") not in [row[:2] for row in place.rows(one)]] == []
+
+
+def test_a_row_is_not_lost_when_a_reader_keeps_one_of_many_tables_until_the_rename_waits_for_it(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_locks, "MOST", 1)
+    paths = many(catalog, path, 7)
+    members = [staged(catalog, one, "replace") for one in paths]
+    engine = sa.create_engine(place.url)
+    reader = engine.connect()
+    read, own = Table(path.database, paths[2].name), table_locks.TableLocks._hand_over
+
+    def hand_over(locks: Any, holder: Any, tables: Any) -> None:
+        own(locks, holder, tables)
+        if read in tables:
+            while not locks.is_awaited(read):  # The lock of its own still waits; the RENAME goes first.
+                pass
+            reader.close()
+
+    def meanwhile() -> None:
+        fetch(reader, f"SELECT * FROM {read.database}.{read.name}")
+        for one in (paths[2], paths[5]):
+            others.execute(INSERT.format(t=place.name(one)))
+
+    monkeypatch.setattr(table_locks.TableLocks, "_hand_over", hand_over)
+    with before(MySQL, "rename_all", meanwhile):
+        publishing.publish(catalog.store, members)
+    others.end()
+    engine.dispose()
+    for member in members:
+        member.finish()
+    assert others.told == [None, None]
+    assert all((777, "theirs") in [row[:2] for row in place.rows(one)] for one in (paths[2], paths[5]))
+
+
 def test_tables_that_are_dropped_together_do_not_wait_for_each_others_triggers(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:
@@ -194,7 +273,7 @@ def test_a_change_of_the_table_that_waits_while_rows_are_compared_is_a_conflict(
     member = staged(catalog, path, how)
     theirs = sql.format(t=place.name(path), d=path.database)
     with (
-        before(table_locks, "alone", lambda: others.execute(theirs)),
+        before(table_locks.TableLocks, "take_alone", lambda: others.execute(theirs)),
         pytest.raises(WriteConflictError),
     ):
         member.commit()
@@ -262,7 +341,7 @@ def test_a_row_that_waits_for_a_table_of_an_engine_without_transactions_is_not_l
 ) -> None:
     place.execute(f"CREATE TABLE {place.name(path)} (id bigint, name longtext) ENGINE=MyISAM")
     member = staged(catalog, path, "replace")
-    with before(table_locks, "alone", lambda: others.execute(INSERT.format(t=place.name(path)))):
+    with before(table_locks.TableLocks, "take_alone", lambda: others.execute(INSERT.format(t=place.name(path)))):
         try:  # In MariaDB the row comes before the publish, in MySQL after it.
             member.commit()
         except WriteConflictError:
@@ -273,24 +352,34 @@ def test_a_row_that_waits_for_a_table_of_an_engine_without_transactions_is_not_l
     assert others.told == [None] and (777, "theirs") in place.rows(path)
 
 
-def test_a_role_with_fewer_connections_than_tables_replaces_them_together(
-    place: Place, catalog: JdbcCatalog, path: ObjectPath
-) -> None:
-    paths = [ObjectPath.of(path.database, f"daily_{number}") for number in range(4)]
-    for one in paths:
-        run(catalog, one)
+@contextlib.contextmanager
+def few_connections(place: Place, path: ObjectPath, number: int) -> Iterator[JdbcCatalog]:
+    """A catalog of a role that may have so many connections at once."""
     role = f"few_{path.database}"
-    place.execute(f"CREATE USER {role}@'%' IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS 5")
+    place.execute(f"CREATE USER {role}@'%' IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS {number}")
     place.execute(f"GRANT ALL ON {path.database}.* TO {role}@'%'")
     url = sa.engine.make_url(place.url).set(username=role, password="few", database=path.database)
     theirs = Place(place.kind, url.render_as_string(hide_password=False))
     with contextlib.closing(theirs.catalog()) as few:
-        members = [stage(few, one, REPLACE, [(9, "nine")]) for one in paths]
-        publishing.publish(few.store, members)
-        for member in members:
-            member.finish()
+        yield few
     place.execute(f"DROP USER {role}@'%'")
-    assert [place.rows(one) for one in paths] == [[(9, "nine")]] * len(paths)
+
+
+@pytest.mark.parametrize("allowed", [5, 4])
+def test_a_role_with_fewer_connections_than_tables_replaces_them_together_or_not_at_all(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, allowed: int
+) -> None:
+    paths = many(catalog, path, 4)
+    with few_connections(place, path, allowed) as few:
+        members = [stage(few, one, REPLACE, [(9, "nine")]) for one in paths]
+        if allowed == 5:
+            publishing.publish(few.store, members)
+        else:
+            with pytest.raises(CatalogError, match=r"4 tables .* takes 5 connections, and the server grants 4"):
+                publishing.publish(few.store, members)
+        for member in members:
+            member.finish() if allowed == 5 else member.abort()
+    assert [place.rows(one) for one in paths] == [[(9, "nine")] if allowed == 5 else ROWS] * len(paths)
 
 
 def test_a_publish_that_cannot_see_who_waits_keeps_nobody_from_the_table(
@@ -315,6 +404,6 @@ def test_the_server_gives_up_the_locks_of_a_machine_that_is_lost(
     with contextlib.closing(place.catalog(lock_timeout="1")) as lost:
         database, table = lost.store.database, Table(path.database, path.name)
         assert isinstance(database, MySQL)
-        with table_locks.held(database, lost.store.engine(path.database), [table]):
+        with table_locks.held(database, lost.store.engine(path.database), {table: table_locks.WRITE}, "here"):
             place.execute(INSERT.format(t=place.name(path)))
     assert (777, "theirs") in place.rows(path)
