@@ -18,6 +18,7 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from tests.core.bench import Bench, path, write
 from tests.core.test_transactions import in_doubt
 from tests.project.source import ROOT
+from twophase import failpoints
 from twophase.catalog.services import Environment
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.errors import WriteConflictError
@@ -164,6 +165,22 @@ def test_a_run_in_doubt_has_no_end_until_a_recovery_reports_it(bench: Bench, rep
     assert start["run"]["runId"] == complete["run"]["runId"] == run_id(doubtful.id)
     assert start["job"] == complete["job"]
     assert version(complete["outputs"][0]) == bench.catalogs["one"].table_version(path("t"))
+
+
+@pytest.mark.parametrize("step", ["core.record_completed", "core.record_finished"])
+def test_the_end_of_a_run_that_the_timeline_did_not_take_comes_again_and_is_the_same(
+    bench: Bench, reported: Reported, step: str
+) -> None:
+    write(tx := reported.coordinator().begin(), bench.catalogs["one"], "t")
+    failpoints.arm(step, "error")
+    tx.commit()
+    failpoints.disarm()
+    reported.coordinator().recover(own_only=False)
+    _, end, again = reported.events()
+    assert end["eventType"] == again["eventType"] == "COMPLETE"
+    assert end["run"]["runId"] == again["run"]["runId"] == run_id(tx.id)
+    assert names(end["outputs"]) == names(again["outputs"]) == ["default.t"]
+    assert version(again["outputs"][0]) == bench.catalogs["one"].table_version(path("t"))
 
 
 def test_a_version_that_another_transaction_has_replaced_is_not_reported_as_published(

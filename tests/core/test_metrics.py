@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.core.bench import Bench, path, write
 from tests.core.test_conflicts import in_thread, waits
 from tests.core.test_transactions import in_doubt
-from twophase import monitoring
+from twophase import failpoints, monitoring
 from twophase.errors import WriteConflictError
 from twophase.model import Isolation, Purpose
 from twophase.monitoring.metrics import INSTRUMENTS, Metrics
@@ -181,6 +181,21 @@ def test_the_end_that_a_recovery_brings_is_counted_as_such(watched: Watched) -> 
     assert sorted(row[-2] for row in rows) == ["COMPLETED", "ROLLED_BACK"]
     assert all("True" in row for row in rows)
     assert rows[-1][0] in ("True", "process_gone")
+
+
+@pytest.mark.parametrize("step", ["core.record_completed", "core.record_finished"])
+def test_an_end_that_the_timeline_did_not_take_is_counted_again_as_that_of_a_recovery(
+    watched: Watched, step: str
+) -> None:
+    coordinator = watched.coordinator()
+    write(tx := coordinator.begin(), watched.bench.catalogs["one"], "t")
+    failpoints.arm(step, "error")
+    tx.commit()
+    failpoints.disarm()
+    (recovered,) = watched.coordinator().recover(own_only=False)
+    assert recovered.transaction_id == tx.id
+    assert [row[-2:] for row in watched.transactions()] == [("COMPLETED", 1)] * 2
+    assert [row[0] for row in watched.transactions()] == ["False", "True"]
 
 
 def test_an_observer_that_fails_changes_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
