@@ -156,8 +156,9 @@ class Housekeeping:
         transaction_id = layout.late_writer(self._store.files, directory)
         if transaction_id is None or transaction_id in live or used.hold(directory):
             return None
-        size = self._store.files.size(directory)
-        return Leftover(STAGING, directory, size, transaction_id, 0.0, unmarked=True)
+        size, is_empty = self._store.files.size(directory), self._store.files.is_empty(directory)
+        # Without an entry it is what is left of a removal, or it holds nothing that a table could lose.
+        return Leftover(STAGING, directory, size, transaction_id, 0.0, unmarked=not is_empty)
 
     def _foreign(self, directory: str, stamp: dict[str, Any]) -> Leftover:
         """Return a leftover that is listed but kept, as a table of the other metastore may need it."""
@@ -221,10 +222,13 @@ class Housekeeping:
             return
         if used.hold(directory):
             raise CatalogError(f"{directory} is in use by a table: it was not removed.")
-        if layout.read_superseded(files, directory) is not None:
-            layout.remove_superseded(files, directory)
-        elif self._is_still(leftover):
-            files.remove_tree(directory, layout.REMOVED_LAST)
+        if layout.read_superseded(files, directory) is None and self._is_still(leftover):
+            if layout.read_published(files, directory) is not None:
+                # Else, if this process is killed, nothing would say any more that the rest of it is of no use.
+                layout.supersede(files, directory, leftover.transaction_id)
+            elif not files.remove_if_empty(directory) and leftover.unmarked:
+                files.remove_tree(directory, layout.REMOVED_LAST)
+        layout.remove_superseded(files, directory)
         self._store.remove_if_unused(directory)
 
     def _is_still(self, leftover: Leftover) -> bool:

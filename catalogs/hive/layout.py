@@ -317,10 +317,10 @@ def remove_superseded(files: Files, directory: str) -> None:
     entries = files.list(directory, links=False)
     marks = [e.name for e in entries if e.is_file and (e.base in DOCUMENTS or is_part(e.base))]
     files.remove_files(directory, {*mark.files, *marks} - {SUPERSEDED_FILE})
-    files.remove_files(directory, [SUPERSEDED_FILE])
     directories = [entry.name for entry in files.list(directory, links=False) if not entry.is_file]
     for name in sorted(directories, key=lambda name: -name.count("/")):
         files.remove_if_empty(join(directory, name))
+    files.remove_files(directory, [SUPERSEDED_FILE])
     files.remove_if_empty(directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -161,6 +162,50 @@ def test_what_was_replaced_goes(place: Place) -> None:
     # One root and one version of each table.
     left = [entry for entry in (place.database / ".twophase").glob("*/*") if list(entry.rglob("*.parquet"))]
     assert len(left) == 2
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def cleans_until(place: Place, moment: int) -> bool:
+    """Run ``clean``, which is killed before it removes its ``moment``-th file or directory; whether it was."""
+    counted = itertools.count(1)
+
+    def dying(remove: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:
+            if next(counted) == moment:
+                raise KilledError
+            remove(*args, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("unlink", "rmdir"):
+            patch.setattr(os, name, dying(getattr(os, name)))
+        try:
+            place.clean()
+        except KilledError:
+            return True
+    return False
+
+
+@pytest.mark.promise("clean", "what a killed `clean` has begun to remove is removed by the next one")
+def test_what_a_killed_clean_has_begun_to_remove_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    is_killed, moment = True, 0
+    while is_killed:
+        moment += 1
+        place = Place(tmp_path / str(moment))
+        place.write(rows=PARTED, by=["k"]).commit()
+        for _ in range(2):
+            place.write(rows=PARTED, purpose=Purpose.INSERT_OVERWRITE, by=["k"]).commit()
+        is_killed = cleans_until(place, moment)
+        place.clean()
+        assert place.clean() == [], moment
+        assert len(place.rows()) == 2
+        left = [entry for entry in (place.database / ".twophase").glob("*/*") if list(entry.rglob("*.parquet"))]
+        assert len(left) == 1, moment
+    assert moment > 5
 
 
 # -- marks are believed within their own directory --------------------------------------------------------------------
