@@ -22,7 +22,7 @@ from twophase.catalogs.files.paths import (
     same,
     shown_file_system,
 )
-from twophase.catalogs.files.untested import LOCAL_TIMELINE, UNTRIED, refuse_untried
+from twophase.catalogs.files.untested import LOCAL_TIMELINE, UNTRIED, refuse_untried, requirements
 
 __all__ = [
     "KINDS",
@@ -46,6 +46,7 @@ __all__ = [
     "normal",
     "parent",
     "refuse_untried",
+    "requirements",
     "same",
     "shown_file_system",
 ]

@@ -53,3 +53,17 @@ def refuse_untried(path: object, *locations: str | None, environment: Environmen
                 "postgresql+psycopg://user@host/database, and attach again; or, where all of them run on this machine, "
                 f"set {LOCAL_TIMELINE}=allow.",
             )
+
+
+def requirements(location: str, environment: Environment) -> str:
+    """Say what a session needs to write at a location, as the end of a sentence; nothing for a local one.
+
+    Parameters
+    ----------
+    location : str
+    environment : Environment
+    """
+    if normal(location).startswith(LOCAL):
+        return ""
+    shared = f", and a timeline that is no file, or {LOCAL_TIMELINE}=allow"
+    return f". Not tested: writes there need {UNTRIED}=allow{shared if environment.has_local_timeline else ''}"

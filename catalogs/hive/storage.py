@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twophase.catalogs.files import LOCAL_TIMELINE, UNTRIED, StorageKind, shown_file_system
+from twophase.catalogs.files import StorageKind, requirements, shown_file_system
 from twophase.catalogs.hive.store import HiveStore
 
 
@@ -14,12 +14,12 @@ def described(store: HiveStore) -> list[str]:
     store : HiveStore
     """
     locations = map(store.metastore.database_location, store.metastore.list_databases())
-    found = {shown_file_system(location): store.files.kind(location) for location in locations if location}
-    needed = _needed_elsewhere(store)
-    return [
-        f"{name} is {kind}: {levels_on(kind)}{'' if name == 'file:' else needed}"
-        for name, kind in sorted(found.items())
-    ]
+    found = {
+        shown_file_system(location): (store.files.kind(location), requirements(location, store.environment))
+        for location in locations
+        if location
+    }
+    return [f"{name} is {kind}: {levels_on(kind)}{needed}" for name, (kind, needed) in sorted(found.items())]
 
 
 def levels_on(kind: StorageKind) -> str:
@@ -39,9 +39,3 @@ def levels_on(kind: StorageKind) -> str:
         f"CREATE, REPLACE and INSERT OVERWRITE of a whole table atomic, CREATE with a LOCATION {location}; appends of "
         f"one file {one}, of several files {several}"
     )
-
-
-def _needed_elsewhere(store: HiveStore) -> str:
-    """Requirements of writes on file systems that are not local."""
-    shared = f", and a timeline that is no file, or {LOCAL_TIMELINE}=allow"
-    return f". Not tested: writes there need {UNTRIED}=allow{shared if store.environment.has_local_timeline else ''}"

@@ -32,6 +32,7 @@ from twophase.catalog import (
     SupportsStagedDatabases,
     SupportsStagedDrop,
     SupportsStagedRename,
+    SupportsStorageReport,
     SupportsTimeTravel,
     TableChange,
     TwoPhaseCatalogTable,
@@ -40,7 +41,7 @@ from twophase.catalog import (
 from twophase.catalog.reading import Deletion, Filter, ReadSource
 from twophase.catalog.schema_versions import SchemaVersion
 from twophase.catalog.snapshots import Change
-from twophase.catalogs.files import Files
+from twophase.catalogs.files import Files, requirements, shown_file_system
 from twophase.catalogs.lakehouse import (
     altering,
     definitions,
@@ -100,6 +101,7 @@ class LakehouseCatalog(
     SupportsRecordedPublish,
     SupportsCleaning,
     SupportsSavepoints,
+    SupportsStorageReport,
 ):
     """Iceberg tables behind PyIceberg's catalogs: SQL, Hive Metastore, REST; no Iceberg jar is needed.
 
@@ -488,6 +490,11 @@ class LakehouseCatalog(
 
     def check(self) -> list[str]:
         return housekeeping.problems(self.lakehouse)
+
+    def storage(self) -> list[str]:
+        place, several = self.store.settings.warehouse, "atomic" if self.store.publishes_together else "reversible"
+        levels = f"each statement atomic, several tables in one transaction {several}: no file is renamed"
+        return [f"{shown_file_system(place)}: {levels}{requirements(place, self.lakehouse.environment)}"]
 
     def close(self) -> None:
         self.store.close()

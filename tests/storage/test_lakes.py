@@ -75,6 +75,9 @@ def test_files_are_opened_with_the_options_of_the_catalog(store: Objects, tmp_pa
     uri, path = f"sqlite:///{tmp_path}/lake.db", ObjectPath.of("shop", "daily")
     options = {**keys(store, "own"), "s3.path-style-access": "true"}
     catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/own", **options)
+    (levels,) = catalog.storage()
+    assert levels.startswith(f"s3a://{BUCKET}: each statement atomic, several tables in one transaction atomic")
+    assert "spark.twophase.storage.untested=allow" in levels
     catalog.create_database("shop")
     store.set()
     run(catalog, path)
@@ -100,6 +103,7 @@ def test_what_a_rest_catalog_lends_opens_the_files_of_its_tables(
     with rest_catalog(tmp_path / "rest", server, lent) as uri:
         options = {"token_env": "REST_TOKEN", **keys(store, "own")}
         catalog = opened(uri=uri, warehouse=f"s3a://{BUCKET}/lent", **options)
+        assert "several tables in one transaction reversible" in catalog.storage()[0]
         catalog.create_database("shop")
         run(catalog, path)
         store.set()

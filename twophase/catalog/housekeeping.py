@@ -70,7 +70,7 @@ class SupportsCleaning(Catalog):
 
 
 class SupportsStorageReport(Catalog):
-    """A catalog whose guarantees depend on the file systems of its tables."""
+    """A catalog whose tables are files: what their file systems guarantee may matter."""
 
     @abstractmethod
     def storage(self) -> list[str]:
