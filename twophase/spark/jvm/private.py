@@ -269,7 +269,7 @@ SINCE: Mapping[str, str] = {
 }
 
 #: Versions whose names the tests have compared with this list.
-COMPARED = ("4.0.5", "4.3.0")
+COMPARED = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 
 
 def check(spark: Any, names: Mapping[str, tuple[str, ...]] | None = None) -> None:
