@@ -565,6 +565,7 @@ SCRIPTS = {
     "DECLARE v STRING DEFAULT 't'; INSERT INTO IDENTIFIER(v) SELECT 2": [(1,), (2,)],
     "DROP TABLE t; ALTER TABLE u RENAME TO t; INSERT INTO t SELECT 2": [(2,), (7,)],
     "USE hive.default; INSERT INTO t SELECT 2; USE spark_catalog.default": [(1,), (2,)],
+    "USE elsewhere; INSERT INTO t SELECT 2; USE default; INSERT INTO t SELECT 3": [(1,), (3,)],
     "DECLARE n INT DEFAULT 0; WHILE n < 2 DO SET n = n + 1; INSERT INTO t SELECT n; END WHILE": [(1,), (1,), (2,)],
     "DECLARE EXIT HANDLER FOR SQLEXCEPTION INSERT INTO t SELECT 9; INSERT INTO t SELECT raise_error('no')": [
         (1,),
@@ -578,10 +579,14 @@ SCRIPTS = {
 def test_each_statement_of_a_script_is_a_transaction(spark: SparkSession, handle: Handle, script: str) -> None:
     spark.sql("CREATE TABLE t AS SELECT 1 AS a")
     spark.sql("CREATE TABLE u AS SELECT 7 AS a")
+    spark.sql("CREATE DATABASE elsewhere")
+    spark.sql("CREATE TABLE elsewhere.t AS SELECT 1 AS a")
     before = len(handle.timeline.transactions())
     spark.sql(f"BEGIN {script}; END")
     assert rows(spark, "SELECT * FROM t") == SCRIPTS[script]
+    assert rows(spark, "SELECT * FROM elsewhere.t") == [(1,), *([(2,)] if "elsewhere" in script else [])]
     assert len(handle.timeline.transactions()) - before == script.count("INSERT") + script.count("WHILE n")
+    spark.sql("DROP DATABASE elsewhere CASCADE")
 
 
 @pytest.mark.usefixtures("legacy")

@@ -153,13 +153,14 @@ def test_a_function_reads_what_was_staged(spark: SparkSession) -> None:
     spark.sql("CREATE TEMPORARY FUNCTION by_view() RETURNS BIGINT RETURN SELECT max(a) FROM behind")
     spark.sql("CREATE DATABASE db")
     spark.sql("CREATE FUNCTION db.newest() RETURNS BIGINT RETURN 7")
+    spark.sql("CREATE FUNCTION db.lasting() RETURNS BIGINT RETURN SELECT max(a) FROM default.old")
     with pytest.raises(ZeroDivisionError), twophase.transaction(spark):
         spark.sql("CREATE TABLE unconcerned AS SELECT above() AS a")
         spark.sql("INSERT INTO old VALUES (2)")
         assert rows(spark, "SELECT newest(), above(), by_view()") == [(2, 3, 2)]
         assert rows(spark, "BEGIN SELECT * FROM all_of(); END") == [(1,), (2,)]
         assert [tuple(row) for row in spark.range(1).selectExpr("above()").collect()] == [(3,)]
-        assert rows(spark, "SELECT db.newest()") == [(7,)]
+        assert rows(spark, "SELECT db.newest(), db.lasting()") == [(7, 2)]
         1 / 0  # noqa: B018
     assert rows(spark, "SELECT above()") == [(2,)]
     for name in ("newest", "all_of", "above", "by_view"):
@@ -418,6 +419,7 @@ def test_a_view_of_a_frame_that_was_made_before_is_refused_and_not_read_as_it_wa
         ):
             with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
                 read()
+        assert before.collect() == [(1,)]  # Spark does not look at it again.
         assert rows(spark, "SELECT * FROM unconcerned") == [(7,)]
         assert rows(spark, "WITH frame AS (SELECT 3 AS a) SELECT * FROM frame") == [(3,)]
         assert spark.table("unconcerned").count() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from tests.spark.conftest import Start
 from tests.spark.routed import drop_all, is_ours, rows
 from twophase.errors import AtomicityNotSupportedError
 from twophase.spark.attach import Handle
+from twophase.spark.routing.plan_answers import Answers
 
 pytestmark = pytest.mark.spark40
 
@@ -137,6 +139,43 @@ def test_what_is_only_analysed_begins_nothing(spark: SparkSession, handle: Handl
     ):
         assert "hive" in spark.sql(f"EXPLAIN {text}").collect()[0][0]
     assert begun(handle) == before
+
+
+#: Statements, and what Python is asked about each: once for a node that writes, never for a read.
+QUESTIONS = {
+    "SELECT a FROM t WHERE a IN (SELECT a FROM v)": [],
+    "WITH x AS (SELECT * FROM t) SELECT count(*) FROM x": [],
+    "DESCRIBE t": [],
+    "SHOW TABLES": [],
+    "EXPLAIN INSERT INTO t SELECT 2": ["session_insert"],
+    "INSERT INTO t SELECT a + 1 FROM t": ["session_insert"],
+    "INSERT OVERWRITE t SELECT 5": ["session_insert"],
+    "CREATE OR REPLACE TABLE u AS SELECT a FROM t": ["replace"],
+    # In its transaction, each of the two commands is looked at again.
+    "FROM t INSERT INTO t SELECT a INSERT INTO u SELECT a": [*["session_insert"] * 2, "group", *["command"] * 2],
+}
+
+
+def test_python_is_asked_once_for_each_write_and_never_for_a_read_outside_of_a_block(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.sql("CREATE TABLE t AS SELECT 1 AS a")
+    spark.sql("CREATE VIEW v AS SELECT * FROM t")
+    asked: list[str] = []
+    apply = Answers.apply
+
+    def counting(self: Answers, question: str, rows: Any) -> Any:
+        if rows is None:  # Else it is not a question: the statement runs, and has its rows.
+            asked.append(json.loads(question)["question"])
+        return apply(self, question, rows)
+
+    monkeypatch.setattr(Answers, "apply", counting)
+    found = {}
+    for text in QUESTIONS:
+        asked.clear()
+        spark.sql(text).collect()
+        found[text] = list(asked)
+    assert found == QUESTIONS
 
 
 @pytest.mark.promise("routing", "the rules and the parser of other extensions work beside twophase's")
