@@ -36,6 +36,7 @@ from twophase.model import Purpose, TableDefinition
 WRITTEN_TWICE = {
     "create then insert",
     "insert twice",
+    "rolled back to a savepoint",
     "alter then insert",
     "an outsider comes before the publish of an alter",
 }

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DATABASES, JDBC_DROPS, JDBC_RENAMES, Rows, Scenario
+from tests.crash.scenarios import (
+    JDBC,
+    JDBC_ALTERS,
+    JDBC_DATABASES,
+    JDBC_DROPS,
+    JDBC_RENAMES,
+    JDBC_SAVEPOINTS,
+    Rows,
+    Scenario,
+)
 from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
 from tests.crash.worlds import World, name_of, variable
 from tests.jdbc.places import Place, Row, fetch
@@ -19,7 +28,7 @@ from twophase.model import ObjectPath
 class JdbcWorld(World):
     """A JDBC catalog over a SQLite file."""
 
-    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_RENAMES
+    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_RENAMES | JDBC_SAVEPOINTS
     undoes = False
     database = "main"
 

@@ -19,6 +19,7 @@ from tests.crash.scenarios import (
     LAKEHOUSE_DATABASES,
     LAKEHOUSE_DROPS,
     LAKEHOUSE_RENAMES,
+    LAKEHOUSE_SAVEPOINTS,
     TWO_LAKES,
     Rows,
     Scenario,
@@ -38,7 +39,9 @@ class LakehouseWorld(World):
     """A lakehouse catalog over an Iceberg catalog in a SQLite file."""
 
     lake: Lake
-    scenarios = LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS | LAKEHOUSE_RENAMES | LAKEHOUSE_DATABASES
+    scenarios = (
+        LAKEHOUSE | LAKEHOUSE_ALTERS | LAKEHOUSE_DROPS | LAKEHOUSE_RENAMES | LAKEHOUSE_DATABASES | LAKEHOUSE_SAVEPOINTS
+    )
 
     def __init__(self, directory: Path) -> None:
         self.looks = ExitStack()

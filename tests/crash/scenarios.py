@@ -270,6 +270,22 @@ def _with_databases(catalog: str) -> list[Scenario]:
     ]
 
 
+def _returning(catalog: str) -> Scenario:
+    """A block that is rolled back to a savepoint: without the rows, the table and the ALTER since then."""
+    one, other, third = (f"{catalog}.{name}" for name in "tuv")
+    undone = (
+        Statement(one, _INSERT, ((7, "y"),), undone=True),
+        Statement(one, _OVERWRITE, ((8, "z"),), overwrite=OverwriteScope(), undone=True),
+        Statement(other, _ALTER, undone=True),
+        Statement(third, _CREATE, undone=True),
+    )
+    return Scenario(
+        "rolled back to a savepoint",
+        (Statement(one, _INSERT, read=True), *undone, Statement(one, _INSERT, ((9, "z"),)), Statement(other, _INSERT)),
+        {one: _OLD, other: _OLD},
+    )
+
+
 def _restoring(catalog: str, kept: Mapping[str, Any]) -> list[Scenario]:
     """Restores of tables of a catalog: changed, dropped and, where it can drop, made since."""
     one, other = f"{catalog}.t", f"{catalog}.u"
@@ -369,6 +385,7 @@ HIVE_POINTER = named(
             {"hive.t": _OLD},
             outsider="hive.u",
         ),
+        _returning("hive"),
         *_restoring("hive", {"partitioned": True}),
         Scenario(
             "restore a dropped table",
@@ -548,6 +565,8 @@ JDBC = named(
 )
 
 
+JDBC_SAVEPOINTS = named([_returning("shop")])
+
 JDBC_DROPS = named(_dropping("shop"))
 
 JDBC_RENAMES = named(_renaming("shop"))
@@ -613,6 +632,8 @@ LAKEHOUSE = named(
 )
 
 LAKEHOUSE_ALTERS = named(_altering("lake"))
+
+LAKEHOUSE_SAVEPOINTS = named([_returning("lake")])
 
 #: Of an Iceberg catalog in a SQL database.
 LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])

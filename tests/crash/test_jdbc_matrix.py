@@ -21,7 +21,14 @@ from tests.crash.matrix import (
     other_actions,
     with_rest,
 )
-from tests.crash.scenarios import JDBC, JDBC_ALTERS, JDBC_DATABASES, JDBC_DROPS, JDBC_RENAMES
+from tests.crash.scenarios import (
+    JDBC,
+    JDBC_ALTERS,
+    JDBC_DATABASES,
+    JDBC_DROPS,
+    JDBC_RENAMES,
+    JDBC_SAVEPOINTS,
+)
 from tests.crash.worlds import variable
 from tests.jdbc.conftest import make_place
 
@@ -149,6 +156,21 @@ def test_after_a_death_at_the_publish_of_ddl_everything_is_old_or_new(crew: Crew
 def test_after_any_failure_around_a_database_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     wanted = crew.planner.cases(scenario, lambda step: () if step in COORDINATOR_ONLY else main_actions(step))
     assert not crew.run(wanted)
+
+
+@pytest.mark.promise(
+    "savepoints", "after a failure at any step of a block that was rolled back to one, all is old or new"
+)
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        pytest.param(database, name, marks=() if database == "sqlite" else pytest.mark.exhaustive)
+        for database, name in product(DATABASES, JDBC_SAVEPOINTS)
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_a_block_with_a_savepoint_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
 
 
 @pytest.mark.exhaustive

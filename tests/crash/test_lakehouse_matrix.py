@@ -30,6 +30,7 @@ from tests.crash.scenarios import (
     LAKEHOUSE_DATABASES,
     LAKEHOUSE_DROPS,
     LAKEHOUSE_RENAMES,
+    LAKEHOUSE_SAVEPOINTS,
     TWO_LAKES,
 )
 from tests.crash.worlds import world_of
@@ -190,6 +191,20 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
     indirect=["crew"],
 )
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    actions = main_actions if crew.world == "lakehouse-sqlite" else first_at(crew, scenario)
+    assert not crew.run(crew.planner.cases(scenario, actions))
+
+
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        pytest.param(database, name, marks=() if database == "sqlite" else pytest.mark.exhaustive)
+        for database in DATABASES
+        for name in LAKEHOUSE_SAVEPOINTS
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_a_block_with_a_savepoint_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     actions = main_actions if crew.world == "lakehouse-sqlite" else first_at(crew, scenario)
     assert not crew.run(crew.planner.cases(scenario, actions))
 
