@@ -158,9 +158,6 @@ def test_after_any_failure_around_a_database_everything_is_old_or_new(crew: Crew
     assert not crew.run(wanted)
 
 
-@pytest.mark.promise(
-    "savepoints", "after a failure at any step of a block that was rolled back to one, all is old or new"
-)
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [

@@ -195,13 +195,10 @@ def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scen
     assert not crew.run(crew.planner.cases(scenario, actions))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("crew", "scenario"),
-    [
-        pytest.param(database, name, marks=() if database == "sqlite" else pytest.mark.exhaustive)
-        for database in DATABASES
-        for name in LAKEHOUSE_SAVEPOINTS
-    ],
+    [(database, name) for database in DATABASES for name in LAKEHOUSE_SAVEPOINTS],
     indirect=["crew"],
 )
 def test_after_any_failure_of_a_block_with_a_savepoint_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
