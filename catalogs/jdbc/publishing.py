@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from twophase.catalogs.jdbc import (
     altering_by_copy,
@@ -185,8 +186,14 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
             # Without transactions rows wait elsewhere, and may have got in between the locks.
             if not member.drops and database.writable_reason(connection, member.target):
                 member.check_content(locks.connection_of(member.target))
-        with locks.given_to(connection):
-            database.rename_all(connection, pairs)
+        others = [old for old, _ in pairs if old not in watched and not store.is_hidden(old.name)]
+        try:
+            with locks.given_to(connection, others):
+                database.rename_all(connection, pairs)
+        except DBAPIError:
+            if locks.overtaken is None:
+                raise
+            raise watched[locks.overtaken].conflict("another session waits to define it anew") from None
 
 
 def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:

@@ -44,6 +44,7 @@ _DENIED = (1044, 1142)
 #: Error codes: the server, or the user, has no connection left.
 _NO_MORE = (1040, 1203, 1226)
 _TIMED_OUT = 1205
+_MISSING = 1146
 
 #: The lock of a table for which nothing waits.
 _GRANTED: Future[None] = Future()
@@ -69,7 +70,7 @@ def held(database: MySQL, engine: sa.Engine, tables: Mapping[Table, str], where:
         The server grants too few connections.
     """
     # In the order in which RENAME asks for them.
-    names = sorted(tables, key=lambda table: (table.database.encode(), table.name.encode()))
+    names = sorted(tables, key=_order)
     with ExitStack() as stack:
         probe = stack.enter_context(_probe(database, engine))
         first = _connection(database, engine, stack)
@@ -105,7 +106,14 @@ class TableLocks:
         Tables in the order in which RENAME asks for them.
     kinds : mapping
         How to lock each table in place of its group.
+
+    Attributes
+    ----------
+    overtaken : Table or None
+        The table that another statement would have defined anew before a RENAME, which was interrupted.
     """
+
+    overtaken: Table | None = None
 
     def __init__(
         self,
@@ -123,6 +131,8 @@ class TableLocks:
         self._free = list(connections[len(groups) :])
         self._kinds = kinds
         self._alone: dict[sa.Connection, tuple[Table, Future[None]]] = {}
+        #: What the RENAME takes without a lock of ours that keeps readers out: it may have to wait for them.
+        self._open: list[Table] = []
 
     def take_together(self) -> None:
         """Lock all tables for READ, each group by one connection.
@@ -167,8 +177,19 @@ class TableLocks:
         return False
 
     @contextmanager
-    def given_to(self, waiting: sa.Connection) -> Iterator[None]:
-        """Give up each lock as soon as a RENAME of this connection waits for it."""
+    def given_to(self, waiting: sa.Connection, others: Sequence[Table] = ()) -> Iterator[None]:
+        """Give up each lock as soon as a RENAME of this connection waits for it.
+
+        While it waits for readers of another table, a statement that begins to wait for a locked one would come before
+        it. Then the RENAME is interrupted.
+
+        Parameters
+        ----------
+        waiting : sqlalchemy.Connection
+        others : sequence of Table
+            Tables that the RENAME takes away, too, and that are not locked.
+        """
+        self._open += others
         over = threading.Event()
         giver = threading.Thread(target=self._give, args=(waiting, over), daemon=True)
         giver.start()
@@ -180,12 +201,42 @@ class TableLocks:
 
     def _give(self, waiting: sa.Connection, over: threading.Event) -> None:
         with suppress(SQLAlchemyError):
-            while (self._alone or self._groups) and not over.wait(_LOOK_SECONDS):
-                if self._all_wait([waiting]):
+            while (left := self._left()) and not over.wait(_LOOK_SECONDS):
+                if not self._all_wait([waiting]):
+                    continue
+                if not self._waits_before(left[0]):
                     self._give_awaited()
+                elif (found := next(filter(self.is_awaited, left), None)) and self._waits_before(left[0]):
+                    self.overtaken = found
+                    self._database.run(self._probe, f"KILL QUERY {_number(waiting)}")
+                    break
         # Without a connection to look, the RENAME would wait in vain.
         for connection in [*self._held_alone(), *(holder for holder, _ in self._groups)]:
             _unlock(self._database, connection)
+
+    def _left(self) -> list[Table]:
+        """The tables that are still locked, in the order in which RENAME asks for them."""
+        alone = [table for table, _ in self._alone.values()]
+        return sorted([*alone, *(table for _, group in self._groups for table in group)], key=_order)
+
+    def _waits_before(self, locked: Table) -> bool:
+        """Whether the RENAME does not ask for this table yet, as it waits for readers of one before it."""
+        for table in [table for table in self._open if _order(table) < _order(locked)]:
+            if not self._is_there(table):
+                self._open.remove(table)  # It has got that one.
+            elif self.is_awaited(table):
+                return True
+        return False
+
+    def _is_there(self, table: Table) -> bool:
+        """Whether nobody has the table for itself alone yet: SHOW goes before all that wait for it."""
+        try:
+            self._database.run(self._probe, f"SHOW CREATE TABLE {self._database.name(table)}")
+        except DBAPIError as error:
+            if _code(error) in (_TIMED_OUT, _MISSING):
+                return False
+            raise
+        return True
 
     def _held_alone(self) -> list[sa.Connection]:
         return [connection for connection, (_, lock) in self._alone.items() if lock.done()]
@@ -194,7 +245,8 @@ class TableLocks:
         passed = [connection for connection, (table, _) in self._alone.items() if self.is_awaited(table)]
         for connection in set(passed).intersection(self._held_alone()):
             _unlock(self._database, connection)
-            del self._alone[connection]
+            table, _ = self._alone.pop(connection)
+            self._open += [table] if self._kinds[table] == READ else []
             self._free.append(connection)
         # A lock that was not granted before the RENAME got there is of no use any more, and its connection is needed.
         if self._alone.keys() <= set(passed) and self._groups and self.is_awaited(self._groups[0][1][0]):
@@ -290,6 +342,10 @@ def _unlock(database: MySQL, connection: sa.Connection) -> None:
     with suppress(SQLAlchemyError):  # A lost connection holds no lock.
         database.run(connection, "UNLOCK TABLES")
         database.run(connection, "SET SESSION wait_timeout = DEFAULT")
+
+
+def _order(table: Table) -> tuple[bytes, bytes]:
+    return table.database.encode(), table.name.encode()
 
 
 def _number(connection: sa.Connection) -> int:

@@ -10,7 +10,7 @@ import pytest
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place
 from tests.jdbc.statements import ROWS, run, stage, transaction_id
-from tests.jdbc.test_waiting_statements import INSERT, REPLACE, before
+from tests.jdbc.test_waiting_statements import INSERT, REPLACE, before, renamed
 from twophase.catalogs.jdbc import JdbcCatalog, publishing
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.errors import CatalogError, TableAlreadyExistsError, WriteConflictError
@@ -22,18 +22,6 @@ pytestmark = pytest.mark.parametrize("place", ["mariadb"], indirect=True)
 @pytest.fixture
 def new(path: ObjectPath) -> ObjectPath:
     return ObjectPath.of(path.database, "weekly")
-
-
-def renamed(catalog: JdbcCatalog, path: ObjectPath, new: ObjectPath) -> list[Any]:
-    """The participants of both names, prepared."""
-    transaction = transaction_id()
-    arriving = catalog.two_phase_rename_table(path, new, context=WriteContext(transaction))
-    assert arriving is not None
-    members = [arriving, catalog.two_phase_leave_table(path, arriving, context=WriteContext(transaction, 1))]
-    for member in members:
-        for step in (member.begin, member.prepare, member.persist):
-            step()
-    return members
 
 
 def publish(catalog: JdbcCatalog, members: list[Any]) -> None:

@@ -40,6 +40,18 @@ def staged(catalog: JdbcCatalog, path: ObjectPath, how: str) -> Any:
     return participant
 
 
+def renamed(catalog: JdbcCatalog, path: ObjectPath, new: ObjectPath) -> list[Any]:
+    """The participants of both names, prepared."""
+    transaction = transaction_id()
+    arriving = catalog.two_phase_rename_table(path, new, context=WriteContext(transaction))
+    assert arriving is not None
+    members = [arriving, catalog.two_phase_leave_table(path, arriving, context=WriteContext(transaction, 1))]
+    for member in members:
+        for step in (member.begin, member.prepare, member.persist):
+            step()
+    return members
+
+
 def waits(place: Place, statement: str) -> bool:
     sql = "SELECT INFO FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for %' OR STATE = 'User lock'"
     return any(statement in str(found) for (found,) in place.execute(sql))
@@ -314,6 +326,33 @@ def test_a_table_that_another_waits_to_empty_at_the_last_look_is_a_conflict(
     others.end()
     member.abort()
     assert others.told == [None] and place.rows(path) == []
+
+
+@pytest.mark.promise(
+    "external-writers", "what others swap in for a table of MariaDB while its publish waits for another is not lost"
+)
+@pytest.mark.parametrize("how", ["rename", "drop"])
+def test_a_table_that_takes_the_name_while_the_rename_waits_for_readers_of_another_is_a_conflict(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, how: str
+) -> None:
+    path, replaced = two(catalog, path)
+    theirs, aside = (ObjectPath.of(path.database, name) for name in ("theirs", "aside"))
+    place.execute(f"CREATE TABLE {place.name(theirs)} AS SELECT 777 AS id, 'theirs' AS name")
+    first = renamed(catalog, path, aside) if how == "rename" else [staged(catalog, path, how)]
+    members = [*first, staged(catalog, replaced, "replace")]
+    engine = sa.create_engine(place.url)
+    reader = engine.connect()
+    fetch(reader, f"SELECT * FROM {place.name(path)}")
+    others.begin(lambda: publishing.publish(catalog.store, members), "RENAME TABLE")
+    old, new = place.name(replaced), place.name(theirs)
+    place.execute(f"RENAME TABLE {old} TO {path.database}.old, {new} TO {old}")
+    reader.close()
+    others.end()
+    engine.dispose()
+    for member in members:
+        member.abort()
+    assert [isinstance(error, WriteConflictError) for error in others.told] == [True]
+    assert place.rows(replaced) == [(777, "theirs")] and place.rows(path) == ROWS
 
 
 @pytest.mark.promise("external-writers", "of two applications that replace a table of MariaDB at once, one is told")
