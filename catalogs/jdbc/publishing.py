@@ -168,15 +168,19 @@ def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member
     store, home = members[0].store, members[0].home
     # What belongs to a dropped table goes with it; a WRITE would also lock what its triggers write.
     kinds = {table: table_locks.READ if m.drops else table_locks.WRITE for table, m in watched.items()}
+    database.run(connection, "COMMIT")  # What it has read would keep the others from their locks.
     with table_locks.held(database, store.engine(home), kinds, store.settings.display_url) as locks:
         for member in watched.values():
-            own = connection if locks is None else locks.connection_of(member.target)
-            member.check_content(own, lock=locks is None)
+            if locks is None:
+                member.check_content(connection, lock=True)
+                member.check_table(connection)  # Nothing had kept others from it since the first look.
+            else:
+                member.check_content(locks.connection_of(member.target))
+                locks.keep_meanwhile()
         if locks is None:
             _check_alone(connection, members)
             database.rename_all(connection, pairs)
             return
-        database.run(connection, "COMMIT")  # What it has read would keep the others from their locks.
         locks.take_alone()
         _check_alone(connection, members)
         for member in watched.values():

@@ -33,6 +33,8 @@ MOST = 32
 #: locks: a machine that is lost does not close its connections, and other programs would wait for hours.
 IDLE = 600
 _LONGEST_IDLE = 31_536_000
+#: How often all connections are used while the rows of tables are compared.
+_KEEP_SECONDS = 60
 
 _WAITING = """
 SELECT COUNT(*) FROM information_schema.PROCESSLIST
@@ -133,6 +135,7 @@ class TableLocks:
         self._alone: dict[sa.Connection, tuple[Table, Future[None]]] = {}
         #: What the RENAME takes without a lock of ours that keeps readers out: it may have to wait for them.
         self._open: list[Table] = []
+        self._kept = time.monotonic()
 
     def take_together(self) -> None:
         """Lock all tables for READ, each group by one connection.
@@ -146,10 +149,35 @@ class TableLocks:
                 connection = self._free.pop()
                 _lock(self._database, connection, {table: READ})
                 self._alone[connection] = table, _GRANTED
-        self._groups[0] = holder, [table for table in first if self._kinds[table] == WRITE]
-        for connection, group in self._groups:
-            if group:
-                _lock(self._database, connection, dict.fromkeys(group, READ))
+        self._groups[0] = holder, (left := [table for table in first if self._kinds[table] == WRITE])
+        if left:
+            _lock(self._database, holder, dict.fromkeys(left, READ))
+        for connection, group in self._groups[1:]:
+            _lock(self._database, connection, {table: self._together(connection, table) for table in group})
+
+    def _together(self, connection: sa.Connection, table: Table) -> str:
+        """The lock, for now, of a table whose rows are not compared again once it is locked alone.
+
+        Beside a READ lock, rows for a table without transactions wait where they would come before the RENAME.
+        """
+        return self._kinds[table] if self._database.writable_reason(connection, table) else READ
+
+    def keep(self) -> None:
+        """Use all connections that hold locks: the server ends one that does nothing for long, and so gives up its own.
+
+        Raises
+        ------
+        sqlalchemy.exc.DBAPIError
+            It has done so.
+        """
+        for connection in self._holders():
+            self._database.run(connection, "DO 0")
+        self._kept = time.monotonic()
+
+    def keep_meanwhile(self) -> None:
+        """Do :meth:`keep`, if the last time is long ago."""
+        if time.monotonic() > self._kept + _KEEP_SECONDS:
+            self.keep()
 
     def take_alone(self) -> None:
         """Lock each of the first tables by a connection of its own, with no other session in between."""
@@ -188,7 +216,13 @@ class TableLocks:
         waiting : sqlalchemy.Connection
         others : sequence of Table
             Tables that the RENAME takes away, too, and that are not locked.
+
+        Raises
+        ------
+        sqlalchemy.exc.DBAPIError
+            The server has given up locks: rows may have got in between.
         """
+        self.keep()
         self._open += others
         over = threading.Event()
         giver = threading.Thread(target=self._give, args=(waiting, over), daemon=True)
@@ -211,7 +245,7 @@ class TableLocks:
                     self._database.run(self._probe, f"KILL QUERY {_number(waiting)}")
                     break
         # Without a connection to look, the RENAME would wait in vain.
-        for connection in [*self._held_alone(), *(holder for holder, _ in self._groups)]:
+        for connection in self._holders():
             _unlock(self._database, connection)
 
     def _left(self) -> list[Table]:
@@ -240,6 +274,9 @@ class TableLocks:
 
     def _held_alone(self) -> list[sa.Connection]:
         return [connection for connection, (_, lock) in self._alone.items() if lock.done()]
+
+    def _holders(self) -> list[sa.Connection]:
+        return [*self._held_alone(), *(holder for holder, _ in self._groups)]
 
     def _give_awaited(self) -> None:
         passed = [connection for connection, (table, _) in self._alone.items() if self.is_awaited(table)]
@@ -270,6 +307,7 @@ class TableLocks:
         try:
             while (left := [c for c in taking if not self._alone[c][1].done()]) and not self._all_wait(left):
                 time.sleep(_LOOK_SECONDS)
+            self._database.run(holder, "DO 0")  # Else somebody was in between.
         finally:  # Else all would wait for these locks until they time out, and others for all.
             _unlock(self._database, holder)
             self._free.append(holder)

@@ -446,3 +446,50 @@ def test_the_server_gives_up_the_locks_of_a_machine_that_is_lost(
         with table_locks.held(database, lost.store.engine(path.database), {table: table_locks.WRITE}, "here"):
             place.execute(INSERT.format(t=place.name(path)))
     assert (777, "theirs") in place.rows(path)
+
+
+@pytest.mark.promise("external-writers", "a publish whose locks of a table of MariaDB were lost meanwhile is refused")
+@pytest.mark.parametrize(("how", "number"), [("replace", 0), ("replace", 2), ("drop", 0)])
+def test_a_publish_whose_locks_the_server_has_given_up_is_refused(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, how: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so for a connection that has done nothing for long, as while the rows of large tables are compared."""
+    monkeypatch.setattr(table_locks, "MOST", 1)
+    paths = many(catalog, path, 4)
+    members = [staged(catalog, one, how) for one in paths]
+    take = table_locks.TableLocks.take_alone
+
+    def take_alone(locks: Any) -> None:
+        connection = locks.connection_of(members[number].target)
+        place.execute(f"KILL {connection.connection.driver_connection.thread_id()}")
+        place.execute(INSERT.format(t=place.name(paths[number])))
+        take(locks)
+
+    monkeypatch.setattr(table_locks.TableLocks, "take_alone", take_alone)
+    with pytest.raises(CatalogError):
+        publishing.publish(catalog.store, members)
+    for member in members:
+        member.abort()
+    assert (777, "theirs") in [row[:2] for row in place.rows(paths[number])]
+
+
+def test_a_row_that_waits_for_one_of_many_tables_without_transactions_is_not_lost(
+    place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_locks, "MOST", 1)
+    paths = [ObjectPath.of(path.database, f"daily_{i}") for i in range(7)]
+    for one in paths:
+        place.execute(f"CREATE TABLE {place.name(one)} (id bigint, name longtext) ENGINE=MyISAM")
+    members = [staged(catalog, one, "replace") for one in paths]
+    with before(MySQL, "rename_all", lambda: [others.execute(INSERT.format(t=place.name(one))) for one in paths]):
+        try:
+            publishing.publish(catalog.store, members)
+        except WriteConflictError:
+            for member in members:
+                member.abort()
+        else:
+            for member in members:
+                member.finish()
+    others.end()
+    assert others.told == [None] * len(paths)
+    assert [one.name for one in paths if (777, "theirs") not in [row[:2] for row in place.rows(one)]] == []
