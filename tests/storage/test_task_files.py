@@ -190,6 +190,23 @@ def test_a_committer_of_the_session_writes_the_rows(spark: SparkSession, handle:
     assert (jobs() - before, rows(spark, "d.t")) == (1, [(1,)])
 
 
+def test_a_committer_of_s3a_that_the_session_names_writes_the_rows(spark: SparkSession, handle: Handle) -> None:
+    spark.sql("CREATE TABLE d.t (a INT) USING csv")
+    factory = "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"
+    conf = {"mapreduce.outputcommitter.factory.scheme.counted": factory, "fs.s3a.committer.name": "magic"}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        with pytest.raises(Exception, match="S3ACommitterFactory"):  # Hadoop asks for it: there is no client of S3A.
+            spark.sql("INSERT INTO d.t SELECT 1")
+        spark.conf.set("fs.s3a.committer.name", "file")
+        spark.sql("INSERT INTO d.t SELECT 2")
+    finally:
+        for key in conf:
+            spark.conf.unset(key)
+    assert rows(spark, "d.t") == [(2,)]
+
+
 # -- executors in processes of their own -------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ import scala.runtime.BoxedUnit;
  */
 public final class TaskFiles {
     private static final String FACTORY = "mapreduce.outputcommitter.factory.";
+    private static final String OF_S3A = "fs.s3a.committer.name";
     private static final String OF_PARQUET = "org.apache.parquet.hadoop.ParquetOutputCommitter";
 
     /**
@@ -76,9 +77,10 @@ public final class TaskFiles {
     /** Whether a session's files are committed by Hadoop's own committer, which renames each of them twice. */
     private static boolean isHadoopsOwn(SQLConf sql, Configuration conf, FileSystem files) {
         String factory = conf.get(FACTORY + "class", conf.get(FACTORY + "scheme." + files.getUri().getScheme(), ""));
-        // The factory of S3A, a default of Hadoop's, makes Hadoop's own unless one of S3A's is named.
+        // The factory of S3A, a default of Hadoop's, makes Hadoop's own unless one of S3A's is named, by the job first.
+        String named = conf.getTrimmed(OF_S3A, files.getConf().getTrimmed(OF_S3A, ""));
         boolean isOfS3a = factory.endsWith(".S3ACommitterFactory")
-            && Arrays.asList(new Object[] {"", "file"}).contains(files.getConf().get("fs.s3a.committer.name", "file"));
+            && Arrays.asList(new Object[] {"", "file"}).contains(named);
         return sql.fileCommitProtocolClass().equals(SQLHadoopMapReduceCommitProtocol.class.getName())
             && conf.get("spark.sql.sources.outputCommitterClass") == null
             && conf.get("spark.sql.parquet.output.committer.class", OF_PARQUET).equals(OF_PARQUET)
