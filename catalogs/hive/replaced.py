@@ -186,8 +186,7 @@ def from_document(document: Any, files: Files) -> Replaced | None:
     if kind not in ("added", "defined", "directory", "partitions"):
         return None
     common = (str(document["location"]), document["stamp"])
-    stored = document.get("definition")
-    definition = None if stored is None else TableDefinition.from_document(stored)
+    definition = definition_in(document)
     if kind == "added":
         keys = tuple(tuple(key) for key in document["keys"])
         added, unlisted = (
@@ -205,6 +204,17 @@ def from_document(document: Any, files: Files) -> Replaced | None:
         return None
     partitions = {tuple(key): old and (old[0], old[1]) for key, old in held}
     return Partitions(*common, partitions, bool(document["complete"]), definition)
+
+
+def is_of_table(document: Any) -> bool:
+    """Return whether a document is of a table that was there before and after the change."""
+    return isinstance(document, dict) and document.get("kind") != "nothing"
+
+
+def definition_in(document: dict[str, Any]) -> TableDefinition | None:
+    """Return the former definition of a table, from the result of :func:`to_document`; None if it was not changed."""
+    stored = document.get("definition")
+    return None if stored is None else TableDefinition.from_document(stored)
 
 
 def added_files(targets: Iterable[str]) -> dict[str, tuple[str, ...]] | None:

@@ -67,8 +67,8 @@ def state_before(store: HiveStore, path: ObjectPath, purpose: Purpose) -> dict[s
     """
     if purpose.creates:
         return replaced.to_document(Nothing(), store.files, "")
-    table = store.find(path)
-    if purpose.drops or table is None or table.kind == VIEW or table.location is None:
+    table = None if purpose.drops else store.find(path)
+    if table is None or table.kind == VIEW or table.location is None:
         return None
     definition = redacted(to_definition(table), store.conf)
     return replaced.to_document(Defined(table.location, table.stamp, definition), store.files, "")
@@ -172,7 +172,8 @@ class SnapshotRead:
         SnapshotTooOldError
             The state is not available.
         """
-        return self._state(list(self._replaced()))
+        states = list(self._replaced())
+        return self._state(states, self._definition(states))
 
     def is_as_left(self, change: Change) -> bool:
         """Return whether files and definition are those that a change has left, but for the changes of this read.
@@ -194,7 +195,8 @@ class SnapshotRead:
         if isinstance(former, Defined):
             return replaced.LEFT_DEFINITION in before
         if replaced.LEFT not in before:
-            return False
+            # A table that was created without a transaction had no rows, unless its name or files were there before.
+            return isinstance(former, Nothing) and not state.files
         keys = former.partitions if isinstance(former, Partitions) and not former.complete else None
         return bool(replaced.content(_named_entries(state, keys)) == before[replaced.LEFT])
 
@@ -215,8 +217,18 @@ class SnapshotRead:
             if _is_whole(state):
                 return
 
-    def _state(self, states: Sequence[Replaced]) -> TableState:
-        definition = next((found for state in states if (found := getattr(state, "definition", None))), None)
+    def _definition(self, states: Sequence[Replaced]) -> TableDefinition | None:
+        """The former definition, from the first change that has made another one; None if there was none."""
+        found = next((found for state in states if (found := getattr(state, "definition", None))), None)
+        for change in self._changes[len(states) :]:
+            if found is not None:
+                break
+            if not replaced.is_of_table(change.before):  # What has the name now is another table.
+                raise self._too_old(_unknown_since(change))
+            found = replaced.definition_in(change.before)
+        return found
+
+    def _state(self, states: Sequence[Replaced], definition: TableDefinition | None) -> TableState:
         whole = states[-1] if states and _is_whole(states[-1]) else None
         if definition is None or whole is None:
             table = self._now()

@@ -97,15 +97,17 @@ def test_every_change_of_a_schema_is_a_version_with_its_commit(spark: SparkSessi
     assert (shown(spark), known(spark)) == (["z:1"], ["commit"])
 
 
-def test_a_table_of_a_database_that_gets_another_name_begins_a_new_history(spark: SparkSession) -> None:
-    spark.sql("CREATE TABLE db.main.t AS SELECT 1 AS a, 2 AS z")
-    spark.sql("CREATE TABLE db.main.other AS SELECT 2 AS z")
-    spark.sql("ALTER TABLE db.main.t RENAME TO main.former")
-    spark.sql("ALTER TABLE db.main.other RENAME TO main.t")
-    assert shown(spark, "db.main.t") == ["z:1"]
-    assert shown(spark, "db.main.former") == ["a:1 z:2"]
+@pytest.mark.parametrize("database", ["db.main.", ""])
+def test_a_table_that_gets_another_name_begins_a_new_history(spark: SparkSession, database: str) -> None:
+    """Also by Spark's own statement."""
+    spark.sql(f"CREATE TABLE {database}t AS SELECT 1 AS a, 2 AS z")
+    spark.sql(f"CREATE TABLE {database}other AS SELECT 2 AS z")
+    spark.sql(f"ALTER TABLE {database}t RENAME TO {database.removeprefix('db.')}former")
+    spark.sql(f"ALTER TABLE {database}other RENAME TO {database.removeprefix('db.')}t")
+    assert shown(spark, f"{database}t") == ["z:1"]
+    assert shown(spark, f"{database}former") == ["a:1 z:2"]
     for name in ("t", "former"):
-        spark.sql(f"DROP TABLE db.main.{name}")
+        spark.sql(f"DROP TABLE {database}{name}")
 
 
 def test_what_others_change_is_found_without_a_commit(spark: SparkSession, t: str) -> None:

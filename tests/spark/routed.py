@@ -42,6 +42,8 @@ def is_ours(spark: SparkSession, name: str) -> bool:
         return True
     handle = handle_of(spark)
     last = handle.timeline.transactions(limit=1) if handle else []
+    if any(record.level is None for record in last):  # Spark's own statement, which has only its place in the order.
+        return False
     return any(p.path.name == name and record.state.name == "COMPLETED" for record in last for p in record.participants)
 
 

@@ -794,7 +794,16 @@ def test_rows_never_go_into_another_table_of_the_name_that_their_block_sees(
     assert store.rows(spark, "a") == [(1, 10)]
 
 
-@pytest.mark.parametrize("kind", ["lakehouse", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
+@pytest.mark.promise("isolation", "a table that was dropped, created or renamed outside of a block is in no snapshot")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "session",
+        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("partitioned", "serde")),
+        "lakehouse",
+        pytest.param("sqlite", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
     spark: SparkSession, other: SparkSession, store: Store
 ) -> None:
@@ -817,11 +826,208 @@ def test_a_table_that_was_dropped_created_or_renamed_since_is_in_no_snapshot(
 
     with twophase.transaction(spark):
         meanwhile(lambda: other.sql(f"ALTER TABLE {b} RENAME TO {new.removeprefix('ice.').removeprefix('lite.')}"))
-        for name in (b, new):
-            with pytest.raises((SnapshotTooOldError, AnalysisException)):
-                spark.table(name).collect()
+        with pytest.raises(SnapshotTooOldError, match=f"{b}.*again"):
+            spark.table(b).collect()
+        with pytest.raises((SnapshotTooOldError, AnalysisException)):
+            spark.table(new).collect()
     assert store.rows(spark, "new") == OLD
     spark.sql(f"DROP TABLE {new}")
+
+
+def swap(session: SparkSession, a: str, b: str) -> None:
+    for name, new_name in ((a, "c"), (b, "a"), ("c", "b")):
+        session.sql(f"ALTER TABLE {name} RENAME TO {new_name}")
+
+
+def make_anew(session: SparkSession, a: str, _b: str) -> None:
+    session.sql(f"DROP TABLE {a}")
+    session.sql(f"CREATE TABLE {a} (value INT, id INT) USING parquet")
+    session.sql(f"INSERT INTO {a} VALUES (77, 7)")
+
+
+def save_anew(session: SparkSession, a: str, _b: str) -> None:
+    """Spark's own, as twophase does not write this format."""
+    session.sql(f"DROP TABLE {a}")
+    session.sql("SELECT 77 AS value, 7 AS id").write.format("csv").saveAsTable(a)
+
+
+def make_anew_by_the_api(session: SparkSession, a: str, _b: str) -> None:
+    schema = session.table(a).schema
+    session.sql(f"DROP TABLE {a}")
+    session.catalog.createTable(a, source="parquet", schema=schema)
+    session.sql("SELECT 77 AS value, 7 AS id").write.insertInto(a)
+
+
+@pytest.mark.promise("isolation", "a block never reads another table under the name of one that it sees")
+@pytest.mark.parametrize(
+    ("change", "is_read"),
+    [
+        (make_anew, False),
+        (swap, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in ((make_anew, True), (swap, False), (save_anew, False), (make_anew_by_the_api, False))
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["session"])
+def test_another_table_is_never_read_under_the_name_of_one_that_the_block_sees(
+    spark: SparkSession,
+    other: SparkSession,
+    store: Store,
+    change: Callable[[SparkSession, str, str], None],
+    is_read: bool,
+) -> None:
+    with twophase.transaction(spark):
+        early = spark.table("a")
+        if is_read:
+            assert store.rows(spark, "a") == OLD
+        meanwhile(lambda: change(other, "a", "b"))
+        for read in (lambda: spark.table("a"), lambda: spark.sql("SELECT count(*) FROM default.a"), lambda: early):
+            with pytest.raises(SnapshotTooOldError, match=r"default\.a.*again"):
+                read().collect()
+    assert store.rows(spark, "a") != []
+    other.sql("DROP TABLE a")
+
+
+@pytest.mark.promise("isolation", "rows of a block never go into another table of the name that it sees")
+@pytest.mark.parametrize(
+    ("verb", "change", "is_late"),
+    [
+        ("INSERT INTO", make_anew, False),
+        ("INSERT INTO", swap, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                ("INSERT INTO", make_anew, True),
+                ("INSERT INTO", swap, False),
+                ("INSERT OVERWRITE", make_anew, False),
+                ("INSERT OVERWRITE", swap, True),
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["session"])
+def test_rows_never_go_into_another_session_table_of_the_name_that_their_block_sees(
+    spark: SparkSession,
+    other: SparkSession,
+    store: Store,
+    change: Callable[[SparkSession, str, str], None],
+    verb: str,
+    is_late: bool,
+) -> None:
+    def write() -> None:
+        spark.sql(f"{verb} a VALUES (30, 3)")
+
+    with pytest.raises(WriteConflictError, match=r"default\.a"), twophase.transaction(spark):
+        assert store.rows(spark, "b") == OLD
+        if not is_late:
+            write()
+        meanwhile(lambda: change(other, "a", "b"))
+        if is_late:
+            write()
+    assert (3, 30) not in store.rows(spark, "a")
+    other.sql("DROP TABLE a")
+
+
+@pytest.mark.promise("isolation", "a table that was dropped with its database outside of a block is in no snapshot")
+@pytest.mark.parametrize("catalog", ["", pytest.param("ice.", marks=pytest.mark.exhaustive)])
+def test_a_table_that_was_dropped_with_its_database_is_in_no_snapshot(
+    spark: SparkSession, other: SparkSession, catalog: str
+) -> None:
+    def make() -> None:
+        other.sql(f"CREATE DATABASE {catalog}gone")
+        for name in ("a", "b"):
+            other.sql(f"CREATE TABLE {catalog}gone.{name} AS SELECT 1 AS id")
+
+    def make_anew() -> None:
+        other.sql(f"DROP DATABASE {catalog}gone CASCADE")
+        make()
+
+    make()
+    timeline = twophase.attach(other).timeline
+    before = timeline.last_number()
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        meanwhile(make_anew)
+        for name in ("a", "b"):
+            with pytest.raises(SnapshotTooOldError, match=rf"gone\.{name}.*again"):
+                spark.table(f"{catalog}gone.{name}").collect()
+    assert timeline.last_number() == before + 3  # Of the DROP DATABASE and the two new tables.
+    spark.sql(f"DROP DATABASE {catalog}gone CASCADE")
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_block_reads_what_another_block_has_dropped_since(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    def drop() -> None:
+        with twophase.transaction(other):
+            other.sql("DROP TABLE a")
+
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        meanwhile(drop)
+        assert store.rows(spark, "a") == OLD
+    assert not spark.catalog.tableExists("a")
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_table_that_was_overwritten_and_then_altered_or_made_anew_is_read_with_its_former_columns_or_refused(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    def alter() -> None:
+        store.write(other, "a", [(7, 70)])
+        other.sql("ALTER TABLE a ADD COLUMNS (more INT)")
+        store.write(other, "b", [(7, 70)])
+        other.sql("DROP TABLE b")
+        other.sql("CREATE TABLE b (id INT, value INT, more INT) USING parquet")
+
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        meanwhile(alter)
+        assert spark.table("a").columns == ["value", "id"]
+        assert store.rows(spark, "a") == OLD
+        with pytest.raises(SnapshotTooOldError, match=r"default\.b.*again"):
+            spark.table("b").collect()
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_what_changes_no_table_has_no_number(spark: SparkSession, other: SparkSession, store: Store) -> None:
+    timeline = twophase.attach(other).timeline
+    other.sql("CREATE TABLE free (id INT) STORED AS PARQUET")
+    before = timeline.last_number()
+
+    def change_nothing() -> None:
+        for statement in (
+            "CREATE TABLE IF NOT EXISTS free (id INT) STORED AS PARQUET",
+            "CREATE VIEW seen AS SELECT * FROM b",
+            "ALTER VIEW seen RENAME TO shown",
+            "CREATE TEMPORARY VIEW a AS SELECT 1 AS id",
+            "DROP VIEW a",
+            "DROP TABLE IF EXISTS missing",
+            "DROP DATABASE IF EXISTS missing CASCADE",
+        ):
+            other.sql(statement)
+        for statement in (
+            "CREATE TABLE a (id INT) STORED AS PARQUET",
+            "ALTER TABLE a RENAME TO b",
+            "ALTER TABLE missing RENAME TO other",
+            "DROP TABLE missing",
+            "DROP DATABASE default CASCADE",
+        ):
+            with pytest.raises(AnalysisException):
+                other.sql(statement)
+
+    with twophase.transaction(spark, isolation="serializable"):
+        assert store.rows(spark, "a") == OLD
+        meanwhile(change_nothing)
+        assert spark.table("shown").count() == 2
+        store.write(spark, "b", [(3, 30)])
+    assert timeline.last_number() == before + 1
+    other.sql("DROP VIEW shown")
+    other.sql("DROP TABLE free")
+    assert (timeline.last_number(), timeline.transactions(open_only=True)) == (before + 2, [])
 
 
 @pytest.mark.parametrize(
@@ -886,15 +1092,37 @@ def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(spark: SparkSess
     assert (timeline.last_number(), timeline.transactions(open_only=True)) == (before + 2, [])
 
 
+@pytest.mark.promise("isolation", "Spark's own DDL that the timeline cannot record is made, and one line says so")
 @pytest.mark.parametrize("kind", ["session"])
-def test_an_alter_by_spark_that_the_timeline_cannot_record_is_made_and_one_line_says_so(
+def test_a_change_by_spark_that_the_timeline_cannot_record_is_made_and_one_line_says_so(
     spark: SparkSession, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     failpoints.arm("core.record_immediate", "error")
     spark.sql(f"ALTER TABLE {store.of('a')} ADD COLUMNS (more INT)")
     assert spark.table(store.of("a")).columns == ["value", "id", "more"]
-    (told,) = (found for found in caplog.records if found.levelname == "WARNING" and "Spark alters" in found.message)
-    assert (store.of("a") in told.message, told.exc_info) == (True, None)
+    spark.sql("DROP TABLE a")
+    spark.sql("CREATE TABLE a (id INT) USING parquet")
+    assert spark.table("a").collect() == []
+    found = [record for record in caplog.records if record.levelname == "WARNING" and "Spark " in record.message]
+    for verb, record in zip(("alters", "drops", "creates"), found, strict=True):
+        assert (f"Spark {verb} {store.of('a')}" in record.message, record.exc_info) == (True, None)
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_drop_whose_end_is_not_recorded_is_in_no_snapshot(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        failpoints.arm("core.record_immediate_end", "error")
+        meanwhile(lambda: other.sql("DROP TABLE a"))
+        failpoints.disarm()
+        for _ in range(2):
+            with pytest.raises(SnapshotTooOldError, match=r"default\.a.*again"):
+                spark.table("a").collect()
+            twophase.attach(other).recover()
+    with twophase.transaction(spark), pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.table("a")
 
 
 def test_an_alter_costs_two_writes_of_the_timeline(spark: SparkSession) -> None:

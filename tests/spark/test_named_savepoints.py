@@ -579,6 +579,13 @@ def test_what_was_made_is_recognized_whatever_it_is_defined_by(spark: SparkSessi
         twophase.undo(spark, replaced.id)
     with pytest.raises(ConfigurationError, match=r"is an ALTER TABLE of hive\.default\.t outside of a transaction"):
         twophase.undo(spark, last(spark).id)
+    for statement in ("DROP TABLE t", "CREATE TABLE t (id INT) USING parquet", "ALTER TABLE t RENAME TO renamed"):
+        spark.sql(statement)
+        with pytest.raises(ConfigurationError, match=r"is a (DROP|CREATE).* of hive.*outside of"):
+            twophase.undo(spark, last(spark).id)
+    with pytest.raises(ConfigurationError, match="no longer as it has left it"):
+        twophase.undo(spark, replaced.id)
+    spark.sql("DROP TABLE renamed")
     spark.sql("CREATE OR REPLACE TABLE t AS SELECT 2 AS id")
     replaced = last(spark)
     spark.sql("ALTER TABLE t SET TBLPROPERTIES ('important'='yes')")
@@ -598,6 +605,21 @@ def test_an_altered_table_is_read_as_of_a_later_transaction_unless_others_have_w
     written_outside(spark, table)
     with pytest.raises(CatalogError, match="outside twophase"):
         spark.sql(f"SELECT * FROM {table} VERSION AS OF '{later.id}'").collect()
+
+
+@pytest.mark.promise("restore", "VERSION AS OF an ALTER TABLE outside of a block reads the table as that has left it")
+@pytest.mark.parametrize("table", ["t", "ice.db.u"])
+def test_a_table_is_read_as_an_alter_table_outside_of_a_block_has_left_it(spark: SparkSession, table: str) -> None:
+    spark.sql(f"CREATE TABLE {table} AS SELECT CAST(1 AS INT) AS id")
+    altered = []
+    for column in ("more", "most"):
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({column} INT)")
+        altered.append(f"SELECT * FROM {table} VERSION AS OF '{last(spark).id}'")
+    assert rows(spark, altered[1]) == [(1, None, None)]
+    spark.sql(f"INSERT INTO {table} VALUES (2, 2, 2)")
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (3, 3, 3)")
+    assert rows(spark, altered[0]) == [(1, None)]
+    assert rows(spark, altered[1]) == [(1, None, None)]
 
 
 def written_outside(spark: SparkSession, table: str, partition: str = "") -> None:

@@ -31,6 +31,8 @@ class Change:
         change without a transaction, from ``SupportsSnapshots.state_before()``; None if there is nothing.
     alters : bool
         Whether it is an ``ALTER TABLE`` without a transaction: rows that were staged before can follow it.
+    drops : bool
+        Whether it drops the table, or gives it another name.
     """
 
     transaction_id: str
@@ -39,6 +41,7 @@ class Change:
     scope: frozenset[str] | None = None
     before: Any = None
     alters: bool = False
+    drops: bool = False
 
 
 class OpenSnapshot(ABC):

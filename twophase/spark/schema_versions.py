@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from twophase.catalog import Catalog, SchemaChange, SupportsFieldIds, SupportsSchemaHistory, TableChange, TableSchema
 from twophase.catalog.column_changes import OF_THE_TABLE, renames_of
@@ -93,6 +94,24 @@ def dropping(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:
     path : ObjectPath
     """
     return immediate.TableChange(catalog, path, Purpose.DROP_TABLE, _ends_history(catalog))
+
+
+def dropping_all(catalog: Catalog, database: str) -> list[immediate.TableChange]:
+    """The changes of the tables of a database that is dropped with them outside any transaction.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    database : str
+
+    Raises
+    ------
+    DatabaseNotExistError
+    """
+    # They are there: to ask for each one would take as long as to drop some.
+    there = immediate.Before(exists=True)
+    paths = (ObjectPath.of(*database.split("."), name) for name in catalog.list_tables(database))
+    return [replace(dropping(catalog, path), known=there) for path in paths]
 
 
 def creating(catalog: Catalog, path: ObjectPath) -> immediate.TableChange:

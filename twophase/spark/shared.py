@@ -11,7 +11,7 @@ from twophase.spark.execution.cancellation import Terminator
 from twophase.spark.execution.listener import JobTracker
 from twophase.spark.jvm import callbacks
 from twophase.spark.jvm.gateway import Jvm
-from twophase.spark.jvm.table_events import EVENTS, TableListener
+from twophase.spark.jvm.table_events import KINDS, TableListener
 from twophase.spark.routing.spark_ddl import TableFollower
 
 log = logger("twophase.spark")
@@ -32,7 +32,7 @@ class _Application:
         """Add a session. With the first catalog for session tables, Spark's changes of them are followed."""
         if self._tables is None and session.catalogs.session_name is not None:
             follower = TableFollower(self.sessions)
-            self._tables = TableListener(session.jvm, {kind: getattr(follower, kind) for kind in EVENTS.values()})
+            self._tables = TableListener(session.jvm, {kind: getattr(follower, kind) for kind in KINDS})
         self.sessions.append(session)
 
     def close(self) -> None:

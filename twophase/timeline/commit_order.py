@@ -64,12 +64,15 @@ class Check:
     reservation : Reservation or None
         Only changes that exclude this one count, and none of the definition alone, which the store judges; None if the
         table was read: then all do.
+    only_drops : bool
+        Whether nothing counts but that the table was dropped: what has its name now is another one.
     """
 
     catalog: str
     path: ObjectPath
     snapshot: int
     reservation: Reservation | None = None
+    only_drops: bool = False
 
 
 def last_number(connection: sa.Connection) -> int:
@@ -97,6 +100,7 @@ def changes_since(
             reservation_of(row.mode, row.scope).scope,
             None if row.before is None else json.loads(row.before),
             row.mode == Mode.ALTER.value,
+            row.mode == Mode.DROP.value,
         )
         for row in connection.execute(sql.SELECT_CHANGES, of_it)
     ]
@@ -170,11 +174,14 @@ def _require_unchanged(connection: sa.Connection, transaction_id: str, check: Ch
 
 def conflict_of(transaction_id: str, check: Check, changes: Iterable[Change]) -> WriteConflictError | None:
     """Return the error for the first change that does not go with a transaction; None if all do."""
-    for change in changes:
-        theirs = Reservation(Mode.APPEND if change.appends else Mode.WRITE, change.scope)
-        if check.reservation is None or (not change.alters and check.reservation.excludes(theirs)):
-            return _conflict(transaction_id, check, change)
-    return None
+    return next((_conflict(transaction_id, check, change) for change in changes if _counts(check, change)), None)
+
+
+def _counts(check: Check, change: Change) -> bool:
+    if check.only_drops:
+        return change.drops
+    theirs = Reservation(Mode.APPEND if change.appends else Mode.WRITE, change.scope)
+    return check.reservation is None or (not change.alters and check.reservation.excludes(theirs))
 
 
 def _conflict(transaction_id: str, check: Check, change: Change) -> WriteConflictError:

@@ -25,6 +25,8 @@ from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.rows import reservation_columns
 from twophase.timeline.tables import lock_order, target_key
 
+_MODES = {Purpose.ALTER_TABLE: Mode.ALTER, Purpose.DROP_TABLE: Mode.DROP}
+
 
 @dataclass(frozen=True)
 class Immediate:
@@ -59,7 +61,7 @@ def announce(connection: sa.Connection, lease: Lease, changes: Sequence[Immediat
         record = ParticipantRecord(ordinal, change.catalog, change.path, change.purpose, ParticipantState.STAGED)
         owned_rows.insert_participant(connection, lease, record)
         mine = lease.transaction_id
-        whole = Reservation(Mode.ALTER if change.purpose is Purpose.ALTER_TABLE else Mode.WRITE)
+        whole = Reservation(_MODES.get(change.purpose, Mode.WRITE))
         is_free = owned_rows.reserve(connection, mine, change.catalog, change.path, whole) is None
         is_known = is_free and not commit_order.changes_since(connection, change.catalog, change.path, since, mine)
         before = change.before if is_known else None

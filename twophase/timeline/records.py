@@ -204,6 +204,11 @@ class TransactionRecord:
     undoes: str | None = None
 
     @property
+    def is_immediate(self) -> bool:
+        """Whether it is a completed statement outside of any transaction: it has only its place in the order."""
+        return self.number is not None and self.level is None
+
+    @property
     def is_open(self) -> bool:
         """Whether something is left to do."""
         return self.finished is None

@@ -25,12 +25,15 @@ class Mode(Enum):
 
     An ``ALTER TABLE`` that takes effect immediately is exclusive while it is made. After that, rows that were staged
     before follow it or are refused by the store, which knows their columns.
+
+    After a drop they are refused: what has the name of their table later is another one.
     """
 
     READ = "read"
     APPEND = "append"
     WRITE = "write"
     ALTER = "alter"
+    DROP = "drop"
 
     @property
     def is_shared(self) -> bool:

@@ -20,7 +20,7 @@ from twophase.redaction import logger
 from twophase.timeline.commit_order import Check, Decided
 from twophase.timeline.owners import Lease
 from twophase.timeline.records import Account, ParticipantRecord
-from twophase.timeline.reservations import Reservation
+from twophase.timeline.reservations import Mode, Reservation
 from twophase.timeline.timeline import Timeline
 from twophase.transactions.conflicts import Claim
 from twophase.transactions.plugin_checks import document_text, grouping
@@ -149,7 +149,10 @@ class Enlisted:
     def decided(self) -> Decided:
         """Describe the change that its publish makes."""
         before, schema = self.participant.replaced_state(), self.participant.schema_change()
-        return Decided(self.catalog.name, self.target, self.reservation(), before, schema)
+        reservation = self.reservation()
+        if self.participant.purpose is Purpose.DROP_TABLE:
+            reservation = replace(reservation, mode=Mode.DROP)
+        return Decided(self.catalog.name, self.target, reservation, before, schema)
 
     def to_member(self) -> actions.Member:
         """Convert it to a member for the protocol."""

@@ -49,12 +49,15 @@ class TableChange:
         ``ALTER_TABLE``, ``DROP_TABLE`` or ``CREATE_TABLE_AS``.
     schema : callable
         Called after the change: what it has changed of the columns; None if that is not recorded.
+    known : Before or None
+        The state of the table before the change, if the caller has looked.
     """
 
     catalog: Catalog
     path: ObjectPath
     purpose: Purpose
     schema: Callable[[], SchemaChange | None] = lambda: None
+    known: Before | None = None
 
     @property
     def target(self) -> ObjectPath:
@@ -62,7 +65,11 @@ class TableChange:
         return self.catalog.canonical(self.path)
 
     def before(self) -> Before:
-        """Return the state of the table now, before the change."""
+        """Return the state of the table before the change."""
+        return self.now() if self.known is None else self.known
+
+    def now(self) -> Before:
+        """Return the state of the table now."""
         exists = self.catalog.table_exists(self.path)
         if not isinstance(self.catalog, SupportsSnapshots) or exists == self.purpose.creates:
             return Before(exists)
@@ -71,7 +78,7 @@ class TableChange:
     def is_undone(self, before: Before) -> bool:
         """Return whether a change that failed has left the table as it was; False if that is unknown."""
         if self.purpose is not Purpose.ALTER_TABLE or before.document is not None:
-            return self.before() == before
+            return self.now() == before
         found = self.schema()
         return found is not None and found.after == found.before
 
@@ -83,6 +90,8 @@ class Announced:
     ----------
     coordinator : Coordinator
     changes : sequence of TableChange
+    since : int, optional
+        The last commit number before the caller has looked at the tables; None if it has not.
 
     Raises
     ------
@@ -90,10 +99,11 @@ class Announced:
         They cannot be recorded; nothing was changed.
     """
 
-    def __init__(self, coordinator: Coordinator, changes: Sequence[TableChange]) -> None:
+    def __init__(self, coordinator: Coordinator, changes: Sequence[TableChange], since: int | None = None) -> None:
         self._coordinator = coordinator
         self._changes = changes
-        since = coordinator.timeline.last_number()
+        if since is None:
+            since = coordinator.timeline.last_number()
         self._before = [change.before() for change in changes]
         found = [
             Immediate(change.catalog.name, change.target, change.purpose, before.document)
@@ -109,9 +119,13 @@ class Announced:
 
     def failed(self) -> None:
         """Forget the changes if nothing was changed; otherwise, or if that is unknown, they count."""
-        if not self._is_undone():
+        if self._is_undone():
+            self.withdraw()
+        else:
             self.settle()
-            return
+
+    def withdraw(self) -> None:
+        """Forget the changes: no table was changed."""
         with self._ending() as lease:
             self._coordinator.timeline.withdraw(lease)
 
@@ -157,6 +171,9 @@ def changing(coordinator: Coordinator, *changes: TableChange) -> Iterator[None]:
     TimelineError
         They cannot be recorded; nothing was changed.
     """
+    if not changes:
+        yield
+        return
     announced = Announced(coordinator, changes)
     try:
         yield

@@ -10,7 +10,7 @@ from typing import Any
 from twophase.catalog import Catalog, Change, OpenSnapshot, SupportsSnapshots
 from twophase.catalog.reading import ReadSource
 from twophase.errors import SnapshotTooOldError, TableNotExistError, WriteConflictError
-from twophase.model import Isolation, ObjectPath, Purpose, TableDefinition
+from twophase.model import Isolation, ObjectPath, TableDefinition
 from twophase.redaction import logger
 from twophase.timeline.commit_order import Check, conflict_of
 from twophase.timeline.reservations import Mode
@@ -286,17 +286,9 @@ class Reads:
         except SnapshotTooOldError:
             former = None
         if former is None:
-            return self._timeline.columns_changed(*_key(catalog, path), changes) or self._was_dropped(
-                catalog, path, changes
-            )
+            is_another = any(change.drops for change in changes)
+            return is_another or self._timeline.columns_changed(*_key(catalog, path), changes)
         return _columns(former) != _columns(catalog.load_table(path))
-
-    def _was_dropped(self, catalog: Catalog, path: ObjectPath, changes: Iterable[Change]) -> bool:
-        """Whether some of the changes of a table have dropped it: what has its name now is another one."""
-        records = (self._timeline.transaction(change.transaction_id) for change in changes if not change.appends)
-        participants = (participant for record in records if record is not None for participant in record.participants)
-        dropped = (p.path for p in participants if p.catalog == catalog.name and p.purpose is Purpose.DROP_TABLE)
-        return any(catalog.canonical(found) == catalog.canonical(path) for found in dropped)
 
     def require_base_unchanged(self, catalog: Catalog, path: ObjectPath, *, is_kept: bool = False) -> None:
         """Refuse to read a table with the transaction's own rows if others have changed the rows around them.
@@ -391,14 +383,19 @@ class Reads:
         """Return what must not have changed when the transaction is decided.
 
         Under ``SNAPSHOT`` these are the tables that it writes, except that appends go with one another and with
-        everything else; under ``SERIALIZABLE`` those that it has read, too, also if it writes them.
+        everything else but a drop; under ``SERIALIZABLE`` those that it has read, too, also if it writes them.
         """
         if self._snapshot is None:
             return []
         checks = [
-            Check(member.catalog.name, member.target, self._written_since(member), member.reservation())
+            Check(
+                member.catalog.name,
+                member.target,
+                self._written_since(member),
+                member.reservation(),
+                only_drops=member.only_appends,
+            )
             for member in members
-            if not member.only_appends
         ]
         if self._isolation is Isolation.SERIALIZABLE:
             checks += [Check(catalog, path, read.snapshot) for (catalog, path), read in self._first.items()]

@@ -15,6 +15,13 @@ from twophase.protocol.states import ParticipantState, TransactionState
 from twophase.timeline.records import TransactionRecord
 from twophase.timeline.timeline import Timeline
 
+#: What a statement outside of a transaction has recorded of a table, in words.
+_STATEMENTS = {
+    Purpose.ALTER_TABLE: "an ALTER TABLE",
+    Purpose.CREATE_TABLE_AS: "a CREATE TABLE or RENAME",
+    Purpose.DROP_TABLE: "a DROP or RENAME",
+}
+
 
 @dataclass(frozen=True)
 class Undo:
@@ -65,6 +72,7 @@ def plan_undo(
         A former state is no longer there.
     """
     record = _published(timeline, transaction_id)
+    _require_transaction(record)
     former: list[tuple[Catalog, ObjectPath, ReadSource]] = []
     created: list[tuple[Catalog, ObjectPath]] = []
     dropped: set[tuple[str, ObjectPath]] = set()
@@ -118,6 +126,16 @@ def _tables(record: TransactionRecord, resolve: Callable[[str], Catalog]) -> lis
     return [(resolve(catalog), path, not purpose.drops) for (catalog, path), purpose in last.items()]
 
 
+def _require_transaction(record: TransactionRecord) -> None:
+    if record.is_immediate:
+        what = ", ".join(f"{_STATEMENTS[p.purpose]} of {p.catalog}.{p.path}" for p in record.participants[:3])
+        raise ConfigurationError(
+            f"{record.id} cannot be undone: it is {what} outside of a transaction. Nothing was changed.",
+            transaction_id=record.id,
+            hint="Change the table back by the same kind of statement; or restore a savepoint that was made before it.",
+        )
+
+
 def _has_dropped(record: TransactionRecord, database: str) -> ConfigurationError:
     return ConfigurationError(
         f"Transaction {record.id} cannot be undone: it has dropped database {database}, with the former states of its "
@@ -138,7 +156,7 @@ def _changes(
     assert record.number is not None
     later = timeline.changes_since(catalog.name, path, record.number, record.id)
     remaining, ends = _not_undone(timeline, later)
-    if any(change.alters for change in later if change.transaction_id in remaining):
+    if any(found.is_immediate for name in remaining if (found := timeline.transaction(name)) is not None):
         raise _changed_since(record, catalog, path)  # That is no transaction that could be undone first.
     if remaining:
         names = ", ".join(remaining[:3])
@@ -151,16 +169,7 @@ def _changes(
             "former rows yourself.",
         )
     every = timeline.changes_since(catalog.name, path, record.number - 1, "")
-    own = [change for change in every if change.transaction_id == record.id]
-    if any(change.alters for change in own):
-        raise ConfigurationError(
-            f"{record.id} cannot be undone: it is an ALTER TABLE of {catalog.name}.{path} outside of a transaction. "
-            "Nothing was changed.",
-            path=path,
-            transaction_id=record.id,
-            hint="Alter the table back; or restore a savepoint that was made before it.",
-        )
-    return own, later, ends
+    return [change for change in every if change.transaction_id == record.id], later, ends
 
 
 def _not_undone(timeline: Timeline, later: list[Change]) -> tuple[list[str], list[int]]:

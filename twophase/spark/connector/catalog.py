@@ -7,7 +7,6 @@ Spark calls it from its analyser (``loadTable``, ``tableExists``) and from runni
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -455,7 +454,7 @@ class NativeCatalog(NamespacesMixin, Proxy):
     def _ddl(self, verb: str, path: ObjectPath, run: Callable[[], None], *changes: immediate.TableChange) -> None:
         """Run a change that takes effect immediately; a transaction refuses it, since it could not be rolled back."""
         active.refuse_in_transaction(self._session, f"{verb} {self._name}.{path}", path)
-        with changing(self._session.coordinator, *changes) if changes else nullcontext():
+        with changing(self._session.coordinator, *changes):
             run()
         self._session.caches.invalidate(self._catalog, path)
 

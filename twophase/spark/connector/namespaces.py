@@ -14,7 +14,9 @@ from twophase.spark.errors import thrown_to_spark
 from twophase.spark.jvm import exceptions, values
 from twophase.spark.jvm.gateway import Jvm
 from twophase.spark.options import hidden_database
+from twophase.spark.schema_versions import dropping_all
 from twophase.spark.statement import StatementContext
+from twophase.transactions.immediate import changing
 
 # ruff: noqa: N802
 
@@ -101,7 +103,9 @@ class NamespacesMixin:
                 return False
             if not cascade and self._catalog.list_tables(database):
                 self._raise_not_empty(namespace)
-            self._catalog.drop_database(database, cascade=cascade)
+            tables = dropping_all(self._catalog, database) if cascade else []
+            with changing(self._session.coordinator, *tables):
+                self._catalog.drop_database(database, cascade=cascade)
             return True
 
     def _raise_not_empty(self, namespace: Any) -> None:

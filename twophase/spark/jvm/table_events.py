@@ -1,7 +1,7 @@
 """Changes of tables in Spark's session catalog, by any code in any session.
 
-Spark reports them synchronously, in the thread that makes the change: an ALTER of columns before and after it, a DROP
-and a RENAME after it. ``java/TableChanges.java`` keeps all other events in the JVM, and those of twophase's changes.
+Spark reports them synchronously, in the thread that makes the change, before and after it. ``java/TableChanges.java``
+keeps all other events in the JVM, and those of twophase's changes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ from twophase.spark.jvm.metastore import external_catalog
 
 log = logger("twophase.spark")
 
-#: Called with the database and the name; after a rename, with the new name too, and around an ALTER with its call.
+#: Called with the call that makes the change, the database and the name; around a rename with the new name too, and
+#: around the drop of a database without a name.
 Listener = Callable[..., None]
 #: The events that are reported, by the names of Spark's classes.
-EVENTS = {
+_EVENTS = {
     "AlterTablePreEvent": "altering",
     "AlterTableEvent": "altered",
+    "CreateTablePreEvent": "creating",
+    "CreateTableEvent": "created",
+    "DropTablePreEvent": "dropping",
     "DropTableEvent": "dropped",
+    "RenameTablePreEvent": "renaming",
     "RenameTableEvent": "renamed",
+    "DropDatabasePreEvent": "dropping_database",
+    "DropDatabaseEvent": "database_dropped",
 }
+#: The kinds of events.
+KINDS = tuple(_EVENTS.values())
 
 
 @dataclass(frozen=True)
-class AlterCall:
-    """A call of Spark's catalog that alters a table.
+class CatalogCall:
+    """A call of Spark's catalog that changes tables.
 
     Attributes
     ----------
@@ -39,10 +48,13 @@ class AlterCall:
         The JVM's thread that makes it.
     goes_on : callable
         Whether that thread is still in such a call; without an event after it, the change has failed.
+    is_table : callable
+        Whether a database has a table of a name, which is no view.
     """
 
     thread: int
     goes_on: Callable[[], bool] = field(compare=False)
+    is_table: Callable[[str, str], bool] = field(compare=False)
 
 
 class _Listener(JavaCallable):
@@ -54,18 +66,15 @@ class _Listener(JavaCallable):
     class Java:
         implements = ["java.util.function.BiConsumer"]
 
-    def __init__(self, listeners: Mapping[str, Listener], is_altering: Callable[[int], bool]) -> None:
+    def __init__(self, listeners: Mapping[str, Listener], java: Any) -> None:
         self._listeners = listeners
-        self._is_altering = is_altering
+        self._java = java
 
-    def accept(self, event: Any, thread: int) -> None:
+    def accept(self, event: str, thread: int) -> None:
         try:
-            table = str(event.database()), str(event.name())
-            kind = EVENTS[str(event.getClass().getSimpleName())]
-            more: list[Any] = [str(event.newName())] if kind == "renamed" else []
-            if kind in ("altering", "altered"):
-                more = [AlterCall(thread, lambda: self._is_altering(thread))]
-            self._listeners[kind](*table, *more)
+            name, *names = event.split("\n")
+            if (listener := self._listeners.get(_EVENTS[name])) is not None:
+                listener(CatalogCall(thread, lambda: self._java.isChanging(thread), self._java.isTable), *names)
         except Exception:  # The statement's own outcome counts.
             log.warning("A table that was changed by Spark could not be followed.", exc_info=True)
 
@@ -78,15 +87,14 @@ class TableListener:
     jvm : Jvm
         JVM of any session of the application.
     listeners : mapping of str to callable
-        By the values of :data:`EVENTS`; called with the database and the name, ``renamed`` with the new name too,
-        ``altering`` and ``altered`` with an :class:`AlterCall`.
+        By :data:`KINDS`; called with a :class:`CatalogCall` and the names.
     """
 
     def __init__(self, jvm: Jvm, listeners: Mapping[str, Listener]) -> None:
         self._jvm = jvm
         self._catalog = external_catalog(jvm.spark)
         self._listener = java_object(jvm, "TableChanges")
-        self._listener.tell(_Listener(listeners, lambda thread: bool(self._listener.isAltering(thread))))
+        self._listener.tell(_Listener(listeners, self._listener), self._catalog)
         with private_name("ExternalCatalogWithListener.addListener", jvm.spark):
             self._catalog.addListener(self._listener)
 
@@ -100,7 +108,7 @@ class TableListener:
 
 
 class OwnChanges:
-    """Drops and renames by twophase, which are not reported to any :class:`TableListener`.
+    """Changes by twophase, which are not reported to any :class:`TableListener`.
 
     Parameters
     ----------
@@ -112,6 +120,14 @@ class OwnChanges:
     def __init__(self, jvm: Jvm, catalog: Any) -> None:
         self._jvm = jvm
         self._catalog = catalog
+
+    def create(self, table: Any) -> None:
+        """Create a table, given as Spark's ``CatalogTable``."""
+        self._java().create(self._catalog, table)
+
+    def drop_database(self, database: str, *, cascade: bool) -> None:
+        """Drop a database if it exists."""
+        self._java().dropDatabase(self._catalog, database, cascade)
 
     def drop(self, database: str, name: str) -> None:
         """Drop a table if it exists; the files of a managed one are deleted with it."""

@@ -56,7 +56,7 @@ class SessionCreation(SessionStore):
         if in_two and self._is_plain(table) and self._created_at_once(table):
             return
         try:
-            self._catalog.createTable(self._to_spark(replace(table, kind=EXTERNAL) if in_two else table), False)
+            self._own.create(self._to_spark(replace(table, kind=EXTERNAL) if in_two else table))
         except spark_errors() as error:
             self._refuse(error, table)
             raise

@@ -87,7 +87,7 @@ class SessionDatabases(SessionStore):
             raise DatabaseNotExistError(f"Database {database} does not exist.", path=database)
         tables = list(strings(self._catalog.listTables(database))) if cascade else []
         try:
-            self._catalog.dropDatabase(database, True, cascade)
+            self._own.drop_database(database, cascade=cascade)
         except spark_errors() as error:
             raise CatalogError(f"Database {database} cannot be dropped: {words(error)}", path=database) from error
         for table in tables:

@@ -254,10 +254,10 @@ class Answers(JavaCallable):
             return False
         catalog, path = target.catalog, target.path
         version = catalog.table_version(path)
-        if version is None:
-            return False
         if transaction.has_moved(catalog, path, version):
             return True
+        if version is None:  # A view, or nothing, as when the transaction began.
+            return False
         self._session.caches.require_current(catalog, path, version)
         if use == "rows" and transaction.isolation.pins_reads:
             transaction.is_reading(catalog, path, version)

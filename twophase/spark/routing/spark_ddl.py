@@ -1,28 +1,29 @@
-"""Spark's own statements that alter, drop and rename session tables.
+"""Spark's own statements that create, alter, drop and rename session tables.
 
-They run unchanged. An ALTER of columns gets a commit number; after a DROP or a RENAME, which do not know where twophase
-stores files, the table's catalog is notified, so that the files beside the table match again.
+They run unchanged, and get a commit number. After a DROP or a RENAME, which do not know where twophase stores files,
+the table's catalog is notified, so that the files beside the table match again.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from twophase.catalog import Catalog, SupportsExternalChanges
-from twophase.errors import TimelineError
+from twophase.errors import CatalogError, ConfigurationError, TimelineError
 from twophase.model import ObjectPath
 from twophase.redaction import logger
 from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
-from twophase.spark.jvm.table_events import AlterCall
+from twophase.spark.jvm.table_events import CatalogCall
 from twophase.spark.routing.targets import Targets
-from twophase.transactions.immediate import Announced
+from twophase.transactions.immediate import Announced, Before, TableChange
 
 log = logger("twophase.spark")
 
-#: Seconds between two looks whether Spark is still altering a table.
+#: Seconds between two looks whether Spark is still making a change.
 _PAUSE = 0.2
 
 
@@ -40,65 +41,101 @@ class TableFollower:
 
     def __init__(self, sessions: Sequence[AttachedSession]) -> None:
         self._sessions = sessions
-        #: What Spark is altering.
-        self._altered: dict[AlterCall, Announced] = {}
+        #: What Spark is changing.
+        self._announced: dict[CatalogCall, Announced] = {}
         self._lock = threading.Lock()
 
-    # -- before and after a change -----------------------------------------------------------------------------------
+    # -- before a change ---------------------------------------------------------------------------------------------
 
-    def altering(self, database: str, name: str, call: AlterCall) -> None:
-        """Announce that the columns of a table change, and watch the call: Spark reports no change that fails."""
+    def altering(self, call: CatalogCall, database: str, name: str) -> None:
+        """Announce that the columns of a table change."""
         path = ObjectPath.of(database, name)
-        self._end_failed(call, self._altered.get(call))
-        for session, catalog in self._owner():
-            if catalog.table_version(path) is not None:
-                change = schema_versions.altering_by_spark(catalog, path)
-                try:
-                    announced = Announced(session.coordinator, [change])
-                except TimelineError as error:
-                    log.warning(
-                        "Spark alters %s, and the timeline cannot record it: blocks that have begun before may see the "
-                        "new columns, and rows of theirs may go into them. %s",
-                        path,
-                        error,
-                    )
-                    return
-                with self._lock:
-                    self._altered[call] = announced
-                threading.Thread(
-                    target=self._watch, args=(call, announced), name="twophase-alter-watch", daemon=True
-                ).start()
 
-    def altered(self, database: str, name: str, call: AlterCall) -> None:
+        def changes(catalog: Catalog) -> list[TableChange]:
+            is_table = catalog.table_version(path) is not None
+            return [schema_versions.altering_by_spark(catalog, path)] if is_table else []
+
+        self._announce(call, f"alters {path}", changes)
+
+    def creating(self, call: CatalogCall, database: str, name: str) -> None:
+        """Announce that a table is created; one that exists stays as it is, by IF NOT EXISTS or an error."""
+        path = ObjectPath.of(database, name)
+
+        def changes(catalog: Catalog) -> list[TableChange]:
+            change = schema_versions.creating(catalog, path)
+            before = change.before()
+            return [] if before.exists else [replace(change, known=before)]
+
+        self._announce(call, f"creates {path}", changes)
+
+    def dropping(self, call: CatalogCall, database: str, name: str) -> None:
+        """Announce that a table is dropped."""
+        path = ObjectPath.of(database, name)
+        if call.is_table(database, name):
+            self._announce(call, f"drops {path}", lambda catalog: [_leaving(catalog, path)])
+
+    def renaming(self, call: CatalogCall, database: str, name: str, new_name: str) -> None:
+        """Announce that a table is renamed: by neither name is it the one that was there before."""
+        path, new_path = ObjectPath.of(database, name), ObjectPath.of(database, new_name)
+
+        def changes(catalog: Catalog) -> list[TableChange]:
+            return [_leaving(catalog, path), schema_versions.creating(catalog, new_path)]
+
+        if call.is_table(database, name):
+            self._announce(call, f"renames {path}", changes)
+
+    def dropping_database(self, call: CatalogCall, database: str) -> None:
+        """Announce that all tables of a database are dropped: without CASCADE there are none, or it is an error."""
+
+        def changes(catalog: Catalog) -> list[TableChange]:
+            try:
+                return schema_versions.dropping_all(catalog, database)
+            except CatalogError:  # There is no such database.
+                return []
+
+        self._announce(call, f"drops all tables of {database}", changes)
+
+    def _announce(self, call: CatalogCall, what: str, changes: Callable[[Catalog], list[TableChange]]) -> None:
+        """Announce changes, and watch the call: Spark reports none that fails."""
+        self._end_failed(call, self._announced.get(call))
+        for session, catalog in self._owner():
+            try:
+                since = session.coordinator.timeline.last_number()
+                if not (found := changes(catalog)):
+                    return
+                announced = Announced(session.coordinator, found, since)
+            except (TimelineError, ConfigurationError) as error:
+                log.warning(
+                    "Spark %s, and the timeline cannot record it: blocks that have begun before may see the change, "
+                    "and rows of theirs may go into what it leaves. %s",
+                    what,
+                    error,
+                )
+                return
+            with self._lock:
+                self._announced[call] = announced
+            watch = threading.Thread(
+                target=self._watch, args=(call, announced), name="twophase-change-watch", daemon=True
+            )
+            watch.start()
+
+    # -- after a change ----------------------------------------------------------------------------------------------
+
+    def altered(self, call: CatalogCall, database: str, name: str) -> None:
         """Record that the columns of a table have changed, and show them to all sessions."""
         self._gone(database, name)
-        announced = self._altered.get(call)
-        if announced is not None and self._take(call, announced):
-            announced.settle()
+        self._settle(call)
 
-    def _watch(self, call: AlterCall, announced: Announced) -> None:
-        """Until the call has ended, so that the table of one that has failed is free for writers at once."""
-        time.sleep(_PAUSE)
-        while self._altered.get(call) is announced:
-            if not _goes_on(call):
-                self._end_failed(call, announced)
-                return
-            time.sleep(_PAUSE)
+    def created(self, call: CatalogCall, database: str, name: str) -> None:
+        """Record that a table was created. A view is none, which Spark does not say before."""
+        announced = self._announced.get(call)
+        if announced is None or call.is_table(database, name):
+            self._settle(call)
+        elif self._take(call, announced):
+            announced.withdraw()
 
-    def _end_failed(self, call: AlterCall, announced: Announced | None) -> None:
-        if announced is not None and self._take(call, announced):
-            announced.failed()
-
-    def _take(self, call: AlterCall, announced: Announced) -> bool:
-        """Whether it is for the caller to end a change."""
-        with self._lock:
-            is_ours = self._altered.get(call) is announced
-            if is_ours:
-                del self._altered[call]
-            return is_ours
-
-    def dropped(self, database: str, name: str) -> None:
-        """Free the table's location for a plain CREATE TABLE."""
+    def dropped(self, call: CatalogCall, database: str, name: str) -> None:
+        """Free the table's location for a plain CREATE TABLE, and record that it was dropped."""
         path = ObjectPath.of(database, name)
         self._gone(database, name)
         try:
@@ -106,9 +143,10 @@ class TableFollower:
                 catalog.table_dropped(path)
         except Exception:  # the table is dropped; its leftovers are for `twophase clean`
             log.warning("What dropped table %s leaves could not be tidied up.", path, exc_info=True)
+        self._settle(call)
 
-    def renamed(self, database: str, name: str, new_name: str) -> None:
-        """Fix the table's location: Spark's own rename assumes that a managed table's files are at the default one."""
+    def renamed(self, call: CatalogCall, database: str, name: str, new_name: str) -> None:
+        """Fix the table's location, as Spark assumes that a managed table's files are at the default one; record it."""
         path, new_path = ObjectPath.of(database, name), ObjectPath.of(database, new_name)
         self._gone(database, name)
         try:
@@ -116,6 +154,41 @@ class TableFollower:
                 catalog.table_renamed(path, new_path)
         except Exception:  # `twophase doctor` reports it
             log.warning("Table %s, renamed to %s, could not be led back to its files.", path, new_name, exc_info=True)
+        self._settle(call)
+
+    def database_dropped(self, call: CatalogCall, _database: str) -> None:
+        """Record that all tables of a database were dropped."""
+        self._settle(call)
+
+    def _settle(self, call: CatalogCall) -> None:
+        announced = self._announced.get(call)
+        if announced is not None and self._take(call, announced):
+            announced.settle()
+
+    # -- a change that fails -----------------------------------------------------------------------------------------
+
+    def _watch(self, call: CatalogCall, announced: Announced) -> None:
+        """Until the call has ended, so that the table of one that has failed is free for writers at once."""
+        time.sleep(_PAUSE)
+        while self._announced.get(call) is announced:
+            if not _goes_on(call):
+                self._end_failed(call, announced)
+                return
+            time.sleep(_PAUSE)
+
+    def _end_failed(self, call: CatalogCall, announced: Announced | None) -> None:
+        if announced is not None and self._take(call, announced):
+            announced.failed()
+
+    def _take(self, call: CatalogCall, announced: Announced) -> bool:
+        """Whether it is for the caller to end a change."""
+        with self._lock:
+            is_ours = self._announced.get(call) is announced
+            if is_ours:
+                del self._announced[call]
+            return is_ours
+
+    # -- the sessions ------------------------------------------------------------------------------------------------
 
     def _gone(self, database: str, name: str) -> None:
         for session in list(self._sessions):
@@ -132,9 +205,14 @@ class TableFollower:
                 return
 
 
-def _goes_on(call: AlterCall) -> bool:
+def _goes_on(call: CatalogCall) -> bool:
     try:
         return call.goes_on()
     except Exception:  # The JVM is gone.
-        log.debug("Whether a table is still being altered cannot be known", exc_info=True)
+        log.debug("Whether a table is still being changed cannot be known", exc_info=True)
         return False
+
+
+def _leaving(catalog: Catalog, path: ObjectPath) -> TableChange:
+    """The change of a table, which is there, that loses its name."""
+    return replace(schema_versions.dropping(catalog, path), known=Before(exists=True))
