@@ -117,10 +117,9 @@ class TableCaches:
 
     def _moved(self, plan: Any, database: str, name: str) -> bool:
         """Give the old relation the files of the new one, and let the session cache the old one."""
-        session_state.forget_relation(self._jvm, database, name)
-        self._jvm.session.table(".".join((_CATALOG, quote(database), quote(name))))
-        now = self._kept(database, name)
-        return now is not None and bool(self._relations().lead(plan, now))
+        full_name = ".".join((_CATALOG, quote(database), quote(name)))
+        with private_name("SessionCatalog.getCachedTable", self._jvm.spark):
+            return bool(self._relations().move(self._jvm.session, plan, database, name, full_name))
 
     def _relations(self) -> Any:
         return self._jvm.once(("relations",), lambda: java_object(self._jvm, "Relations"))

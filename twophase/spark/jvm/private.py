@@ -225,6 +225,8 @@ _PLANNING: Mapping[str, tuple[str, ...]] = {
     _SQL + "internal.SQLConf": ("get", "getConfString", "fileCommitProtocolClass", "resolver"),
     _SQL + "execution.datasources.LogicalRelation": ("relation", "catalogTable", ".relation", ".catalogTable"),
     _CATALYST + "catalog.HiveTableRelation": ("tableMeta",),
+    _CATALYST + "catalog.UnresolvedCatalogRelation": (),
+    _SQL + "execution.datasources.FindDataSourceTable": ("apply",),
     _SQL + "execution.datasources.InsertIntoHadoopFsRelationCommand": (
         *("dynamicPartitionOverwrite", ".query", ".mode", ".catalogTable", ".staticPartitions"),
     ),

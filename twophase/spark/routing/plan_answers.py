@@ -179,7 +179,7 @@ class Answers(JavaCallable):
     def _insert(self, facts: Facts) -> str | None:
         """Return whether twophase writes a session table; the rows come when the statement runs."""
         node = WriteNode.of({**facts, "question": "insert"})
-        target = self._targets.in_session(ObjectPath.of(*node.parts))
+        target = self._targets.in_session(ObjectPath.of(*node.parts), facts["extension"])
         if target is None:
             return None
         provider = self._targets.names.short_name(facts["provider"])
@@ -189,7 +189,7 @@ class Answers(JavaCallable):
     def _rows(self, facts: Facts, rows: Any) -> None:
         catalog = self._session.catalogs.of_session
         assert catalog is not None  # It has answered for this INSERT.
-        frame = frames.data_frame(self._session.jvm, rows)
+        frame = frames.data_frame(self._session.jvm, rows, facts["schema"])
         insert_analyzed(self._session, catalog, ObjectPath.of(*facts["parts"]), frame, facts)
 
     def _group(self, facts: Facts) -> str | None:

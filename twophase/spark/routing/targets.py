@@ -29,6 +29,7 @@ SESSION_CATALOG = "spark_catalog"
 GLOBAL_VIEWS = "global_temp"
 #: Changed by users of another lakehouse: its extension serves all session tables, and twophase leaves them alone.
 _EXTENSION = "spark.sql.catalog.spark_catalog"
+_BUILTIN = "builtin"
 #: Hint: the ways to keep a table's files at their location.
 STAYS = "give the table a LOCATION, or its catalog the option recipe=rename"
 _LEGACY_HIVE_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
@@ -128,9 +129,11 @@ class Targets:
         """The catalog that serves unprefixed names; None if that is off or another extension serves them."""
         if self._session.catalogs.session_name is None:
             return None
-        if self._session.spark.conf.get(_EXTENSION, "builtin") != "builtin":
-            return None
-        return self._session.catalogs.named(self._session.catalogs.session_name)
+        return self._serving(self._session.spark.conf.get(_EXTENSION, _BUILTIN))
+
+    def _serving(self, extension: str) -> Catalog | None:
+        name = self._session.catalogs.session_name
+        return None if name is None or extension != _BUILTIN else self._session.catalogs.named(name)
 
     def resolve(self, parts: tuple[str, ...], *, views: bool = False, names: Names | None = None) -> Target | None:
         """The table that a name means; None if it is outside twophase.
@@ -158,9 +161,16 @@ class Targets:
             return None
         return self.in_session(ObjectPath.of(*(parts if len(parts) == 2 else (names.current_database(), *parts))))
 
-    def in_session(self, path: ObjectPath) -> Target | None:
-        """A table of the session catalog; None if twophase does not serve it."""
-        catalog = self.session_catalog
+    def in_session(self, path: ObjectPath, extension: str | None = None) -> Target | None:
+        """A table of the session catalog; None if twophase does not serve it.
+
+        Parameters
+        ----------
+        path : ObjectPath
+        extension : str, optional
+            Spark's setting of what serves its session catalog, if the caller knows it.
+        """
+        catalog = self.session_catalog if extension is None else self._serving(extension)
         return Target(catalog, self._session.catalogs.name_of(catalog), path) if catalog else None
 
     def _named(self, catalog: str, parts: tuple[str, ...]) -> Target:

@@ -79,6 +79,7 @@ public final class InsertTarget implements SupportsWrite {
             facts.put("question", "rows");
             Nodes.putName(facts, table);
             facts.put("rows", rows.json());
+            facts.put("schema", data.schema().json());  // As it is analysed: the optimiser may change names.
             facts.put("options", options);
             facts.put("partitions", table.partitionSchema().json());
             facts.put("table_options", CollectionConverters.asJava(table.storage().properties()));

@@ -2,17 +2,43 @@ package twophase;
 
 import java.lang.reflect.Field;
 import org.apache.spark.sql.catalyst.QualifiedTableName;
+import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
+import org.apache.spark.sql.catalyst.catalog.UnresolvedCatalogRelation;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.datasources.FileIndex;
+import org.apache.spark.sql.execution.datasources.FindDataSourceTable;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 
 /** Moves cached relations of a table on to its current files. */
 public final class Relations {
     private static final String SIZES = "spark.sql.statistics.size.autoUpdate.enabled";
+
+    /**
+     * Resolves a table of a session again, and lets the session keep its old relation, with the files of the new one.
+     *
+     * @param name the table's full name, for Spark's parser
+     * @return as lead
+     */
+    public boolean move(SparkSession session, Object old, String database, String table, String name) throws Exception {
+        SessionCatalog catalog = session.sessionState().catalog();
+        TableIdentifier identifier = new TableIdentifier(table, Option.apply(database));
+        catalog.refreshTable(identifier);
+        CatalogTable now = catalog.getTableMetadata(identifier);
+        if (now.provider().isDefined() && !"hive".equalsIgnoreCase((String) now.provider().get())) {
+            // What Spark's analyser does with it, without an analysis of a query.
+            UnresolvedCatalogRelation found = new UnresolvedCatalogRelation(now, CaseInsensitiveStringMap.empty(), false);
+            new FindDataSourceTable(session).apply(found);
+        } else {
+            session.table(name);
+        }
+        return lead(old, kept(session, database, table));
+    }
 
     /**
      * Gives the relation of an old plan the files of a new one, and the new plan the old relation.

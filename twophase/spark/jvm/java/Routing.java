@@ -57,6 +57,7 @@ public final class Routing {
     private static final String TRANSACTION = "twophase.transaction";
     private static final String HINTS = "twophase.hints";
     private static final String MERGES_SCHEMA = "twophase.merge_schema";
+    private static final String EXTENSION = "spark.sql.catalog.spark_catalog";
     private static final String SINGLE_PASS = "spark.sql.analyzer.singlePassResolver.";
     private static final List ROW_WRITES = list("AppendData", "OverwriteByExpression", "OverwritePartitionsDynamic");
     private static final List CREATES = list("CreateTableAsSelect", "ReplaceTableAsSelect", "CreateTable", "ReplaceTable");
@@ -602,6 +603,7 @@ public final class Routing {
         putName(facts, table);
         facts.put("provider", table.provider().isDefined() ? table.provider().get() : "hive");
         facts.put("partition_columns", listed(table.partitionColumnNames()));
+        facts.put("extension", state().conf().getConfString(EXTENSION, "builtin"));
         return ask(facts) == null ? null : new InsertTarget(python, catalog, table);
     }
 
