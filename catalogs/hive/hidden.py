@@ -52,10 +52,11 @@ class HiddenTables:
         self._note(role)
         self._store.metastore.create_table(table)
 
-    def hide(self, name: str, role: str) -> None:
-        """Rename a table to the hidden name of a role."""
+    def hide(self, name: str, role: str, *, instead_of: str | None = None) -> None:
+        """Rename a table to the hidden name of a role; ``instead_of`` is the stamp that it must still have."""
         self._note(role)
-        self._store.metastore.rename_table(self._database, name, self.name(role), kind=EXTERNAL)
+        metastore = self._store.metastore
+        metastore.rename_table(self._database, name, self.name(role), kind=EXTERNAL, instead_of=instead_of)
 
     def show(self, role: str, name: str, *, kind: str) -> None:
         """Rename the hidden table of a role to its final name."""

@@ -225,8 +225,12 @@ class HiveServer2Metastore(Metastore):
         stamp: str | None = None,
         instead_of: str | None = None,
     ) -> None:
-        assert stamp is None and instead_of is None  # Nothing is renamed in a transaction here.
+        assert stamp is None  # No statement of a transaction renames a table here.
         path = f"{database}.{new_name}"
+        if instead_of is not None:
+            now = self.get_table(database, name)
+            if now is not None and now.expected_stamp != instead_of:
+                raise StampChangedError(f"{database}.{name}")
         try:
             self._run(f"ALTER TABLE {ddl.table_name(database, name)} RENAME TO {ddl.table_name(database, new_name)}")
         except CatalogError as error:

@@ -185,7 +185,7 @@ class Metastore(ABC):
             Their total size in bytes, so that the metastore need not scan each file.
         instead_of : str, optional
             The stored stamp that the table must still have; checked if the metastore outlives its callers and supports
-            it (Hive 2.3.10 and 4.0, HIVE-26882). The caller has checked the stamp just before.
+            it (Hive 2.3.10 and 4.0, HIVE-26882), else looked up just before; empty for none, which no call can demand.
         redefined : bool
             Whether the table gets its columns, too, in the same step; only where :meth:`columns_of` finds any. The
             columns must be as they were read.
@@ -333,7 +333,7 @@ class Metastore(ABC):
         stamp : str, optional
             The stamp to store; empty for none. By default it stays.
         instead_of : str, optional
-            As for :meth:`point_table`; empty for none.
+            As for :meth:`point_table`.
 
         Raises
         ------

@@ -82,6 +82,11 @@ class HiveTable:
         return self.properties.get(STAMP)
 
     @property
+    def expected_stamp(self) -> str:
+        """The stored stamp that a table must still have when it is changed; empty if it must still have none."""
+        return self.stored_stamp or ""
+
+    @property
     def partitioned(self) -> bool:
         """Whether the metastore tracks this table's partitions: they must be switched one by one."""
         return bool(self.partition_columns) and self.tracked

@@ -12,10 +12,9 @@ from pyspark.errors import AnalysisException
 
 from tests.hive.test_statements import HIVE, hive_of
 from tests.hive.world import World, files_of
-from twophase import failpoints
 from twophase.catalogs.hive.publish import create
-from twophase.errors import CatalogError, TableAlreadyExistsError, WriteConflictError
-from twophase.model import Outcome, Purpose
+from twophase.errors import CatalogError, TableAlreadyExistsError
+from twophase.model import Outcome
 from twophase.spark.metastore.base import spark_errors
 from twophase.spark.metastore.session import SessionMetastore
 
@@ -228,23 +227,3 @@ def test_of_two_that_make_one_table_at_once_the_second_is_refused_and_takes_noth
     second.abort()
     first.finish()
     assert world.rows("t") == [(1,)]
-
-
-@pytest.mark.parametrize("purpose", [Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
-def test_a_table_that_another_session_made_anew_between_the_look_and_the_publish_is_not_replaced(
-    world: World, purpose: Purpose
-) -> None:
-    world.run("t", world.sql("SELECT 1 AS a"))
-    late = world.stage("t", world.sql("SELECT 2 AS a"), purpose)
-
-    def made_anew(_: str) -> None:
-        failpoints.disarm()
-        other = world.spark.newSession()
-        other.sql("DROP TABLE t")
-        other.sql("CREATE TABLE t USING parquet AS SELECT 3 AS a")
-
-    failpoints.arm("hive.pointer.publish", made_anew)
-    with pytest.raises(WriteConflictError, match="meanwhile"):
-        late.commit()
-    late.abort()
-    assert world.rows("t") == [(3,)]

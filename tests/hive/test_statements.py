@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.hive.world import World, files_of
+from twophase import failpoints
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError, WriteConflictError
 from twophase.model import Level, ObjectPath, Outcome, OverwriteScope, Purpose
@@ -380,6 +381,35 @@ def test_the_loser_of_two_writes_of_one_table_is_refused(world: World, purpose: 
     assert loser.outcome() is Outcome.NOT_PUBLISHED
     loser.abort()
     assert world.rows("t") == seen
+
+
+@pytest.mark.parametrize("how", ["made anew", "published"])
+@pytest.mark.parametrize("purpose", [Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS])
+def test_a_table_that_another_writer_has_changed_between_the_look_and_the_publish_is_not_replaced(
+    world: World, purpose: Purpose, how: str
+) -> None:
+    """Made anew by a session that is not attached; or published for the first time by one with another timeline."""
+    if how == "published":
+        world.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
+    else:
+        world.run("t", world.sql("SELECT 1 AS a"))
+    late, first = (world.stage("t", world.sql(f"SELECT {n} AS a"), purpose) for n in (2, 3))
+
+    def meanwhile(_: str) -> None:
+        failpoints.disarm()
+        if how == "published":
+            first.commit()
+            return
+        other = world.spark.newSession()
+        other.sql("DROP TABLE t")
+        other.sql("CREATE TABLE t USING parquet AS SELECT 3 AS a")
+
+    failpoints.arm("hive.pointer.publish", meanwhile)
+    with pytest.raises(WriteConflictError, match="meanwhile"):
+        late.commit()
+    late.abort()
+    first.finish() if how == "published" else first.abort()
+    assert world.rows("t") == [(3,)]
 
 
 @pytest.mark.parametrize("by", [[], ["k"]], ids=["flat", "partitioned"])

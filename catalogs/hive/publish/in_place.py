@@ -282,7 +282,7 @@ class ReplaceInPlace(_InPlace):
         if self.is_ours(now):
             return
         self.check_staged()
-        stored_stamp = self._names.require_unchanged(now).stored_stamp
+        expected_stamp = self._names.require_unchanged(now).expected_stamp
         if (
             now is not None
             and not self.files.exists(self._place.backup)
@@ -296,14 +296,14 @@ class ReplaceInPlace(_InPlace):
                 self._register()
             self._names.swap(now, self._own.kind)
         else:
-            self._replace(stored_stamp)
+            self._replace(expected_stamp)
         self.write.announce()
 
-    def _replace(self, stored_stamp: str | None) -> None:
+    def _replace(self, expected_stamp: str) -> None:
         name = self.write.hidden.name("table")
         with self.write.step("publish"), self.write.calls.calling():
             try:
-                self.metastore.replace_table(self._place.table(), name, same_files=False, instead_of=stored_stamp)
+                self.metastore.replace_table(self._place.table(), name, same_files=False, instead_of=expected_stamp)
             except StampChangedError as error:
                 raise self.write.conflict("another writer published it meanwhile") from error
 

@@ -265,7 +265,7 @@ class SwitchPartitions(Publisher):
             # The metastore no longer shows that this version was published.
             if layout.read_stamp(self.files, old) is not None:
                 layout.mark_published(self.files, old, self.state.transaction_id)
-            self.metastore.place_table(replace(table, location=self._root), instead_of=table.stored_stamp)
+            self.metastore.place_table(replace(table, location=self._root), instead_of=table.expected_stamp)
         return True
 
     def finish(self) -> None:
@@ -339,7 +339,7 @@ class SwitchPartitions(Publisher):
             return
         with contextlib.suppress(StampChangedError):  # another writer has replaced the table and its root
             old = replace(table, location=self.state.before.location)
-            self.metastore.place_table(old, instead_of=table.stored_stamp)
+            self.metastore.place_table(old, instead_of=table.expected_stamp)
             if layout.owned_by(self.files, self._root, self.state.transaction_id):
                 self.files.remove_tree(self._root)
 

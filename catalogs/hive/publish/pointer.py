@@ -123,10 +123,10 @@ class SwitchPointer(Publisher):
             brings = self.state.brings
             if brings:  # A reader sees the columns and their rows in the same step.
                 wanted = replace(wanted, schema=self.state.definition.schema)
-            self.metastore.point_table(wanted, files, size, instead_of=now.stored_stamp, redefined=brings)
+            self.metastore.point_table(wanted, files, size, instead_of=now.expected_stamp, redefined=brings)
         else:
             name = self.write.hidden.name("table")
-            self.metastore.replace_table(self._replacement(), name, instead_of=now.stored_stamp)
+            self.metastore.replace_table(self._replacement(), name, instead_of=now.expected_stamp)
 
     def _replacement(self) -> HiveTable:
         return replace(self.write.table(), tracked=self._tracked)
@@ -160,7 +160,7 @@ class SwitchPointer(Publisher):
             if columns(now.schema) != columns(self.state.definition.schema):
                 return False  # Another writer has changed them since.
             restored = replace(now, location=before.location, schema=former_columns(self.write, now))
-            self.metastore.point_table(self._restored(restored), 0, 0, instead_of=now.stored_stamp, redefined=True)
+            self.metastore.point_table(self._restored(restored), 0, 0, instead_of=now.expected_stamp, redefined=True)
             return True
         if self._inserts:
             self.metastore.alter_table(self._restored(replace(now, location=before.location, kind=before.kind)))

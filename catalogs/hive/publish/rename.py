@@ -59,9 +59,8 @@ class RenameTable(OneCall):
 
     def change(self, now: HiveTable) -> None:
         try:
-            # Without a stamp it must still have none: to take the rename back would remove that of another writer.
-            instead_of = now.stored_stamp or ""
-            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=instead_of)
+            # To take the rename back would remove the stamp of another writer.
+            self._give_name(self.former, self.write.path, stamp=self.stamp, instead_of=now.expected_stamp)
         except TableAlreadyExistsError as error:
             raise self.write.conflict("another writer created it meanwhile") from error
         except TableNotExistError as error:

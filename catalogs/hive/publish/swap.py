@@ -7,6 +7,7 @@ from twophase.catalogs.hive.layout import BACKUP
 from twophase.catalogs.hive.publish.create import own_files
 from twophase.catalogs.hive.publish.publisher import Publisher
 from twophase.catalogs.hive.replaced import Replaced
+from twophase.catalogs.hive.stamps import StampChangedError
 from twophase.catalogs.hive.tables import MANAGED, HiveTable
 from twophase.catalogs.hive.write import TableWrite
 from twophase.errors import TableAlreadyExistsError
@@ -40,7 +41,10 @@ class NameSwap:
         write, name = self._write, self._write.path.name
         if now is not None:
             with write.step("name_aside"):
-                write.hidden.hide(name, BACKUP)
+                try:
+                    write.hidden.hide(name, BACKUP, instead_of=now.expected_stamp)
+                except StampChangedError as error:
+                    raise write.conflict("another writer published it meanwhile") from error
         with write.step("publish"):
             try:
                 write.hidden.show("table", name, kind=kind)

@@ -139,9 +139,7 @@ class HiveTables:
         """
 
         def call(store: Any) -> None:
-            table, now = store.getTable(database, name), expected or None
-            if expected == "" and table.getParameters().get(STAMP) is not None:
-                raise StampChangedError(f"{database}.{name}")
+            table, now = _still_as_expected(store, database, name, expected), expected or None
             before = str(table.getTableType()).removesuffix("_TABLE")
             if before == MANAGED:
                 _become(table, EXTERNAL)
@@ -182,7 +180,7 @@ class HiveTables:
         files, size : int
             Number of files at the location, and their bytes; not stored for partitioned tables.
         expected : str, optional
-            The stamp that it must still have.
+            The stamp that it must still have; empty for none.
         redefined : tuple, optional
             Its columns change as well: the table from :meth:`stored`, as which it must still be, and Spark's
             ``CatalogTable`` with the new columns.
@@ -199,7 +197,7 @@ class HiveTables:
             noted |= self._schema_noted(*redefined)
 
         def call(store: Any) -> None:
-            table = store.getTable(wanted.database, wanted.name)
+            table = _still_as_expected(store, wanted.database, wanted.name, expected)
             if redefined is not None:
                 self._require_seen(table, redefined[0])
             self._stored.place(table, str(wanted.location), _PATH)
@@ -218,7 +216,7 @@ class HiveTables:
 
     def _change(self, database: str, name: str, change: Callable[[Any], None], *, expected: str | None = None) -> None:
         def call(store: Any) -> None:
-            table = store.getTable(database, name)
+            table = _still_as_expected(store, database, name, expected)
             change(table)
             self._alter(store, database, name, table, expected=expected)
 
@@ -350,18 +348,18 @@ class HiveTables:
         look : bool
             Whether the metastore must list the files, because the template's statistics are of other files.
         expected : str, optional
-            The stamp that the table must still have.
+            The stamp that the table must still have; empty for none.
         """
 
         def call(store: Any) -> None:
-            table = _redefined(store, wanted, template)
+            table = _redefined(store, wanted, template, expected)
             if not at_once:
                 storage = table.getSd()
                 columns = storage.getCols()
                 storage.setCols(self._jvm.kind("java.util.ArrayList")())
                 self._alter(store, wanted.database, wanted.name, table, expected=expected)
                 storage.setCols(columns)
-            now = expected if at_once or expected is None else wanted.stamp
+            now = expected if at_once or not expected else wanted.stamp
             self._alter(store, wanted.database, wanted.name, table, look=look, expected=now)
 
         self._run(call)
@@ -383,7 +381,7 @@ class HiveTables:
     def _alter(
         self, store: Any, database: str, name: str, table: Any, *, look: bool = False, expected: str | None = None
     ) -> None:
-        if expected is None or not self._conditions:
+        if not expected or not self._conditions:
             self._alter_now(store, database, name, table, look=look)
         else:
             self._alter_expecting(expected, store, database, name, table, look=look)
@@ -509,9 +507,24 @@ def _become(table: Any, kind: str) -> None:
         storage.setLocation(path)
 
 
-def _redefined(store: Any, wanted: HiveTable, template: str) -> Any:
+def _still_as_expected(store: Any, database: str, name: str, expected: str | None) -> Any:
+    """A table as the metastore has it.
+
+    Raises
+    ------
+    StampChangedError
+        It has a stamp, and should have none.
+    """
+    table = store.getTable(database, name)
+    if expected == "" and table.getParameters().get(STAMP) is not None:
+        raise StampChangedError(f"{database}.{name}")
+    return table
+
+
+def _redefined(store: Any, wanted: HiveTable, template: str, expected: str | None) -> Any:
     """The existing table, with everything that a template defines."""
-    table, new = (store.getTable(wanted.database, name) for name in (wanted.name, template))
+    table = _still_as_expected(store, wanted.database, wanted.name, expected)
+    new = store.getTable(wanted.database, template)
     table.setSd(new.getSd())
     table.setParameters(new.getParameters())
     table.setPartitionKeys(new.getPartitionKeys())

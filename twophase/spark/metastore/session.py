@@ -135,6 +135,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     ) -> None:
         seen, now = self._as_seen(table) if redefined else (None, table)
         if self._hive is None:
+            self._require_stamp(table.database, table.name, instead_of)
             fields = {"schema": self._struct(table.schema)} if redefined else {}
             self._catalog.alterTable(self._case.copy(self._changed(table), **fields))
         else:
@@ -143,6 +144,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
 
     def place_table(self, table: HiveTable, *, instead_of: str | None = None) -> None:
         if self._hive is None:
+            self._require_stamp(table.database, table.name, instead_of)
             self.alter_table(table)
         else:
             self._hive.place(table.database, table.name, str(table.location), expected=instead_of)
@@ -237,6 +239,7 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
         self, table: HiveTable, template: str, *, same_files: bool = True, instead_of: str | None = None
     ) -> None:
         if self._hive is None:
+            self._require_stamp(table.database, table.name, instead_of)
             self._replace_in_memory(table, template)
             return
         # If columns do not fit, it is one step for Spark: it reads a data source table's from the properties.
@@ -280,10 +283,8 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
     ) -> None:
         table = self._catalog.getTable(database, name)
         before = str(table.tableType().name())
-        seen = self.get_table(database, name)
+        seen = self._require_stamp(database, name, expected)
         properties = {} if seen is None else dict(seen.properties)
-        if expected is not None and properties.get(STAMP, "") != expected:
-            raise StampChangedError(f"{database}.{name}")
         if before == MANAGED:
             # The in-memory catalog moves the files of a managed table, never those of an external one.
             self._catalog.alterTable(self._case.copy(table, tableType=self._kind(EXTERNAL)))
@@ -294,6 +295,13 @@ class SessionMetastore(SessionDatabases, SessionCreation, SessionPartitions):
             changes["properties"] = self._map({**noted, **({STAMP: stamp} if stamp else {})})
         if changes:
             self._catalog.alterTable(self._case.copy(self._catalog.getTable(database, new_name), **changes))
+
+    def _require_stamp(self, database: str, name: str, expected: str | None) -> HiveTable | None:
+        """Look up a table just before a change: the in-memory catalog takes no conditions."""
+        seen = self.get_table(database, name)
+        if expected is not None and (seen is None or seen.expected_stamp != expected):
+            raise StampChangedError(f"{database}.{name}")
+        return seen
 
     def rename_with_files(self, database: str, name: str, new_name: str) -> None:
         self._own.rename(database, name, new_name)
