@@ -62,9 +62,7 @@ def test_a_write_of_one_row_makes_few_calls(
 OWN = {"CREATE TABLE own (a INT) USING parquet": 17, "DROP TABLE own": 8}
 
 
-@pytest.mark.promise(
-    "cost", "a CREATE or DROP TABLE by Spark itself costs two writes of the timeline"
-)
+@pytest.mark.promise("cost", "a CREATE or DROP TABLE by Spark itself costs two writes of the timeline")
 def test_a_table_that_spark_itself_makes_and_drops_costs_two_writes_more(spark: SparkSession) -> None:
     for _ in range(2):
         for statement in OWN:
