@@ -22,7 +22,7 @@ from twophase.catalogs.hive.catalog import HiveCatalog
 
 #: By statement, the most calls of the metastore, from Python to the JVM, commits of the timeline, and files synced.
 COSTS = {
-    "INSERT INTO t SELECT 1": (4, 20, 5, 10),
+    "INSERT INTO t SELECT 1": (5, 21, 5, 10),
     "INSERT OVERWRITE t SELECT 1": (6, 33, 6, 6),
     "INSERT INTO p PARTITION (k = 5) SELECT 1": (7, 29, 5, 10),
     "INSERT OVERWRITE p PARTITION (k = 5) SELECT 1": (9, 43, 6, 11),
