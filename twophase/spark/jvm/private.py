@@ -133,8 +133,16 @@ _CATALOGS: Mapping[str, tuple[str, ...]] = {
     _CATALYST + "catalog.ExternalCatalogEvent": (),
     _CATALYST + "catalog.AlterTablePreEvent": ("database", "name", "kind"),
     _CATALYST + "catalog.AlterTableEvent": ("database", "name", "kind"),
-    _CATALYST + "catalog.DropTableEvent": ("database", "name"),
+    **{
+        f"{_CATALYST}catalog.{name}": ("database", "name")
+        for name in ("TableEvent", "CreateTablePreEvent", "CreateTableEvent", "DropTablePreEvent", "DropTableEvent")
+    },
+    _CATALYST + "catalog.RenameTablePreEvent": ("database", "name", "newName"),
     _CATALYST + "catalog.RenameTableEvent": ("database", "name", "newName"),
+    **{
+        f"{_CATALYST}catalog.{name}": ("database",)
+        for name in ("DatabaseEvent", "DropDatabasePreEvent", "DropDatabaseEvent")
+    },
     _CATALYST + "catalog.CatalogDatabase": ("locationUri", "description", "properties"),
     _CATALYST + "catalog.CatalogTable": (
         *("identifier", "tableType", "storage", "schema", "provider", "partitionColumnNames", "bucketSpec"),
