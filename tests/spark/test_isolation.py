@@ -42,6 +42,7 @@ from twophase.errors import (
     WriteConflictError,
 )
 from twophase.spark.jvm.caches import TableCaches
+from twophase.spark.routing import spark_ddl
 from twophase.spark.routing.plan_answers import Answers
 
 #: Where the tables ``a`` and ``b`` are: those of the session with and without partitions, of a SerDe, of a lake, of a
@@ -1090,6 +1091,26 @@ def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(spark: SparkSess
     assert timeline.transactions(open_only=True) == timeline.locks() == []
     spark.sql(f"ALTER TABLE {name} ADD COLUMNS (more INT)")
     assert (timeline.last_number(), timeline.transactions(open_only=True)) == (before + 2, [])
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_what_follows_a_refused_drop_of_a_database_does_not_end_it(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view has no place in the order of commits; of a statement that fails Spark reports no end."""
+    timeline = twophase.attach(spark).timeline
+    monkeypatch.setattr(spark_ddl, "_goes_on", lambda _: True)  # The next statement comes before the next look.
+    spark.sql("CREATE DATABASE filled")
+    spark.sql("CREATE TABLE filled.t (id INT) USING parquet")
+    spark.sql("CREATE VIEW filled.v AS SELECT 1 AS id")
+    before = timeline.last_number()
+    for statement in ("ALTER VIEW filled.v RENAME TO filled.w", "DROP VIEW filled.w"):
+        with pytest.raises(AnalysisException, match="filled"):
+            spark.sql("DROP DATABASE filled")
+        spark.sql(statement)
+        assert (timeline.last_number(), timeline.transactions(open_only=True), timeline.locks()) == (before, [], [])
+    spark.sql("DROP DATABASE filled CASCADE")
+    assert timeline.last_number() == before + 1
 
 
 @pytest.mark.promise("isolation", "Spark's own DDL that the timeline cannot record is made, and one line says so")

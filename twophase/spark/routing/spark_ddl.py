@@ -71,18 +71,22 @@ class TableFollower:
     def dropping(self, call: CatalogCall, database: str, name: str) -> None:
         """Announce that a table is dropped."""
         path = ObjectPath.of(database, name)
-        if call.is_table(database, name):
-            self._announce(call, f"drops {path}", lambda catalog: [_leaving(catalog, path)])
+
+        def changes(catalog: Catalog) -> list[TableChange]:
+            return [_leaving(catalog, path)] if call.is_table(database, name) else []
+
+        self._announce(call, f"drops {path}", changes)
 
     def renaming(self, call: CatalogCall, database: str, name: str, new_name: str) -> None:
         """Announce that a table is renamed: by neither name is it the one that was there before."""
         path, new_path = ObjectPath.of(database, name), ObjectPath.of(database, new_name)
 
         def changes(catalog: Catalog) -> list[TableChange]:
+            if not call.is_table(database, name):
+                return []
             return [_leaving(catalog, path), schema_versions.creating(catalog, new_path)]
 
-        if call.is_table(database, name):
-            self._announce(call, f"renames {path}", changes)
+        self._announce(call, f"renames {path}", changes)
 
     def dropping_database(self, call: CatalogCall, database: str) -> None:
         """Announce that all tables of a database are dropped: without CASCADE there are none, or it is an error."""
@@ -96,7 +100,11 @@ class TableFollower:
         self._announce(call, f"drops all tables of {database}", changes)
 
     def _announce(self, call: CatalogCall, what: str, changes: Callable[[Catalog], list[TableChange]]) -> None:
-        """Announce changes, and watch the call: Spark reports none that fails."""
+        """Announce changes, and watch the call: Spark reports none that fails.
+
+        Each event before a change comes here, also if nothing is to be announced: the event after it would end what a
+        call of the same thread, which has failed, has announced.
+        """
         self._end_failed(call, self._announced.get(call))
         for session, catalog in self._owner():
             try:

@@ -3,6 +3,7 @@ package twophase;
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadInfo;
 import java.util.function.BiConsumer;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.catalog.AlterTableEvent;
 import org.apache.spark.sql.catalyst.catalog.AlterTablePreEvent;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -35,12 +36,12 @@ public final class TableChanges implements ExternalCatalogEventListener {
         python = listener;
     }
 
-    /** Whether there is a table that is no view. */
+    /** Whether there is a table that is no view; also if that is unknown, as while the metastore does not answer. */
     public boolean isTable(String database, String name) {
         try {
             return !catalog.getTable(database, name).tableType().name().equals("VIEW");
-        } catch (Exception missing) {
-            return false;
+        } catch (Exception error) {
+            return !(error instanceof NoSuchTableException);
         }
     }
 
