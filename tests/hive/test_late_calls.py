@@ -22,7 +22,7 @@ from twophase.catalogs.hive.state import INSERT
 from twophase.catalogs.hive.tables import EXTERNAL, MANAGED
 from twophase.errors import TableAlreadyExistsError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
-from twophase.model import ObjectPath, Outcome, Purpose, WriteContext
+from twophase.model import ObjectPath, Outcome, OverwriteScope, Purpose, WriteContext
 from twophase.spark.jvm import hive as jvm_hive
 from twophase.spark.metastore.session import SessionMetastore
 
@@ -639,3 +639,36 @@ def test_a_late_cleaning_up_leaves_a_replaced_table_to_the_one_that_replaced_it_
     assert table is not None
     assert (table.stamp, table.properties["rows"]) == (second.transaction_id, "SELECT 3 AS a, 'x' AS d")
     assert world.rows("t") == [(3, "x")]
+
+
+@pytest.mark.parametrize("recipe", ["pointer", "rename"])
+def test_a_late_cleaning_up_leaves_a_partition_that_an_overwrite_has_removed_to_the_one_that_wrote_it_since(
+    world: World, recipe: str
+) -> None:
+    """A clean repeats it, long after other writers may have the table."""
+    world = world.with_options(recipe=recipe)
+    world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y'"), by=["d"])
+    scope = OverwriteScope(dynamic=False)
+    first = world.stage("t", world.sql("SELECT 3 AS a, 'x' AS d"), Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)
+    first.commit()
+    world.reborn(first).finish()
+    assert world.rows("t") == [(3, "x")]
+    world.run("t", world.sql("SELECT 4 AS a, 'y' AS d"), Purpose.INSERT_INTO, by=["d"])
+    world.reborn(first).finish()
+    assert sorted(world.rows("t")) == [(3, "x"), (4, "y")]
+
+
+def test_a_late_cleaning_up_brings_no_partition_back_that_another_writer_has_removed_since(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over HiveServer2, where each partition is changed by a statement of its own."""
+    monkeypatch.setattr(SessionMetastore, "altered_in_one_step", 1)
+    world.run("t", world.sql("SELECT 1 AS a, 'x' AS d UNION ALL SELECT 2, 'y'"), by=["d"])
+    scope = OverwriteScope(dynamic=False)
+    rows = world.sql("SELECT 3 AS a, 'x' AS d UNION ALL SELECT 4, 'y'")
+    first = world.stage("t", rows, Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)
+    first.commit()
+    world.reborn(first).finish()
+    world.run("t", world.sql("SELECT 5 AS a, 'x' AS d"), Purpose.INSERT_OVERWRITE, by=["d"], overwrite=scope)
+    world.reborn(first).finish()
+    assert world.rows("t") == [(5, "x")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.files import Files, data_entries, data_files, join
+from twophase.catalogs.files import Files, data_entries, data_files, join, same
 from twophase.catalogs.hive import layout, linking, renames
 from twophase.catalogs.hive.definitions import SERDE_PROVIDER
 from twophase.catalogs.hive.layout import MANIFEST_FILE, PUBLISHED_FILE
@@ -392,11 +392,17 @@ class MoveFiles(Publisher):
         table = self.write.current() if moves is not None and moves.removes else None
         if moves is not None and table is not None:
             with self.write.step("drop_partitions"):
-                self.metastore.drop_partitions(table, partitions_of(table, dict(moves.removes)))
+                self.metastore.drop_partitions(table, partitions_of(table, self._without_rows(table, moves.removes)))
         if self.state.of(MoveState).lands and (moves is None or (moves.into and not moves.backups)):
             self.staging.remove()  # All its files are in the table.
         else:
             layout.supersede(self.files, self.state.version, self.state.transaction_id)
+
+    def _without_rows(self, table: HiveTable, removed: list[tuple[Key, str]]) -> dict[Key, str]:
+        """Those partitions that hold no rows: a late cleaning up finds what others have written since."""
+        now = self._locations(table, removed)
+        there = {key: place for key, place in removed if same(now.get(key), place)}
+        return {key: place for key, place in there.items() if not data_entries(self.files.list(place))}
 
     def compensate(self) -> bool:
         moves, table = self.moves, self.write.current()

@@ -226,7 +226,8 @@ class SwitchPartitions(Publisher):
 
         Returns whether the table's own entry has changed.
         """
-        if len(plan.changes) > self.metastore.altered_in_one_step:
+        # Once it was complete, a partition that is missing was removed by another writer.
+        if len(plan.changes) > self.metastore.altered_in_one_step and not self._was_complete():
             self._roll_forward(table, plan)
         if gone := plan.of(REMOVE):
             with self.write.step("drop_partitions"):
@@ -241,6 +242,9 @@ class SwitchPartitions(Publisher):
                 self.metastore.alter_table(changed)
                 return True
         return self.state.effect == INSERT and self._leave_root(table, plan)
+
+    def _was_complete(self) -> bool:
+        return self.files.exists(join(self.state.version, PUBLISHED_FILE))
 
     def _leave_root(self, seen: HiveTable, plan: Plan) -> bool:
         """Give a table an empty root if its directory is a version of ours that partitions have left.
