@@ -160,14 +160,15 @@ class HiveParticipant(TwoPhaseCatalogTable):
         return None if self._adds_columns else self._decided().reservation_scope()
 
     def replaced_state(self) -> Any:
-        found = self._decided().replaced_state()
+        found, state = self._decided().replaced_state(), self.table_write.state
+        defines = state.effect in (CREATE, REPLACE, ALTER) or state.brings
         if found is None:
-            return None
+            former = state.before.definition if defines and state.before else None
+            return None if self.purpose.drops else replaced.unknown(former)
         document = replaced.to_document(found, self.table_write.files, self.version)
         if not self.purpose.drops and not isinstance(found, replaced.Added | replaced.Defined):
             document[replaced.LEFT] = replaced.content_of(self.table_write.files, self.version)
-        state = self.table_write.state
-        if state.effect in (CREATE, REPLACE, ALTER) or state.brings:
+        if defines:
             document[replaced.LEFT_DEFINITION] = fingerprint(state.definition)
         return document
 

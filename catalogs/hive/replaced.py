@@ -178,6 +178,17 @@ def to_document(state: Replaced, files: Files, version: str) -> dict[str, Any]:
     return {"kind": "partitions", **common, "partitions": held, "complete": state.complete}
 
 
+def unknown(definition: TableDefinition | None) -> dict[str, Any]:
+    """Make the document of a change after which the former rows of a table that it keeps cannot be told from others.
+
+    Parameters
+    ----------
+    definition : TableDefinition or None
+        The former one, if the change makes another one.
+    """
+    return {"kind": "unknown", "definition": definition and definition.to_document()}
+
+
 def from_document(document: Any, files: Files) -> Replaced | None:
     """Restore from the result of :func:`to_document`; None if there is none, or its file is missing."""
     kind = document.get("kind") if isinstance(document, dict) else None

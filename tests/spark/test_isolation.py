@@ -33,6 +33,7 @@ from twophase import (
     TransactionState,
     failpoints,
 )
+from twophase.catalogs.hive import replaced
 from twophase.errors import (
     AtomicityNotSupportedError,
     ConfigurationError,
@@ -988,6 +989,26 @@ def test_a_table_that_was_overwritten_and_then_altered_or_made_anew_is_read_with
         spark.sql("SELECT 1").collect()
         meanwhile(alter)
         assert spark.table("a").columns == ["value", "id"]
+        assert store.rows(spark, "a") == OLD
+        with pytest.raises(SnapshotTooOldError, match=r"default\.b.*again"):
+            spark.table("b").collect()
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_table_that_was_overwritten_is_read_whatever_was_added_since(
+    spark: SparkSession, other: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaced, "MOST_FILES", 0)  # As if the INSERT brought more than are recorded.
+    store.write(other, "b", OLD)
+
+    def write() -> None:
+        store.write(other, "a", [(7, 70)])
+        store.append(other, "a", (8, 80))
+        store.append(other, "b", (8, 80))
+
+    with twophase.transaction(spark):
+        spark.sql("SELECT 1").collect()
+        meanwhile(write)
         assert store.rows(spark, "a") == OLD
         with pytest.raises(SnapshotTooOldError, match=r"default\.b.*again"):
             spark.table("b").collect()
