@@ -66,12 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             guarded.add(item.function)
             item.add_marker(pytest.mark.spark40)
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if getattr(item.cls, "another_store", False) and _repeats(item.originalname, parameters.get("purpose")):
+        repeats = getattr(item.cls, "another_store", False)
+        if repeats and _repeats(item.originalname, parameters.get("purpose")):
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("exhaustive"):
             continue
         asks = {*getattr(item, "fixturenames", ()), *(value for value in parameters.values() if isinstance(value, str))}
-        is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks)
+        is_near = item.nodeid.startswith(_QUICK) and _SERVERS.isdisjoint(asks) and not repeats
         is_first = item.function not in proven and (is_near or item.get_closest_marker("promise"))
         first_only = getattr(item.module, "quick_first_cases", False)
         if is_first or (is_near and "spark" not in asks and not first_only):

@@ -34,10 +34,7 @@ class Death:
 
 
 DEATHS = {
-    "pointer": [
-        Death("hive.pointer.publish", False),
-        Death("core.record_completed", True),
-    ],
+    "pointer": [Death("hive.pointer.publish", False)],
     "rename": [
         Death("job", False),
         Death("hive.rename.set_aside", False),

@@ -44,9 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     patch.undo()
 
 
-@pytest.mark.parametrize(
-    ("level", "number_of_blocks"), [pytest.param("serializable", 10, marks=pytest.mark.quick), ("snapshot", 20)]
-)
+@pytest.mark.parametrize(("level", "number_of_blocks"), [("serializable", 10), ("snapshot", 20)])
 def test_concurrent_blocks_leave_a_history_without_the_anomalies_that_their_level_forbids(
     spark: SparkSession, level: str, number_of_blocks: int, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
