@@ -235,12 +235,15 @@ class TableLocks:
 
     def _give(self, waiting: sa.Connection, over: threading.Event) -> None:
         with suppress(SQLAlchemyError):
-            while (left := self._left()) and not over.wait(_LOOK_SECONDS):
-                if not self._all_wait([waiting]):
+            while (self._alone or self._groups) and not over.wait(_LOOK_SECONDS):
+                if not self._all_wait([waiting]) or not (left := self._left()):
                     continue
-                if not self._waits_before(left[0]):
-                    self._give_awaited()
-                elif (found := next(filter(self.is_awaited, left), None)) and self._waits_before(left[0]):
+                is_before = self._waits_before(left[0])
+                # RENAME asks for one table after the other, so that another statement waits for a later one.
+                found = next(filter(self.is_awaited, left if is_before else left[1:]), None)
+                if found is None and not is_before:
+                    self._give_first(left[0])
+                elif found and (self._waits_before(left[0]) if is_before else self.is_awaited(left[0])):
                     self.overtaken = found
                     self._database.run(self._probe, f"KILL QUERY {_number(waiting)}")
                     break
@@ -249,15 +252,16 @@ class TableLocks:
             _unlock(self._database, connection)
 
     def _left(self) -> list[Table]:
-        """The tables that are still locked, in the order in which RENAME asks for them."""
-        alone = [table for table, _ in self._alone.values()]
+        """The tables that are locked now, in the order in which RENAME asks for them."""
+        alone = [self._alone[connection][0] for connection in self._held_alone()]
         return sorted([*alone, *(table for _, group in self._groups for table in group)], key=_order)
 
     def _waits_before(self, locked: Table) -> bool:
         """Whether the RENAME does not ask for this table yet, as it waits for readers of one before it."""
-        for table in [table for table in self._open if _order(table) < _order(locked)]:
+        asked_for = [table for table, lock in self._alone.values() if not lock.done()]
+        for table in [table for table in (*self._open, *asked_for) if _order(table) < _order(locked)]:
             if not self._is_there(table):
-                self._open.remove(table)  # It has got that one.
+                self._open = [one for one in self._open if one != table]  # It has got that one.
             elif self.is_awaited(table):
                 return True
         return False
@@ -278,15 +282,18 @@ class TableLocks:
     def _holders(self) -> list[sa.Connection]:
         return [*self._held_alone(), *(holder for holder, _ in self._groups)]
 
-    def _give_awaited(self) -> None:
-        passed = [connection for connection, (table, _) in self._alone.items() if self.is_awaited(table)]
-        for connection in set(passed).intersection(self._held_alone()):
-            _unlock(self._database, connection)
-            table, _ = self._alone.pop(connection)
+    def _give_first(self, table: Table) -> None:
+        """Give up the lock of a table, the first one that is left, if the RENAME waits for it."""
+        if not self.is_awaited(table):
+            return
+        holder = self.connection_of(table)
+        if holder in self._alone:
+            _unlock(self._database, holder)
+            del self._alone[holder]
             self._open += [table] if self._kinds[table] == READ else []
-            self._free.append(connection)
-        # A lock that was not granted before the RENAME got there is of no use any more, and its connection is needed.
-        if self._alone.keys() <= set(passed) and self._groups and self.is_awaited(self._groups[0][1][0]):
+            self._free.append(holder)
+        else:
+            # A lock that was not granted before the RENAME got there is of no use any more; its connection is needed.
             self._give_up_waiting()
             holder, (_, *others) = self._groups.pop(0)  # The first one goes to the RENAME directly.
             self._hand_over(holder, others)

@@ -331,7 +331,7 @@ def test_a_table_that_another_waits_to_empty_at_the_last_look_is_a_conflict(
 @pytest.mark.promise(
     "external-writers", "what others swap in for a table of MariaDB while its publish waits for another is not lost"
 )
-@pytest.mark.parametrize("how", ["rename"])
+@pytest.mark.parametrize("how", ["rename", "drop"])
 def test_a_table_that_takes_the_name_while_the_rename_waits_for_readers_of_another_is_a_conflict(
     place: Place, catalog: JdbcCatalog, path: ObjectPath, others: Others, how: str
 ) -> None:
