@@ -30,7 +30,7 @@ RECOVERY = ["core.take_over", "core.record_rolled_back", "core.abort", "core.out
 ELSEWHERE = {"core.compensate", "core.suspend", "core.record_in_doubt", "core.heartbeat", "core.record_snapshot"}
 #: Of named savepoints: tried by ``tests/hive/test_named_savepoints.py`` and the crash matrices' scenarios of a restore.
 ELSEWHERE |= {"core.record_savepoint", "core.keep", "core.forget_kept"}
-#: Of changes outside transactions: tried by ``test_isolation.py``.
+#: Of changes outside transactions: tried by ``tests/spark/isolation``.
 ELSEWHERE |= {"core.record_immediate", "core.record_immediate_end"}
 
 shapes = pytest.mark.parametrize("shape", SHAPES)

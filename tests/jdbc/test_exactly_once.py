@@ -17,6 +17,7 @@ import twophase
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
+from tests.lost_executors import deadly
 from twophase import failpoints
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.loading import Loader
@@ -153,28 +154,6 @@ def test_a_straggler_in_the_middle_of_its_rows_does_not_hold_up_the_publish(
 DATABASES = {"sqlite": "main", "postgresql": "public", "mariadb": "twophase"}
 #: How many, how many different ones, and their sum.
 ALL_OF_THEM = (4000, 4000, sum(range(4000)))
-
-
-def deadly() -> Any:
-    """A function whose first attempt at one partition kills its executor, after other tasks have written theirs.
-
-    It is made in here because an executor cannot import the tests.
-    """
-
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
-        import signal
-
-        import psutil
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        yield from batches
-        if context.partitionId() == 3 and context.attemptNumber() == 0:
-            executor = next(p for p in psutil.Process().parents() if "java" in p.name())
-            os.kill(executor.pid, signal.SIGKILL)
-
-    return rows
 
 
 @pytest.mark.promise("exactly-once", "lost executors and speculative tasks write each row once")

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.world import World
+from tests.lost_executors import deadly
 from tests.storage import counting, filesystems
 from twophase.model import Level, OverwriteScope, Purpose
 from twophase.spark.handle import Handle
@@ -208,25 +209,6 @@ def test_a_committer_of_s3a_that_the_session_names_writes_the_rows(spark: SparkS
 
 
 # -- executors in processes of their own -------------------------------------------------------------------------------
-
-
-def deadly() -> Any:
-    """A function whose first attempt at one partition kills its executor, after other tasks have written theirs."""
-
-    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import os
-        import signal
-
-        import psutil
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        yield from batches
-        if context.partitionId() == 3 and context.attemptNumber() == 0:
-            executor = next(p for p in psutil.Process().parents() if "java" in p.name())
-            os.kill(executor.pid, signal.SIGKILL)
-
-    return found
 
 
 @pytest.mark.exhaustive

@@ -1,0 +1,189 @@
+"""Conflict policies, locks, and blocks that run again, with Spark."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import twophase
+from tests.spark.blocks import elsewhere
+from tests.spark.isolation.stores import OLD, Store
+from twophase import (
+    ConflictPolicy,
+    Contender,
+    Isolation,
+    Resolution,
+    TransactionState,
+)
+from twophase.errors import (
+    ConfigurationError,
+    TransactionAborted,
+    WoundedError,
+    WriteConflictError,
+)
+
+#: Many short sleeps: a cancelled task ends at its next row.
+SLOW = "SELECT id AS value, java_method('java.lang.Thread', 'sleep', 50L) AS id FROM range(0, 4000, 1, 2)"
+
+
+@pytest.mark.promise("conflicts", "under wound_wait an older block rolls a younger one back, whose job is cancelled")
+@pytest.mark.parametrize("kind", ["session", "lakehouse"])
+def test_a_block_is_wounded_during_its_job_and_told_by_whom(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    raised: list[BaseException] = []
+    with twophase.transaction(spark, conflict="wound_wait", isolation="read_committed") as old:
+        store.write(spark, "b", [(9, 90)])  # It is recorded, and so it is older.
+        running = threading.Event()
+
+        def quick() -> None:
+            try:
+                with twophase.transaction(other, conflict="wound_wait"):
+                    running.set()
+                    other.sql(f"INSERT OVERWRITE {store.of('a')} SELECT value, length(id) AS id FROM ({SLOW})")
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=quick)
+        thread.start()
+        assert running.wait(60)
+        jobs = spark.sparkContext.statusTracker()
+        gate = threading.Event()
+        while not jobs.getActiveJobsIds():
+            gate.wait(0.02)
+        store.write(spark, "a", [(8, 80)])
+        thread.join(60)
+        assert not thread.is_alive()
+
+    (error,) = raised
+    assert isinstance(error, WoundedError)
+    assert old.id in str(error)
+    assert (store.rows(spark, "a"), store.rows(spark, "b")) == ([(8, 80)], [(9, 90)])
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_table_is_locked_by_its_name(spark: SparkSession, other: SparkSession, store: Store) -> None:
+    with twophase.transaction(spark) as tx:
+        tx.lock("a")
+        with pytest.raises(ConfigurationError, match=r"nowhere\.c\.d"):
+            tx.lock("nowhere.c.d")
+
+        def refused() -> None:
+            with pytest.raises(WriteConflictError, match=tx.id), twophase.transaction(other, conflict="fail"):
+                store.write(other, "a", [(9, 90)])
+
+        elsewhere(refused)
+        store.write(spark, "a", [(8, 80)])
+    assert store.rows(spark, "a") == [(8, 80)]
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_run_keeps_its_age_and_gets_through_next_to_younger_blocks(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    calls: list[Any] = []
+
+    def block(tx: twophase.Transaction) -> None:
+        store.write(spark, "b", [(9, 90 + len(calls))])
+        calls.append(twophase.attach(spark).timeline.transaction(tx.id))
+        if len(calls) == 1:
+            elsewhere(lambda: store.write(other, "a", [(7, 70)]))
+        store.write(spark, "a", [(8, 80)])
+
+    twophase.run(spark, block, isolation="snapshot", conflict="wait_die", wait="30s")
+    first, second = calls
+    assert abs(second.first_begun - first.first_begun) < (second.created - first.created) / 2
+    assert (store.rows(spark, "a"), store.rows(spark, "b")) == ([(8, 80)], [(9, 91)])
+
+
+@pytest.mark.parametrize("kind", ["lakehouse"])
+def test_run_gives_up_after_its_attempts(spark: SparkSession, other: SparkSession, store: Store) -> None:
+    tries: list[str] = []
+
+    def block(tx: twophase.Transaction) -> None:
+        tries.append(tx.id)
+        elsewhere(lambda: store.append(other, "a", (len(tries) + 2, 30)))
+        store.write(spark, "a", [(9, 90)])
+
+    with pytest.raises(WriteConflictError) as refused:
+        twophase.run(spark, block, attempts=2)
+    assert (len(tries), refused.value.transaction_id) == (2, tries[-1])
+    assert store.rows(spark, "a") == [*OLD, (3, 30), (4, 30)]
+
+    def failing() -> None:
+        tries.append("another error")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        twophase.run(spark, failing)
+    assert tries[2:] == ["another error"]
+    with pytest.raises(ConfigurationError, match="at least once"):
+        twophase.run(spark, failing, attempts=0)
+
+
+class Refusing(ConflictPolicy):
+    """Lets appends wait."""
+
+    def on_conflict(self, requester: Contender, holder: Contender, mode: str) -> Resolution:
+        return Resolution.WAIT if mode == "append" else Resolution.DIE
+
+
+def configured(spark: SparkSession, **options: str) -> SparkSession:
+    """A session with options of its own."""
+    session = spark.newSession()
+    for key, value in options.items():
+        session.conf.set(f"spark.twophase.{key}", value)
+    twophase.attach(session)
+    return session
+
+
+@pytest.mark.parametrize("kind", ["session"])
+def test_the_options_of_a_session_are_those_of_its_blocks(
+    spark: SparkSession, other: SparkSession, store: Store
+) -> None:
+    strict = configured(spark, isolation="serializable", conflict=f"{__name__}:Refusing", wait="0.2s")
+    with pytest.raises(WriteConflictError, match="reads table"), twophase.transaction(strict):
+        assert store.rows(strict, "a") == OLD
+        elsewhere(lambda: store.append(other, "a", (3, 30)))
+        store.append(strict, "b", (3, 30))
+    with twophase.transaction(spark) as holder:
+        holder.lock("b")
+
+        def refused() -> None:
+            with twophase.transaction(strict):
+                with pytest.raises(WriteConflictError, match=rf"{holder.id}\."):
+                    store.write(strict, "b", [(9, 90)])
+                with pytest.raises(WriteConflictError, match=rf"{holder.id} after 0\.2 s of waiting"):
+                    store.append(strict, "b", (9, 90))
+
+        elsewhere(refused)
+    short = configured(spark, **{"transaction.timeout": "0.3s", "isolation": "read_committed"})
+    ended = threading.Event()
+    with pytest.raises(TransactionAborted, match="longer than its timeout"), twophase.transaction(short) as tx:
+        assert tx.isolation is Isolation.READ_COMMITTED
+        tx.at_end(ended.set)  # type: ignore[arg-type]
+        store.write(short, "b", [(9, 90)])
+        assert ended.wait(60)
+        short.sql("SELECT 1").collect()
+    assert store.rows(spark, "b") == OLD
+
+
+@pytest.mark.promise("conflicts", "a block that lasts longer than its timeout is rolled back, and its job is cancelled")
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_block_that_lasts_too_long_is_rolled_back_during_its_job(spark: SparkSession, store: Store) -> None:
+    with (
+        pytest.raises(TransactionAborted, match="longer than its timeout"),
+        twophase.transaction(spark, timeout="2s") as tx,
+    ):
+        spark.sql(f"INSERT OVERWRITE {store.of('a')} SELECT value, length(id) AS id FROM ({SLOW})")
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert store.rows(spark, "a") == OLD
+
+
+@pytest.mark.parametrize("terms", [{"conflict": "wound"}, {"wait": "soon"}, {"timeout": "1 parsec"}])
+def test_terms_that_do_not_exist_are_refused(spark: SparkSession, terms: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError), twophase.transaction(spark, **terms):  # type: ignore[arg-type]
+        pass
