@@ -208,7 +208,7 @@ def test_a_worker_thread_that_attaches_is_told_once_that_it_cannot_see_a_sigterm
         thread.join()
 
     assert signal.getsignal(signal.SIGTERM) is before
-    assert [record.message.count("SIGTERM") for record in caplog.records] == [1]
+    assert [record.getMessage().count("SIGTERM") for record in caplog.records] == [1]
 
     twophase.attach(spark)  # in the main thread: as the message says
 

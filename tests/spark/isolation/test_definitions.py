@@ -536,9 +536,9 @@ def test_a_change_by_spark_that_the_timeline_cannot_record_is_made_and_one_line_
     spark.sql("DROP TABLE a")
     spark.sql("CREATE TABLE a (id INT) USING parquet")
     assert spark.table("a").collect() == []
-    found = [record for record in caplog.records if record.levelname == "WARNING" and "Spark " in record.message]
+    found = [record for record in caplog.records if record.levelname == "WARNING" and "Spark " in record.getMessage()]
     for verb, record in zip(("alters", "drops", "creates"), found, strict=True):
-        assert (f"Spark {verb} {store.of('a')}" in record.message, record.exc_info) == (True, None)
+        assert (f"Spark {verb} {store.of('a')}" in record.getMessage(), record.exc_info) == (True, None)
 
 
 @pytest.mark.parametrize("kind", ["session"])
