@@ -402,7 +402,7 @@ class MoveFiles(Publisher):
         """Those partitions that hold no rows: a late cleaning up finds what others have written since."""
         now = self._locations(table, removed)
         there = {key: place for key, place in removed if same(now.get(key), place)}
-        return {key: place for key, place in there.items() if not data_entries(self.files.list(place))}
+        return {key: place for key, place in there.items() if not any(data_entries(self.files.list(place)))}
 
     def compensate(self) -> bool:
         moves, table = self.moves, self.write.current()
