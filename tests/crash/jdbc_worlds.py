@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tests.crash.scenarios import (
     JDBC,
     JDBC_ALTERS,
+    JDBC_BRINGING,
     JDBC_DATABASES,
     JDBC_DROPS,
     JDBC_RENAMES,
@@ -28,7 +29,7 @@ from twophase.model import ObjectPath
 class JdbcWorld(World):
     """A JDBC catalog over a SQLite file."""
 
-    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_RENAMES | JDBC_SAVEPOINTS
+    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_BRINGING | JDBC_RENAMES | JDBC_SAVEPOINTS
     undoes = False
     database = "main"
 

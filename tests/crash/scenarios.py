@@ -50,8 +50,8 @@ class Statement:
     restores: bool = False
     #: An earlier statement of the transaction has dropped the table's second column, as each ALTER TABLE here does.
     narrow: bool = False
-    #: Its rows have another column, behind the first, which they bring to the table.
-    brings: bool = False
+    #: Its rows bring another column to the table, which is there behind so many others.
+    brings: int = 0
     #: The name that the table gets: it is dropped by its former one.
     renames: str | None = None
 
@@ -73,7 +73,8 @@ class Statement:
             return [row[:1] for row in old or []]
         rows: Rows = list(self.rows)
         if self.brings:
-            old = [row if len(row) == len(self.rows[0]) else (row[0], None, *row[1:]) for row in old or []]
+            at, width = self.brings, len(self.rows[0])
+            old = [row if len(row) == width else (*row[:at], None, *row[at:]) for row in old or []]
         if self.purpose is Purpose.INSERT_INTO:
             return [*(old or []), *rows]
         if self.purpose is Purpose.INSERT_OVERWRITE and self.overwrite and self.partitioned:
@@ -378,10 +379,10 @@ HIVE_POINTER = named(
             (Statement("hive.t", _INSERT, read=True), Statement("hive.t", _INSERT, ((9, "z"),))),
             {"hive.t": _OLD},
         ),
-        _one("insert files that bring a column", _INSERT, brings=True, rows=_MORE, scattered=True, append="files"),
+        _one("insert files that bring a column", _INSERT, brings=1, rows=_MORE, scattered=True, append="files"),
         Scenario(
             "an outsider comes after partitions with a new column",
-            (Statement("hive.t", _INSERT, _MORE, partitioned=True, brings=True), Statement("hive.u", _CREATE)),
+            (Statement("hive.t", _INSERT, _MORE, partitioned=True, brings=1), Statement("hive.u", _CREATE)),
             {"hive.t": _OLD},
             outsider="hive.u",
         ),
@@ -464,7 +465,7 @@ HIVE = named(
         ),
         *concurrent("hive.t", "hive.u")[:3],
         *_dropping("hive"),
-        _one("insert that brings a column", _INSERT, brings=True, rows=_MORE),
+        _one("insert that brings a column", _INSERT, brings=1, rows=_MORE),
         _one("drop partitioned", _DROP, partitioned=True),
         _one("drop foreign", _DROP, foreign=True),
     ]
@@ -573,6 +574,19 @@ JDBC_RENAMES = named(_renaming("shop"))
 
 JDBC_DATABASES = named(_with_databases("shop"))
 
+#: New columns come last in a database.
+JDBC_BRINGING = named(
+    [
+        _shop("insert that brings a column", _INSERT, brings=2, rows=((3, "b", 30), (4, "c", 40))),
+        Scenario(
+            "an outsider comes before the publish of a new column",
+            (Statement("shop.t", _INSERT, ((3, "b", 30),), brings=2), Statement("shop.u", _CREATE)),
+            {"shop.t": _OLD},
+            outsider="shop.u",
+        ),
+    ]
+)
+
 JDBC_ALTERS = named(
     [
         Scenario("alter", (Statement("shop.t", _ALTER),), {"shop.t": _OLD}),
@@ -598,7 +612,7 @@ LAKEHOUSE = named(
         _lake("replace", _REPLACE),
         _lake("replace with other columns", _REPLACE, schema_change=True, rows=_CHANGED),
         _lake("insert", _INSERT),
-        _lake("insert that brings a column", _INSERT, brings=True, rows=_MORE),
+        _lake("insert that brings a column", _INSERT, brings=1, rows=_MORE),
         _lake("overwrite", _OVERWRITE, overwrite=_WHOLE),
         _lake("overwrite one partition", _OVERWRITE, overwrite=_STATIC, partitioned=True, rows=((3, "b"),)),
         _lake("overwrite partitions", _OVERWRITE, overwrite=_DYNAMIC, partitioned=True),

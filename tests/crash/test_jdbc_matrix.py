@@ -24,6 +24,7 @@ from tests.crash.matrix import (
 from tests.crash.scenarios import (
     JDBC,
     JDBC_ALTERS,
+    JDBC_BRINGING,
     JDBC_DATABASES,
     JDBC_DROPS,
     JDBC_RENAMES,
@@ -38,6 +39,7 @@ DATABASES = ("sqlite", "postgresql", "mariadb")
 IN_STEPS = {"jdbc.mark", "jdbc.move_aside", "jdbc.move_in", "jdbc.move_back", "jdbc.unmark"}
 
 WIDER = "replace with other columns"
+BRINGS_A_COLUMN = "insert that brings a column"
 
 #: Steps that only some databases take: what MariaDB moves aside, and what others drop inside the publish.
 ELSEWHERE = {
@@ -122,6 +124,35 @@ def test_after_any_failure_of_a_drop_everything_is_old_or_new(crew: Crew, scenar
 )
 def test_after_any_failure_of_an_alter_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
     assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.promise(
+    "evolution",
+    "a write that brings a column to a table of a database leaves all old or new after a failure at any step",
+)
+@pytest.mark.parametrize(
+    ("crew", "scenario"),
+    [
+        pytest.param(
+            database, name, marks=() if (database, name) == ("sqlite", BRINGS_A_COLUMN) else pytest.mark.exhaustive
+        )
+        for database, name in product(("sqlite", "postgresql"), JDBC_BRINGING)
+    ],
+    indirect=["crew"],
+)
+def test_after_any_failure_of_a_write_that_brings_a_column_everything_is_old_or_new(crew: Crew, scenario: str) -> None:
+    assert not crew.run(crew.planner.cases(scenario, main_actions))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("crew", "scenario"), list(product(("sqlite", "postgresql"), JDBC_BRINGING)), indirect=["crew"]
+)
+def test_after_a_write_that_brings_a_column_and_fails_in_any_way_everything_is_old_or_new(
+    crew: Crew, scenario: str
+) -> None:
+    """What the test before leaves out."""
+    assert not crew.run(crew.planner.cases(scenario, other_actions(main_actions)))
 
 
 @pytest.mark.promise("ddl-in-blocks", "after a failure at any step of a block that renames a table, all is old or new")

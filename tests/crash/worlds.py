@@ -25,7 +25,7 @@ from twophase.transactions.named_savepoints import create_savepoint, kept_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 CHANGED = pa.schema([("id", pa.string()), ("part", pa.string())])
-WIDER = pa.schema([("id", pa.int64()), ("more", pa.int64()), ("part", pa.string())])
+BROUGHT = pa.field("more", pa.int64())
 DATABASE = "default"
 #: The savepoint to which a scenario restores.
 SAVEPOINT = "before"
@@ -141,7 +141,9 @@ class World(ABC):
         if statement.narrow:
             return TableDefinition(pa.schema([SCHEMA.field(0)]))
         partitioning = (Transform.identity("part"),) if statement.partitioned else ()
-        schema = CHANGED if statement.schema_change else WIDER if statement.brings else SCHEMA
+        schema = CHANGED if statement.schema_change else SCHEMA
+        if statement.brings:
+            schema = schema.insert(statement.brings, BROUGHT)
         options = {MERGE_SCHEMA: "true"} if statement.brings else {}
         return TableDefinition(schema, partitioning=partitioning, options=options)
 
@@ -150,7 +152,7 @@ class World(ABC):
         by_table = {s.table: s for s in (*([scenario.rival] if scenario.rival else []), *scenario.statements)}
         for table, rows in scenario.before.items():
             if not by_table[table].restores:
-                self.make(replace(by_table[table], schema_change=False, narrow=False, brings=False), list(rows))
+                self.make(replace(by_table[table], schema_change=False, narrow=False, brings=0), list(rows))
         if scenario.undoes:
             with closing(self.coordinator("earlier")) as coordinator:
                 self._publish(coordinator, scenario.undoes)
