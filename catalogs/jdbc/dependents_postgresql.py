@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from twophase.catalogs.jdbc.dependents import Preserver
 
@@ -20,13 +20,19 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_collation c ON 
 JOIN pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = {_OLD} AND a.attnum > 0 AND NOT a.attisdropped AND a.attcollation <> t.typcollation
 """
+#: An older server has no columns that an index only includes.
 _INDEXES = f"""
 SELECT c.relname, pg_get_indexdef(i.indexrelid), coalesce(k.contype, ''), i.indisunique,
        ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)),
+       ARRAY(SELECT a.attname FROM unnest(i.indkey) WITH ORDINALITY u (number, place)
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = u.number
+             WHERE u.place <= coalesce((to_jsonb(i) ->> 'indnkeyatts')::int, i.indnatts)),
        format('CREATE %sINDEX %I ON %I.%I ', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END,
-              c.relname, n.nspname, t.relname)
+              c.relname, n.nspname, t.relname),
+       concat(CASE WHEN k.condeferrable THEN ' DEFERRABLE' END, CASE WHEN k.condeferred THEN ' INITIALLY DEFERRED' END),
+       s.spcname, i.indisclustered
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
-JOIN pg_namespace n ON n.oid = t.relnamespace
+JOIN pg_namespace n ON n.oid = t.relnamespace LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace
 LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype IN ('p', 'u', 'x')
 WHERE i.indrelid = {_OLD} ORDER BY c.relname
 """
@@ -111,11 +117,29 @@ WHERE c.oid = {_OLD} AND d.classid = 'pg_proc'::regclass AND d.deptype = 'n'
 """
 
 
+class _Index(NamedTuple):
+    """An index of the old table, as :data:`_INDEXES` finds it."""
+
+    name: str
+    sql: str
+    #: The kind of its constraint: ``p``, ``u`` or ``x``; empty for none.
+    kind: str
+    unique: bool
+    columns: list[str]
+    keys: list[str]
+    #: How its definition begins.
+    head: str
+    #: When its constraint is checked, in words of SQL.
+    timing: str
+    space: str | None
+    clustered: bool
+
+
 class PostgreSQLPreserver(Preserver):
     """Preserver that builds indexes on the staging table, so that the publish itself is short."""
 
     _grants: list[Any]
-    _indexes: list[Any]
+    _indexes: list[_Index]
     _owner: tuple[str, bool]
     _sequences: list[Any]
 
@@ -142,8 +166,8 @@ class PostgreSQLPreserver(Preserver):
                 self.report_lost(f"default of column {name}", "the column is gone or has another type")
             elif identity:
                 self._identity(staging, name, identity)
-        for number, index in enumerate(self._of(_INDEXES)):
-            self._index(number, *index)
+        for number, index in enumerate(self._indexes_now()):
+            self._index(number, index)
         for name, sql, columns in self._of(_CONSTRAINTS):
             what = f"constraint {name}"
             if self.survive(columns, what):
@@ -191,22 +215,32 @@ class PostgreSQLPreserver(Preserver):
         """Name of an index until the old index's name is free."""
         return f"{self.staging.name}_{number}"
 
-    def _index(self, number: int, name: str, sql: str, kind: str, unique: bool, columns: list[str], head: str) -> None:
-        what = f"index {name}"
-        if not self.survive(columns, what):
+    def _indexes_now(self) -> list[_Index]:
+        return [_Index(*row) for row in self._of(_INDEXES)]
+
+    def _index(self, number: int, index: _Index) -> None:
+        what = f"index {index.name}"
+        if not self.survive(index.columns, what):
             return
-        if not sql.startswith(head) or kind == "x":
+        if not index.sql.startswith(index.head) or index.kind == "x":
             self.report_lost(what, "its definition cannot be carried over")
             return
-        quote, staging = self.database.quote, self.database.name(self.staging)
-        made = f"CREATE {'UNIQUE ' if unique else ''}INDEX {quote(self._made(number))} ON {staging} {sql[len(head) :]}"
-        required = [f"ALTER TABLE {staging} ALTER COLUMN {quote(column)} SET NOT NULL" for column in columns]
-        self.attempt(what, made, *(required if kind == "p" else ()))
+        quote, staging, made = self.database.quote, self.database.name(self.staging), self._made(number)
+        unique, rest = "UNIQUE " if index.unique else "", index.sql[len(index.head) :]
+        required = [f"ALTER TABLE {staging} ALTER COLUMN {quote(column)} SET NOT NULL" for column in index.keys]
+        self.attempt(
+            what, f"CREATE {unique}INDEX {quote(made)} ON {staging} {rest}", *(required if index.kind == "p" else ())
+        )
+        if index.space:
+            placed = f"ALTER INDEX {quote(self.staging.database)}.{quote(made)} SET TABLESPACE {quote(index.space)}"
+            self.attempt(f"tablespace {index.space} of {what}", placed)
+        if index.clustered:
+            self.attempt(f"CLUSTER ON {what}", f"ALTER TABLE {staging} CLUSTER ON {quote(made)}")
 
     def before_drop(self) -> None:
         self._grants, ((owner, own),) = self._of(_GRANTS), self._of(_OWNER)
         self._owner = (owner, own)
-        self._indexes = self._of(_INDEXES)
+        self._indexes = self._indexes_now()
         self._sequences = [(s, c, self._state(s) if inner else None) for s, c, inner in self._of(_SEQUENCES)]
         for sequence, column, state in self._sequences:
             if state is None and column in self.columns:
@@ -223,17 +257,18 @@ class PostgreSQLPreserver(Preserver):
 
     def _rename_indexes(self) -> None:
         quote, target = self.database.quote, self.database.name(self.old)
-        there = {name for (name, *_) in self._of(_INDEXES)}
-        for number, (name, _, kind, *_) in enumerate(self._indexes):
+        there = {index.name for index in self._indexes_now()}
+        for number, index in enumerate(self._indexes):
             made = self._made(number)
             if made not in there:
                 continue
-            if kind in ("p", "u"):
-                word = "PRIMARY KEY" if kind == "p" else "UNIQUE"
-                sql = f"ALTER TABLE {target} ADD CONSTRAINT {quote(name)} {word} USING INDEX {quote(made)}"
+            if index.kind in ("p", "u"):
+                word = "PRIMARY KEY" if index.kind == "p" else "UNIQUE"
+                added = f"ADD CONSTRAINT {quote(index.name)} {word} USING INDEX {quote(made)}{index.timing}"
+                sql = f"ALTER TABLE {target} {added}"
             else:
-                sql = f"ALTER INDEX {quote(self.old.database)}.{quote(made)} RENAME TO {quote(name)}"
-            self.attempt(f"index {name}", sql)
+                sql = f"ALTER INDEX {quote(self.old.database)}.{quote(made)} RENAME TO {quote(index.name)}"
+            self.attempt(f"index {index.name}", sql)
 
     def _restore_sequences(self) -> None:
         target = self.database.name(self.old)

@@ -240,6 +240,12 @@ class TestPostgreSQL:
         ("ALTER TABLE {} REPLICA IDENTITY FULL", "replica identity"),
         ("CREATE STATISTICS shop_statistics ON id, name FROM {}", "statistics shop_statistics"),
         ("CREATE RULE calm AS ON DELETE TO {} WHERE old.id = 99 DO INSTEAD NOTHING", "rule calm"),
+        (
+            # Without a provider of the server's operating system SECURITY LABEL itself is refused.
+            "SET allow_system_table_mods = on; "
+            "INSERT INTO pg_seclabel VALUES ('{}'::regclass, 'pg_class'::regclass, 0, 'selinux', 'secret')",
+            "security label of selinux",
+        ),
     )
 
     @pytest.mark.promise("row-security", "who sees one row before a replace sees one row after it")
@@ -326,12 +332,41 @@ class TestPostgreSQL:
         place.execute(f"ALTER TABLE {name} SET (fillfactor = 70, toast.autovacuum_enabled = off)")
         place.execute(f"ALTER TABLE {name} ALTER name SET STATISTICS 7, ALTER name SET STORAGE EXTERNAL")
         place.execute(f"ALTER TABLE {name} ALTER id SET (n_distinct = 5)")
+        # A place of its own, in the directory of the server.
+        maker = Place("postgresql", f"{place.url}?options=-callow_in_place_tablespaces%3Don")
+        for space in ("fast", "faster"):
+            maker.execute(f"CREATE TABLESPACE {space}_{path.database} LOCATION ''")
+        place.execute(f"ALTER TABLE {name} SET TABLESPACE fast_{path.database}")
+        place.execute(f"CREATE INDEX quick ON {name} (name) TABLESPACE faster_{path.database}")
+        place.execute(f"ALTER TABLE {name} CLUSTER ON quick")
         assert run(catalog, path, REPLACE, WIDER_ROWS, WIDER).document["lost"] == []
         facts = f"""
-            SELECT c.reloptions, t.reloptions, a.attstattarget, a.attstorage, b.attoptions FROM pg_class c
+            SELECT c.reloptions, t.reloptions, a.attstattarget, a.attstorage, b.attoptions, s.spcname FROM pg_class c
             JOIN pg_class t ON t.oid = c.reltoastrelid JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'name'
-            JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'id' WHERE c.oid = '{name}'::regclass"""
-        assert place.execute(facts) == [(["fillfactor=70"], ["autovacuum_enabled=off"], 7, "e", ["n_distinct=5"])]
+            JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = 'id'
+            JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE c.oid = '{name}'::regclass"""
+        assert place.execute(facts) == [
+            (["fillfactor=70"], ["autovacuum_enabled=off"], 7, "e", ["n_distinct=5"], f"fast_{path.database}")
+        ]
+        index = f"""
+            SELECT s.spcname, i.indisclustered FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace WHERE i.indrelid = '{name}'::regclass"""
+        assert place.execute(index) == [(f"faster_{path.database}", True)]
+
+    def test_keys_are_checked_when_they_were_and_of_the_same_columns(
+        self, place: Place, catalog: JdbcCatalog, path: ObjectPath, name: str
+    ) -> None:
+        place.execute(
+            f"CREATE TABLE {name} (id bigint, name text, PRIMARY KEY (id) INCLUDE (name) DEFERRABLE, "
+            "CONSTRAINT late UNIQUE (name) DEFERRABLE INITIALLY DEFERRED)"
+        )
+        keys = f"""
+            SELECT pg_get_constraintdef(k.oid), (SELECT array_agg(a.attname::text) FROM pg_attribute a
+            WHERE a.attrelid = k.conrelid AND a.attnotnull AND a.attnum > 0) FROM pg_constraint k
+            WHERE k.conrelid = '{name}'::regclass AND k.contype IN ('p', 'u') ORDER BY 1"""
+        before = place.execute(keys)
+        assert run(catalog, path, REPLACE, [(1, None), (2, "b")]).document["lost"] == []
+        assert place.execute(keys) == before
 
 
 class TestMariaDB:
