@@ -231,9 +231,7 @@ class SwitchPartitions(Publisher):
             self._roll_forward(table, plan)
         if gone := plan.of(REMOVE):
             with self.write.step("drop_partitions"):
-                now = self.target.locations(table, [change.key for change in gone])
-                ours = [change for change in gone if same(now.get(change.key), change.new)]
-                self.metastore.drop_partitions(table, _partitions(table, ours))
+                self.metastore.drop_partitions(table, _partitions(table, self._without_rows(table, gone)))
         # At another location it is ours already, or another writer has replaced it since.
         if self.state.effect == REPLACE and same(table.location, self.state.old.location):
             with self.write.step("redefine"):
@@ -294,15 +292,16 @@ class SwitchPartitions(Publisher):
         plan = self.plan
         if table is not None and table.partitioned and plan is not None:
             with self.write.step("drop_partitions"):
-                now = self.target.locations(table, [change.key for change in plan.of(ADD)])
-                added = [
-                    change for change in plan.of(ADD) if same(now.get(change.key), self.state.empty_of(change.key))
-                ]
-                written = self.staging.written_by_others() if added else ()
-                kept = {parent(join(self.state.empty, name)) for name in written}
-                ours = [change for change in added if self.state.empty_of(change.key) not in kept]
-                self.metastore.drop_partitions(table, _partitions(table, ours))
+                self.metastore.drop_partitions(table, _partitions(table, self._without_rows(table, plan.of(ADD))))
         super().undo()
+
+    def _without_rows(self, table: HiveTable, changes: list[Change]) -> list[Change]:
+        """Those of some partitions that are in the empty directory now, and to which no other writer has added rows."""
+        now = self.target.locations(table, [change.key for change in changes])
+        there = [change for change in changes if same(now.get(change.key), self.state.empty_of(change.key))]
+        written = self.staging.written_by_others() if there else ()
+        kept = {parent(join(self.state.empty, name)) for name in written}
+        return [change for change in there if self.state.empty_of(change.key) not in kept]
 
     def compensate(self) -> bool:
         plan, table = self.plan, self.write.current()
