@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -244,6 +245,23 @@ def test_a_port_that_is_no_number_is_refused_without_the_password(url: str) -> N
 
 def test_a_directory_in_its_place_is_refused(tmp_path: Path) -> None:
     assert str(tmp_path) in refuse(f"sqlite:///{tmp_path}")
+
+
+def test_a_locked_file_is_waited_for_once_and_only_so_long(file: Path, timeline: Timeline) -> None:
+    """Whoever writes to it may hold locks of its own, as Spark does that drops a table."""
+    with closing(Timeline(f"sqlite:///{file}?timeout=0.5")) as hurried, closing(sqlite3.connect(file)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(TimelineError, match="another process keeps it locked") as refused:
+            begin(hurried, "app-1")
+        assert 0.5 <= time.monotonic() - began < 2
+        assert "timeout" in refused.value.hint
+        other.rollback()
+        begin(hurried, "app-1")
+
+
+def test_a_time_to_wait_that_is_no_number_is_refused(file: Path) -> None:
+    assert "timeout" in refuse(f"sqlite:///{file}?timeout=long")
 
 
 def test_a_newer_timeline_is_refused_and_untouched(file: Path, timeline: Timeline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +19,19 @@ from twophase.timeline.tables import ensure_tables
 
 _T = TypeVar("_T")
 
+_PLACE = "Check spark.twophase.timeline, and that its place can be written."
+_LOCKED = (
+    "End that process: `fuser -v FILE` shows those that have the file open. The URL's timeout says how many seconds "
+    "to wait: sqlite:////directory/timeline.db?timeout=60"
+)
+
 
 class TimelineDatabase:
     """The database in which a timeline is stored; see :class:`~twophase.timeline.timeline.Timeline`."""
 
     def __init__(self, url: str, *, create: bool = True, password: str | None = None) -> None:
         self._engine = engines.create(url, create=create, password=password)
+        self._longest_wait = engines.longest_wait(self._engine.url)
         #: The URL with hidden secrets, for messages.
         self.display_url: str = engines.shown(engines.parsed(url))
         #: The option by which a suggested command finds this timeline; empty if the URL contains a secret.
@@ -62,6 +70,10 @@ class TimelineDatabase:
         """Return whether the timeline is in a given database, so that one database transaction can write both."""
         return database is not None and engines.same_database(self._engine.url, database)
 
+    def is_same(self, other: TimelineDatabase) -> bool:
+        """Return whether another one is in the same database."""
+        return engines.same_database(self._engine.url, other._engine.url)
+
     def _read(self, operation: Callable[[sa.Connection], _T]) -> _T:
         with self._translated("read"):
             return self._retrying(lambda: self._transact(operation, read_only=True))
@@ -79,16 +91,20 @@ class TimelineDatabase:
             engines.begin(connection, durable=durable, read_only=read_only)
             return operation(connection)
 
-    @staticmethod
-    def _retrying(operation: Callable[[], _T]) -> _T:
+    def _retrying(self, operation: Callable[[], _T]) -> _T:
         """Retry an operation; all writes except a take-over may be repeated: they are conditional, or replace rows."""
+        ends = time.monotonic() + self._longest_wait
+
+        def may_succeed(error: BaseException) -> bool:
+            return engines.is_transient(error) and time.monotonic() < ends
+
         try:
             return operation()
         except Exception as error:
-            if not engines.is_transient(error):
+            if not may_succeed(error):
                 raise
         retrying = Retrying(
-            retry=retry_if_exception(engines.is_transient),
+            retry=retry_if_exception(may_succeed),
             stop=stop_after_attempt(3),
             wait=wait_random_exponential(multiplier=0.05, max=1.0),
             reraise=True,
@@ -106,5 +122,5 @@ class TimelineDatabase:
         except Exception as error:
             raise TimelineError(
                 f"Cannot {verb} the timeline {self.display_url}: {engines.reason(error)}.",
-                hint="Check spark.twophase.timeline, and that its place can be written.",
+                hint=_LOCKED if engines.is_locked(error) else _PLACE,
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -19,7 +20,8 @@ from twophase.timeline.owners import steady_clock
 
 _log = logger("twophase")
 
-_BUSY_MILLISECONDS = 30_000
+#: How long processes of one machine wait for each other, unless the URL of an SQLite file has a ``timeout``.
+_BUSY_SECONDS = 30.0
 #: Drivers that accept the parameters of libpq.
 _LIBPQ = ("psycopg", "psycopg2", "psycopg2cffi")
 #: Timeouts, well below a lease of the usual length: ``tcp_user_timeout`` in milliseconds, all others in seconds.
@@ -50,9 +52,28 @@ def create(url: str, *, create: bool = True, password: str | None = None) -> sa.
     if place.get_backend_name() != "sqlite":
         return _server(place)
     _check_file(place, create)
-    engine = _engine(place, connect_args={"timeout": _BUSY_MILLISECONDS / 1000, "check_same_thread": False})
-    sa.event.listen(engine, "connect", _configure_sqlite)
+    seconds = longest_wait(place)
+    engine = _engine(place, connect_args={"timeout": seconds, "check_same_thread": False})
+    sa.event.listen(engine, "connect", lambda connection, _: _configure_sqlite(connection, seconds))
     return engine
+
+
+def longest_wait(url: URL) -> float:
+    """Return how many seconds a request waits for those of other processes, before it fails as if they never ended.
+
+    Raises
+    ------
+    TimelineError
+        The ``timeout`` in the URL of an SQLite file is not a number.
+    """
+    if url.get_backend_name() != "sqlite":
+        return math.inf  # The server says so.
+    try:
+        return float(str(url.query.get("timeout", _BUSY_SECONDS)))
+    except ValueError:
+        raise TimelineError(
+            f"The timeout of the timeline {shown(url)} is not a number.", hint="Write seconds: ?timeout=30"
+        ) from None
 
 
 def _with_password(url: URL, password: str | None) -> URL:
@@ -178,15 +199,15 @@ def _check_file(url: URL, create: bool) -> None:
         )  # fmt: skip
 
 
-def _configure_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+def _configure_sqlite(connection: sqlite3.Connection, seconds: float) -> None:
     connection.isolation_level = None  # BEGIN is issued explicitly, see below.
-    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-    _switch_to_wal(connection)
+    connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+    _switch_to_wal(connection, seconds)
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
+def _switch_to_wal(connection: sqlite3.Connection, seconds: float) -> None:
     """Switch to WAL mode, which needs exclusive access to the file; SQLite does not wait for that by itself."""
-    deadline = time.monotonic() + _BUSY_MILLISECONDS / 1000
+    deadline = time.monotonic() + seconds
     while True:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -257,7 +278,12 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, sa.exc.IntegrityError):
         return True  # Two inserted the same key; the loser sees the winner's row on the next attempt.
     text = str(error.orig).lower()
-    return error.connection_invalidated or "locked" in text or "deadlock" in text or "serialize" in text
+    return error.connection_invalidated or is_locked(error) or "deadlock" in text or "serialize" in text
+
+
+def is_locked(error: BaseException) -> bool:
+    """Return whether another process writes an SQLite file, and has not ended."""
+    return isinstance(error, DBAPIError) and "locked" in str(error.orig).lower()
 
 
 def reason(error: BaseException) -> str:
@@ -265,6 +291,8 @@ def reason(error: BaseException) -> str:
     origin = error.orig if isinstance(error, DBAPIError) and error.orig else error
     text = str(origin).strip() or type(error).__name__
     line = text.splitlines()[0].rstrip(".")
+    if is_locked(error):
+        return f"another process keeps it locked ({line})"
     if "not a database" in line or "malformed" in line:
         return f"the file is damaged or no SQLite database ({line})"
     if isinstance(error, SQLAlchemyError) and "no such column" in line:
