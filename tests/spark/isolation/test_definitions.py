@@ -491,10 +491,13 @@ def test_an_alter_that_is_refused_is_no_change(
 
 
 @pytest.mark.parametrize("kind", ["serde"])
-def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(spark: SparkSession, store: Store) -> None:
+def test_an_alter_that_the_metastore_refuses_holds_up_no_writer(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a change that fails Spark reports only that it is about to be made."""
     name, timeline = store.of("a"), twophase.attach(spark).timeline
     before = timeline.last_number()
+    monkeypatch.setattr(spark_ddl, "_PAUSE", 3600.0)  # It is seen at one of the first looks.
     for _ in range(2):
         with pytest.raises(AnalysisException, match="x,y"):
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS (s STRUCT<`x,y`: INT>)")
@@ -539,6 +542,36 @@ def test_a_change_by_spark_that_the_timeline_cannot_record_is_made_and_one_line_
     found = [record for record in caplog.records if record.levelname == "WARNING" and "Spark " in record.getMessage()]
     for verb, record in zip(("alters", "drops", "creates"), found, strict=True):
         assert (f"Spark {verb} {store.of('a')}" in record.getMessage(), record.exc_info) == (True, None)
+
+
+@pytest.mark.promise(
+    "isolation", "Spark's own DDL has its place in the order of commits of each timeline that is in use"
+)
+@pytest.mark.parametrize("kind", ["session"])
+def test_a_change_by_spark_is_on_each_timeline_of_the_application(
+    spark: SparkSession, other: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    apart = spark.newSession()
+    apart.conf.set("spark.twophase.timeline", f"sqlite:///{tmp_path / 'apart.db'}")
+    handle, first = twophase.attach(apart), twophase.attach(spark).timeline
+    before = first.last_number()
+
+    def change() -> None:
+        other.sql("DROP TABLE a")
+        other.sql("CREATE TABLE a (value INT, id INT) USING parquet")
+
+    try:
+        with twophase.transaction(apart):
+            apart.sql("SELECT 1").collect()
+            elsewhere(change)
+            with pytest.raises(SnapshotTooOldError, match=r"default\.a.*again"):
+                apart.table("a").collect()
+        assert (first.last_number(), handle.timeline.last_number()) == (before + 2, 2)
+        for timeline in (first, handle.timeline):
+            assert timeline.transactions(open_only=True) == timeline.locks() == []
+    finally:
+        handle.detach()
+    other.sql("DROP TABLE a")
 
 
 @pytest.mark.parametrize("kind", ["session"])

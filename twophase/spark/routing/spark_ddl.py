@@ -1,7 +1,7 @@
 """Spark's own statements that create, alter, drop and rename session tables.
 
-They run unchanged, and get a commit number. After a DROP or a RENAME, which do not know where twophase stores files,
-the table's catalog is notified, so that the files beside the table match again.
+They run unchanged, and get a commit number on each timeline of the application. After a DROP or a RENAME, which do not
+know where twophase stores files, the table's catalog is notified, so that the files beside the table match again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from twophase.spark import schema_versions
 from twophase.spark.attached import AttachedSession
 from twophase.spark.jvm.table_events import CatalogCall
 from twophase.spark.routing.targets import Targets
+from twophase.timeline.timeline import Timeline
 from twophase.transactions.immediate import Announced, Before, TableChange
 
 log = logger("twophase.spark")
 
-#: Seconds between two looks whether Spark is still making a change.
-_PAUSE = 0.2
+#: Seconds before the first look whether Spark is still making a change, and at most between two.
+_FIRST_PAUSE, _PAUSE = 0.01, 0.2
 
 
 class TableFollower:
@@ -42,7 +43,7 @@ class TableFollower:
     def __init__(self, sessions: Sequence[AttachedSession]) -> None:
         self._sessions = sessions
         #: What Spark is changing.
-        self._announced: dict[CatalogCall, Announced] = {}
+        self._announced: dict[CatalogCall, list[Announced]] = {}
         self._lock = threading.Lock()
 
     # -- before a change ---------------------------------------------------------------------------------------------
@@ -106,12 +107,30 @@ class TableFollower:
         call of the same thread, which has failed, has announced.
         """
         self._end_failed(call, self._announced.get(call))
-        for session, catalog in self._owner():
+        announced: list[Announced] = []
+        try:
+            self._record(what, changes, announced)
+        finally:
+            if announced:
+                with self._lock:
+                    self._announced[call] = announced
+                watch = threading.Thread(
+                    target=self._watch, args=(call, announced), name="twophase-change-watch", daemon=True
+                )
+                watch.start()
+
+    def _record(self, what: str, changes: Callable[[Catalog], list[TableChange]], announced: list[Announced]) -> None:
+        """Record changes that are about to be made, once on each timeline."""
+        timelines: list[Timeline] = []
+        for session, catalog in self._owners():
             try:
-                since = session.coordinator.timeline.last_number()
-                if not (found := changes(catalog)):
-                    return
-                announced = Announced(session.coordinator, found, since)
+                timeline = session.coordinator.timeline
+                if any(map(timeline.is_same, timelines)):
+                    continue
+                timelines.append(timeline)
+                since = timeline.last_number()
+                if found := changes(catalog):
+                    announced.append(Announced(session.coordinator, found, since))
             except (TimelineError, ConfigurationError) as error:
                 log.warning(
                     "Spark %s, and the timeline cannot record it: blocks that have begun before may see the change, "
@@ -119,13 +138,6 @@ class TableFollower:
                     what,
                     error,
                 )
-                return
-            with self._lock:
-                self._announced[call] = announced
-            watch = threading.Thread(
-                target=self._watch, args=(call, announced), name="twophase-change-watch", daemon=True
-            )
-            watch.start()
 
     # -- after a change ----------------------------------------------------------------------------------------------
 
@@ -140,7 +152,8 @@ class TableFollower:
         if announced is None or call.is_table(database, name):
             self._settle(call)
         elif self._take(call, announced):
-            announced.withdraw()
+            for one in announced:
+                one.withdraw()
 
     def dropped(self, call: CatalogCall, database: str, name: str) -> None:
         """Free the table's location for a plain CREATE TABLE, and record that it was dropped."""
@@ -171,24 +184,28 @@ class TableFollower:
     def _settle(self, call: CatalogCall) -> None:
         announced = self._announced.get(call)
         if announced is not None and self._take(call, announced):
-            announced.settle()
+            for one in announced:
+                one.settle()
 
     # -- a change that fails -----------------------------------------------------------------------------------------
 
-    def _watch(self, call: CatalogCall, announced: Announced) -> None:
+    def _watch(self, call: CatalogCall, announced: list[Announced]) -> None:
         """Until the call has ended, so that the table of one that has failed is free for writers at once."""
-        time.sleep(_PAUSE)
+        pause = _FIRST_PAUSE
+        time.sleep(pause)
         while self._announced.get(call) is announced:
             if not _goes_on(call):
                 self._end_failed(call, announced)
                 return
-            time.sleep(_PAUSE)
+            pause = min(2 * pause, _PAUSE)
+            time.sleep(pause)
 
-    def _end_failed(self, call: CatalogCall, announced: Announced | None) -> None:
+    def _end_failed(self, call: CatalogCall, announced: list[Announced] | None) -> None:
         if announced is not None and self._take(call, announced):
-            announced.failed()
+            for one in announced:
+                one.failed()
 
-    def _take(self, call: CatalogCall, announced: Announced) -> bool:
+    def _take(self, call: CatalogCall, announced: list[Announced]) -> bool:
         """Whether it is for the caller to end a change."""
         with self._lock:
             is_ours = self._announced.get(call) is announced
@@ -203,14 +220,14 @@ class TableFollower:
             session.caches.table_gone(database, name)
 
     def _catalog(self) -> Catalog | None:
-        return next((catalog for _, catalog in self._owner()), None)
+        """All sessions share one metastore, so any session's catalog will do."""
+        return next((catalog for _, catalog in self._owners()), None)
 
-    def _owner(self) -> Iterator[tuple[AttachedSession, Catalog]]:
-        """The catalog of the session's tables: all sessions share one metastore, so any session's catalog will do."""
+    def _owners(self) -> Iterator[tuple[AttachedSession, Catalog]]:
+        """The sessions, each with its catalog of the session's tables."""
         for session in list(self._sessions):
             if (catalog := Targets(session).session_catalog) is not None:
                 yield session, catalog
-                return
 
 
 def _goes_on(call: CatalogCall) -> bool:
