@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.world import World
-from tests.lost_executors import deadly
-from tests.storage import counting, filesystems
-from twophase.model import Level, OverwriteScope, Purpose
+from tests.storage import counting
+from twophase.model import OverwriteScope, Purpose
 from twophase.spark.handle import Handle
 
 #: A file of each row, two tasks, and a second attempt of each.
@@ -179,6 +178,13 @@ def test_an_overwrite_in_place_copies_each_new_file_once(world: World) -> None:
     assert world.rows("d.w") == [(1,), (2,), (3,)]
 
 
+def test_rows_without_the_column_of_their_partitions_are_not_written(world: World, root: Path) -> None:
+    """Else all would be in one file, with that column, and no reader of the partitions would find them."""
+    writer, place = world.environment.file_writer, counting.place_of(root, "counted")
+    with pytest.raises(PySparkException, match="no column k"):
+        writer.write(world.sql("SELECT 1 AS a"), "parquet", f"{place}/nowhere", partition_columns=["k"])
+
+
 def test_a_committer_of_the_session_writes_the_rows(spark: SparkSession, handle: Handle) -> None:
     jobs: Any = lambda: int(SparkContext._jvm.java.lang.Integer.getInteger("twophasetests.magic.jobs", 0))  # noqa: E731
     spark.sql("CREATE TABLE d.t (a INT) USING parquet")
@@ -206,39 +212,3 @@ def test_a_committer_of_s3a_that_the_session_names_writes_the_rows(spark: SparkS
         for key in conf:
             spark.conf.unset(key)
     assert rows(spark, "d.t") == [(2,)]
-
-
-# -- executors in processes of their own -------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(400)
-def test_lost_executors_and_speculation_append_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    jar = filesystems.make_jar(tmp_path)
-    conf = {
-        "spark.master": "local-cluster[2,1,1024]",
-        "spark.executor.memory": "512m",
-        "spark.executor.extraClassPath": str(jar),
-        "spark.speculation": "true",
-        "spark.speculation.interval": "50ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.1",
-        "spark.task.maxFailures": "10",
-        "spark.sql.files.maxRecordsPerFile": "100",
-    }
-    spark = counting.session(tmp_path, conf)
-    try:
-        handle = twophase.attach(spark)
-        spark.sql(f"CREATE DATABASE d LOCATION '{counting.place_of(tmp_path, 'counted')}'")
-        spark.sql("CREATE TABLE d.t (id BIGINT) USING parquet")
-        added = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
-        for number in (1, 2):
-            added.write.insertInto("d.t")
-            (last, *_) = handle.timeline.transactions()
-            assert last.level is Level.REVERSIBLE
-            expected = (4000 * number, 4000, number * sum(range(4000)))
-            assert rows(spark, "d.t", "count(*), count(DISTINCT id), sum(id)") == [expected]
-        assert {leftover.kind for leftover in handle.catalog("hive").leftovers()} <= {"staging"}
-    finally:
-        spark.stop()

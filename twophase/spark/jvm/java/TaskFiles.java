@@ -98,15 +98,19 @@ public final class TaskFiles {
     private static List attributes(QueryExecution query, List names, Function2 resolver) {
         List found = new ArrayList();
         for (Iterator wanted = names.iterator(); wanted.hasNext();) {
-            Object name = wanted.next();
-            for (Iterator all = listed(query.analyzed().output()).iterator(); all.hasNext();) {
-                Attribute attribute = (Attribute) all.next();
-                if (Boolean.TRUE.equals(resolver.apply(attribute.name(), name))) {
-                    found.add(attribute);
-                }
-            }
+            found.add(attribute(query, (String) wanted.next(), resolver));
         }
         return found;
+    }
+
+    private static Attribute attribute(QueryExecution query, String name, Function2 resolver) {
+        for (Iterator all = listed(query.analyzed().output()).iterator(); all.hasNext();) {
+            Attribute attribute = (Attribute) all.next();
+            if (Boolean.TRUE.equals(resolver.apply(attribute.name(), name))) {
+                return attribute;
+            }
+        }
+        throw new IllegalArgumentException("The rows have no column " + name + ", by which they are partitioned.");
     }
 
     private static final class Work extends AbstractFunction0 {
