@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -32,6 +32,8 @@ def _steps(kinds: Sequence[str], number: int) -> st.SearchStrategy[list[Step]]:
 
 
 STEPS = _steps(KINDS, 8)
+#: Those of a block.
+BLOCK_STEPS = _steps((*KINDS, "savepoint", "savepoint", "rollback"), 10)
 
 
 def literal(kind: str, number: int) -> tuple[str, Any]:
@@ -144,12 +146,15 @@ class TableModel:
     rows : list of dict of int to Any
         A row has no entry, or None, for a column in which it is NULL; of one with fields it has a list of dictionaries
         by their ids, one for each of its structs.
+    has_null_structs : bool
+        Whether a struct may be NULL.
     """
 
     columns: list[Column] = field(default_factory=lambda: [Column(0, "a", "INT"), Column(1, "b", "STRING")])
     rows: list[dict[int, Any]] = field(default_factory=list)
     highest_id: int = 19
     highest_value: int = 0
+    has_null_structs: bool = True
 
     def seen(self, kept: Sequence[bool] | None = None) -> list[tuple[Any, ...]]:
         """The rows as a reader sees them; or those of them that a filter keeps."""
@@ -171,7 +176,7 @@ class TableModel:
     def step(self, table: str, step: Step) -> tuple[str, TableModel] | None:
         """A statement, and the table that it makes of this one; None where there is no such change."""
         kind, which, name, place = step
-        after = TableModel(deepcopy(self.columns), list(self.rows), self.highest_id, self.highest_value)
+        after = replace(self, columns=deepcopy(self.columns), rows=list(self.rows))
         fields = [found for column in after.columns for found in column.walk()]
         path, column = fields[which % len(fields)]
         if kind in ("insert", "overwrite"):
@@ -220,7 +225,7 @@ class TableModel:
         if overwrites:
             self.rows = []
         texts = []
-        for without in (None, null.id):
+        for without in (None, null.id if self.has_null_structs or not null.fields else None):
             numbers = count(self.highest_value)
             values = {column.id: column.written(numbers, without) for column in self.columns}
             self.rows.append({number: value for number, (_, value) in values.items()})

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 import twophase
 from tests.hive.conftest import start_session
 from tests.schema import documented, hudi_matrices
-from tests.schema.real_table import changed, name_in
-from tests.schema.table_model import STEPS, Step, as_text, nested_columns
+from tests.schema.real_table import changed, changed_in_a_block, name_in
+from tests.schema.table_model import BLOCK_STEPS, STEPS, Step, as_text, nested_columns
 from tests.servers import Server
 
 #: By store, what makes a table of it that gives a dropped name to another column; Spark reads ORC by names only.
@@ -25,7 +25,8 @@ MADE = {
 #: Hudi's matrices are tried on each; what they say of one is most of what they say.
 HUDIS = ["pg", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("lite", "maria", "lake", "ids"))]
 EXAMPLES = [s if s in ("names", "lite") else pytest.param(s, marks=pytest.mark.exhaustive) for s in MADE]
-STORES = ["ids", "names", "lake", "lite", "pg", "maria"]
+STORES = ["ids", "names", "orc", "lake", "lite", "pg", "maria"]
+NESTING = ["ids", "names", "orc", "lake"]
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +129,23 @@ def test_some_random_changes_leave_each_value_in_its_column(spark: SparkSession,
     changed(spark, store, steps)
 
 
-@pytest.mark.parametrize("store", ["ids", pytest.param("lake", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("store", ["ids", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in NESTING[1:])])
 @FEW
 @given(steps=STEPS)
 def test_some_random_changes_leave_each_value_in_its_nested_field(
     spark: SparkSession, store: str, steps: list[Step]
 ) -> None:
     changed(spark, store, steps, nested_columns())
+
+
+@pytest.mark.promise("evolution", "random changes of a block, some taken back, leave each value in its column")
+@pytest.mark.parametrize(("store", "creates"), [("lake", False), ("ids", True)])
+@FEW
+@given(steps=BLOCK_STEPS)
+def test_some_random_changes_of_a_block_leave_each_value_in_its_column(
+    spark: SparkSession, store: str, creates: bool, steps: list[Step]
+) -> None:
+    changed_in_a_block(spark, store, steps, creates=creates)
 
 
 @pytest.mark.exhaustive
@@ -144,3 +155,26 @@ def test_some_random_changes_leave_each_value_in_its_nested_field(
 @given(steps=STEPS)
 def test_random_changes_leave_each_value_in_its_column(spark: SparkSession, store: str, steps: list[Step]) -> None:
     changed(spark, store, steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("store", NESTING)
+@settings(SETTINGS, max_examples=25)
+@given(steps=STEPS)
+def test_random_changes_leave_each_value_in_its_nested_field(
+    spark: SparkSession, store: str, steps: list[Step]
+) -> None:
+    changed(spark, store, steps, nested_columns())
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("creates", [False, True])
+@pytest.mark.parametrize("store", STORES)
+@settings(SETTINGS, max_examples=15)
+@given(steps=BLOCK_STEPS)
+def test_random_changes_of_a_block_leave_each_value_in_its_column(
+    spark: SparkSession, store: str, creates: bool, steps: list[Step]
+) -> None:
+    changed_in_a_block(spark, store, steps, creates=creates)
