@@ -269,7 +269,7 @@ class Statement:
     def _fate(self) -> str | None:
         if not self._end_is_told:
             return None  # Another thread ends the block meanwhile: its outcome is reported after its own end.
-        if self.job.state is not JobState.FINISHED and not (self._is_doubtful or self._is_published_anyway):
+        if self.job.state is not JobState.FINISHED and not (self._is_in_doubt or self._is_published_anyway):
             return "on_rolled_back"  # Also if its block continues without it.
         if not self.autocommit and self.transaction.is_discarded(self.participant):
             return "on_rolled_back"  # Its block was rolled back to a savepoint before it.
@@ -281,7 +281,7 @@ class Statement:
         return fates.get(self.transaction.state)
 
     @property
-    def _is_doubtful(self) -> bool:
+    def _is_in_doubt(self) -> bool:
         """Whether its own publish has failed with an unknown outcome."""
         return self.autocommit and self.transaction.state is TransactionState.IN_DOUBT
 

@@ -498,7 +498,7 @@ class Capabilities:
         Whether a named savepoint keeps a copy of the rows, so that it must be allowed to (``WITH COPIES``).
     unseen_changes : bool
         Whether another writer's change of a table may go unnoticed by the publish of a transaction that drops it, as
-        the store has nothing that tells of a change. The reservations of twophase's own transactions are not meant.
+        the store has nothing that shows a change. The reservations of twophase's own transactions are not meant.
     providers : frozenset of str
         The supported formats; empty if the store has no choice of formats.
     max_level : Level

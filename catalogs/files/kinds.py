@@ -25,7 +25,7 @@ class StorageKind:
     cheap_listing : bool
         All files below a directory are listed without looking into each directory in it.
     change_marks : bool
-        A directory tells when a file was added to it or removed.
+        A directory shows when a file was added to it or removed.
     """
 
     name: str

@@ -179,7 +179,7 @@ def to_document(state: Replaced, files: Files, version: str) -> dict[str, Any]:
 
 
 def unknown(definition: TableDefinition | None) -> dict[str, Any]:
-    """Make the document of a change after which the former rows of a table that it keeps cannot be told from others.
+    """Make the document of a change that keeps former rows of a table, which nothing distinguishes from others.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ class SnapshotRead:
     def is_as_left(self, change: Change) -> bool:
         """Return whether files and definition are those that a change has left, but for the changes of this read.
 
-        What it has only added can be told from the rest: that must still be there, and others may have added more.
+        What it has only added is distinct from the rest: that must still be there, and others may have added more.
         """
         former = replaced.from_document(change.before, self._store.files)
         try:

@@ -74,7 +74,7 @@ class Target:
     def _check_follows(self, now: HiveTable, expected: TableDefinition, found: TableDefinition) -> None:
         """Allow rows for a table that an ALTER TABLE has changed since, if their files can follow (RFC-82)."""
         state = self._write.state
-        # Without a stamp nothing tells a table that was altered from another one of its name.
+        # Without a stamp nothing distinguishes a table that was altered from another one of its name.
         evolved = self.is_unmoved(now) and now.stamp is not None and now.stamp == state.old.stamp
         if not evolved or state.effect != INSERT or state.brings:
             raise self._write.conflict("its columns or options were changed meanwhile")

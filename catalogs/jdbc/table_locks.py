@@ -140,7 +140,7 @@ class TableLocks:
     def take_together(self) -> None:
         """Lock all tables for READ, each group by one connection.
 
-        A table of the first group for which that is enough is locked alone at once: a READ lock is granted after all
+        A table of the first group for which that is enough is locked alone right away: a READ lock is granted after all
         that wait to write, so that it could not be handed over.
         """
         holder, first = self._groups[0]
@@ -267,7 +267,7 @@ class TableLocks:
         return False
 
     def _is_there(self, table: Table) -> bool:
-        """Whether nobody has the table for itself alone yet: SHOW goes before all that wait for it."""
+        """Whether no connection has the table for itself alone yet: SHOW goes before all that wait for it."""
         try:
             self._database.run(self._probe, f"SHOW CREATE TABLE {self._database.name(table)}")
         except DBAPIError as error:
@@ -306,7 +306,7 @@ class TableLocks:
         self._alone.clear()
 
     def _hand_over(self, holder: sa.Connection, tables: Sequence[Table]) -> None:
-        """Take the locks of tables after a connection that locks them together, with nobody in between."""
+        """Take the locks of tables after a connection that locks them together, with no other writer in between."""
         taking = {self._free.pop(): table for table in tables}
         for connection, table in taking.items():
             kinds = {table: self._kinds[table]}
@@ -314,7 +314,7 @@ class TableLocks:
         try:
             while (left := [c for c in taking if not self._alone[c][1].done()]) and not self._all_wait(left):
                 time.sleep(_LOOK_SECONDS)
-            self._database.run(holder, "DO 0")  # Else somebody was in between.
+            self._database.run(holder, "DO 0")  # Else another writer was in between.
         finally:  # Else all would wait for these locks until they time out, and others for all.
             _unlock(self._database, holder)
             self._free.append(holder)

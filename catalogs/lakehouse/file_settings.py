@@ -10,7 +10,7 @@ from twophase.errors import ConfigurationError
 
 #: The region of a store that is not Amazon's: any will do.
 _ANY_REGION = "us-east-1"
-#: Amazon's for all regions, which stands for no choice.
+#: Amazon's for all regions, which means no choice.
 _CENTRAL = "s3.amazonaws.com"
 _AMAZON = re.compile(r"(?:^|//)(?:[^/]*\.)?s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
 _TENANT = re.compile(r"//[^/]+/([^/]+)/")

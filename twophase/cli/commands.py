@@ -196,7 +196,7 @@ def timeline(context: Context, open_only: bool, limit: int) -> None:
 @click.argument("transaction_id", metavar="ID")
 @command
 def show(context: Context, transaction_id: str) -> None:
-    """Show one transaction: who, what, when, the level reached, what it has locked, what was left behind."""
+    """Show one transaction: who, what, when, the level reached, what it has locked, its leftovers."""
     line = context.timeline()
     record = _find(line, transaction_id)
     locks = line.locks() if record.is_open else []

@@ -234,7 +234,7 @@ class ConsoleOutput(Output):
             size = "" if r.leftover.size < 0 else size_text(r.leftover.size)
             leftover = r.leftover
             table.add_row(r.catalog, leftover.kind, leftover.location, size, leftover.transaction_id, done)
-        self._show(table, "Nothing was left behind.")
+        self._show(table, "There are no leftovers.")
         known = sum(
             r.leftover.size for r in results if r.leftover.size > 0 and (r.removed or (dry_run and not r.reason))
         )

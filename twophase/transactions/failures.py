@@ -274,7 +274,7 @@ def unwritten(member: Enlisted, transaction_id: str) -> TransactionAborted:
 
 def outlived(member: Enlisted, transaction_id: str, left: Sequence[str]) -> TransactionAborted:
     """The error for a statement that was still writing when its transaction was rolled back."""
-    clean = " Remove what is left behind with: twophase clean" if left else ""
+    clean = " Remove the leftovers with: twophase clean" if left else ""
     return TransactionAborted(
         f"Transaction {transaction_id} was rolled back while this statement was writing {member.name}: nothing of "
         "it was published.",

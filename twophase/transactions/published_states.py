@@ -63,7 +63,7 @@ def _later(timeline: Timeline, catalog: SupportsSnapshots, path: ObjectPath, rec
     assert record.number is not None
     found = timeline.changes_since(catalog.name, catalog.canonical(path), record.number, record.id)
     if not timeline.knows_all_since(record.number):
-        raise SnapshotTooOldError("the timeline no longer tells all that was published since.")
+        raise SnapshotTooOldError("the timeline no longer records all that was published since.")
     return found
 
 

@@ -304,9 +304,9 @@ def _end(timeline: Timeline, record: TransactionRecord, members: Iterable[Enlist
 
 
 def _is_news(record: TransactionRecord, recovered: Recovered) -> bool:
-    """Whether it has ended by this, or is in doubt and was not before; whoever has suspended it has told that."""
-    was_told = record.state.is_final and record.lease_until == 0
-    return recovered.is_resolved or (recovered.state is not record.state and not was_told)
+    """Whether it has ended by this, or is in doubt and was not before; whoever has suspended it has reported that."""
+    was_reported = record.state.is_final and record.lease_until == 0
+    return recovered.is_resolved or (recovered.state is not record.state and not was_reported)
 
 
 def _may_assume(record: TransactionRecord, assumed: TransactionState) -> bool:

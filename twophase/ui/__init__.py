@@ -1,1 +1,1 @@
-"""A page over the timeline, for people: what runs, who waits, what is in doubt, what was left behind. It only reads."""
+"""A page over the timeline, for people: what runs, who waits, what is in doubt, the leftovers. It only reads."""

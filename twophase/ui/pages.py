@@ -33,7 +33,7 @@ class Row:
     waits : bool
         Whether it waits for another one.
     commands : tuple of str
-        What ends it, or removes what it has left behind.
+        What ends it, or removes its leftovers.
     age : float
         How long ago it began, or how long it has lasted.
     """
@@ -114,7 +114,7 @@ class Pages:
         """The transactions of which the outcome is unknown, and the dead ones."""
         rows = self._rows(self.timeline.transactions(open_only=True))
         return {
-            "doubtful": [row for row in rows if row.record.state is TransactionState.IN_DOUBT],
+            "in_doubt": [row for row in rows if row.record.state is TransactionState.IN_DOUBT],
             "dead": [row for row in rows if row.is_dead and row.record.state is not TransactionState.IN_DOUBT],
         }
 

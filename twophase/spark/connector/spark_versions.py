@@ -1,6 +1,6 @@
 """Differences between the versions of Spark (4.0 to 4.3) in its catalog interface, and in how it reads.
 
-Here, and nowhere else in the connector, is one version told from another. The private names that only some versions
+The connector distinguishes versions here, and nowhere else. The private names that only some versions
 have are listed in :mod:`twophase.spark.jvm.private`.
 """
 

@@ -126,7 +126,7 @@ public final class HadoopFiles {
                 try {
                     walk(files, entry.getPath(), facts.get(0) + "/", recursive, found);
                 } catch (FileNotFoundException gone) {
-                    found.remove(facts); // Somebody removes it now.
+                    found.remove(facts); // Another process removes it now.
                 }
             }
         }

@@ -38,8 +38,8 @@ import scala.runtime.BoxedUnit;
 /**
  * Writes files that no committer renames.
  *
- * Each attempt of a task writes files with names of its own, and tells the driver which; those of the attempts that
- * count are returned, and the others are nobody's.
+ * Each attempt of a task writes files with names of its own, and reports them to the driver; those of the attempts
+ * that count are returned, and the others belong to no table.
  */
 public final class TaskFiles {
     private static final String FACTORY = "mapreduce.outputcommitter.factory.";
