@@ -49,7 +49,7 @@ from twophase.catalogs.hive.readers import EVOLVING
 from twophase.catalogs.hive.replaced import names_in
 from twophase.catalogs.hive.snapshots import SnapshotRead, read_format, state_before, version_text
 from twophase.catalogs.hive.staged_altering import plan_alter
-from twophase.catalogs.hive.staged_renaming import pair_of, plan_leave, plan_rename, refuse_renamed
+from twophase.catalogs.hive.staged_renaming import is_renamed, pair_of, plan_leave, plan_rename
 from twophase.catalogs.hive.stamps import names_statement, unfenced
 from twophase.catalogs.hive.storage import described
 from twophase.catalogs.hive.store import HiveStore
@@ -61,6 +61,7 @@ from twophase.errors import (
     TableNotExistError,
 )
 from twophase.model import Capabilities, Level, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.transactions import failures
 
 
 class HiveCatalog(
@@ -437,7 +438,7 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if is_streaming_mode:
             return None
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         context = context or WriteContext.alone(self.name)
         plan = plan_write(self.store, self.capabilities, self.canonical(path), definition, purpose, context)
         return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition, plan.table)
@@ -447,7 +448,7 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if self.settings.metastore != "session":
             return None  # A rename through HiveServer2 moves the files of a managed table.
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         state = plan_drop(self.store, self.canonical(path), context or WriteContext.alone(self.name))
         return HiveParticipant(self, state.to_document())
 
@@ -456,7 +457,7 @@ class HiveCatalog(
     ) -> TwoPhaseCatalogTable | None:
         if self.settings.metastore != "session":
             return None  # Columns and properties of a HiveServer2 change in statements of their own.
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         context = context or WriteContext.alone(self.name)
         plan = plan_alter(self.store, self.canonical(path), changes, context)
         return None if plan is None else HiveParticipant(self, plan.state.to_document(), plan.definition)

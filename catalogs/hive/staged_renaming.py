@@ -5,6 +5,7 @@ They are published together, by one metastore call. Until then the table is read
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -119,20 +120,14 @@ def plan_leave(path: ObjectPath, arriving: dict[str, Any], context: WriteContext
     )
 
 
-def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
-    """Refuse to write a table that the transaction has renamed, or one of its former name.
+def is_renamed(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is that of a renamed table, under either of its names.
 
     Parameters
     ----------
-    path : ObjectPath
-    context : WriteContext or None
-
-    Raises
-    ------
-    AtomicityNotSupportedError
+    document : mapping
     """
-    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
-        raise failures.renamed_before(path, context.transaction_id)
+    return document["effect"] in (RENAME, LEAVE)
 
 
 def pair_of(state: WriteState) -> str | None:

@@ -46,7 +46,7 @@ from twophase.catalogs.jdbc.pinned_reads import Version
 from twophase.catalogs.jdbc.planning import plan_drop, plan_write
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.staged_altering import plan_alter
-from twophase.catalogs.jdbc.staged_renaming import plan_leave, plan_rename, refuse_renamed
+from twophase.catalogs.jdbc.staged_renaming import is_renamed, plan_leave, plan_rename
 from twophase.catalogs.jdbc.store import Store, StoreCatalog
 from twophase.errors import (
     CatalogError,
@@ -57,6 +57,7 @@ from twophase.errors import (
 )
 from twophase.failpoints import step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
+from twophase.transactions import failures
 
 
 class JdbcCatalog(
@@ -316,14 +317,14 @@ class JdbcCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
 
     def two_phase_drop_table(
         self, path: ObjectPath, *, purge: bool = False, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         document = plan_drop(self.store, path, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 
@@ -331,7 +332,7 @@ class JdbcCatalog(
         self, path: ObjectPath, changes: Sequence[TableChange], *, context: WriteContext | None = None
     ) -> TwoPhaseCatalogTable | None:
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         document = plan_alter(self.store, path, changes, context or WriteContext.alone(self.name), time.time())
         return None if document is None else JdbcParticipant(self, document)
 

@@ -7,6 +7,7 @@ its former name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -103,20 +104,14 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
     return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
 
 
-def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
-    """Refuse to write a table that the transaction has renamed, or one of its former name.
+def is_renamed(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is that of a renamed table, under either of its names.
 
     Parameters
     ----------
-    path : ObjectPath
-    context : WriteContext or None
-
-    Raises
-    ------
-    AtomicityNotSupportedError
+    document : mapping
     """
-    if context is not None and context.base is not None and context.base["effect"] in (RENAME, LEAVE):
-        raise failures.renamed_before(path, context.transaction_id)
+    return document["effect"] in (RENAME, LEAVE)
 
 
 def read_source(member: Member) -> ReadSource:

@@ -65,7 +65,7 @@ from twophase.catalogs.lakehouse.planning import plan_write, state_version
 from twophase.catalogs.lakehouse.reading_arrow import Rows
 from twophase.catalogs.lakehouse.sources import source_as_of, source_of
 from twophase.catalogs.lakehouse.staged_altering import plan_alter
-from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, plan_leave, plan_rename, refuse_renamed
+from twophase.catalogs.lakehouse.staged_renaming import LakehouseRename, is_renamed, plan_leave, plan_rename
 from twophase.catalogs.lakehouse.store import Also, Store
 from twophase.errors import (
     CatalogError,
@@ -76,6 +76,7 @@ from twophase.errors import (
 from twophase.failpoints import Failpoint, step
 from twophase.model import Capabilities, ObjectPath, Purpose, TableDefinition, WriteContext
 from twophase.redaction import logger
+from twophase.transactions import failures
 
 PUBLISH = Failpoint("lakehouse.publish")
 COMPENSATE = Failpoint("lakehouse.compensate")
@@ -367,7 +368,7 @@ class LakehouseCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         document = plan_write(self.lakehouse, path, definition, purpose, context, time.time())
         return LakehouseParticipant(self, document)
 
@@ -378,7 +379,7 @@ class LakehouseCatalog(
             return None  # The record of a drop must change with the pointer: afterwards no table shows it.
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         return LakehouseDrop(self, plan_drop(self.lakehouse, path, context, time.time(), purge=purge))
 
     def two_phase_alter_table(
@@ -386,7 +387,7 @@ class LakehouseCatalog(
     ) -> TwoPhaseCatalogTable | None:
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        refuse_renamed(path, context)
+        failures.refuse_renamed(path, context, is_renamed)
         return LakehouseParticipant(self, plan_alter(self.lakehouse, path, list(changes), context, time.time()))
 
     def two_phase_rename_table(

@@ -5,6 +5,7 @@ Two participants, of the new name and of the former one, are published together;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
@@ -77,20 +78,14 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
     return {**dropping.plan_drop(lakehouse, path, context, since, purge=False), RENAMED: True}
 
 
-def refuse_renamed(path: ObjectPath, context: WriteContext | None) -> None:
-    """Refuse to write a table that the transaction has renamed, or one of its former name.
+def is_renamed(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is that of a renamed table, under either of its names.
 
     Parameters
     ----------
-    path : ObjectPath
-    context : WriteContext or None
-
-    Raises
-    ------
-    AtomicityNotSupportedError
+    document : mapping
     """
-    if context is not None and context.base is not None and RENAMED in context.base:
-        raise failures.renamed_before(path, context.transaction_id)
+    return RENAMED in document
 
 
 class LakehouseRename(LakehouseDrop):

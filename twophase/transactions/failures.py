@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twophase.errors import (
     AtomicityNotSupportedError,
@@ -19,7 +19,7 @@ from twophase.errors import (
     WoundedError,
     WriteConflictError,
 )
-from twophase.model import ObjectPath
+from twophase.model import ObjectPath, WriteContext
 from twophase.timeline.records import Account, TransactionRecord, first_line, name_error
 from twophase.transactions.driver import Enlisted, left_behind
 
@@ -106,15 +106,21 @@ def not_renamed(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedE
     )
 
 
-def renamed_before(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
-    """The error for a statement on one of the two names of a table that its transaction has renamed."""
-    return AtomicityNotSupportedError(
-        f"Transaction {transaction_id} has renamed a table from or to {path}: this statement cannot be part of it, and "
-        "changed nothing.",
-        path=path,
-        transaction_id=transaction_id,
-        hint="Commit before, and run it then.",
-    )
+def refuse_renamed(
+    path: ObjectPath, context: WriteContext | None, is_renamed: Callable[[Mapping[str, Any]], bool]
+) -> None:
+    """Refuse a statement on one of the two names of a table that its transaction has renamed.
+
+    ``is_renamed`` answers for the document of the transaction's earlier statement on it.
+    """
+    if context is not None and context.base is not None and is_renamed(context.base):
+        raise AtomicityNotSupportedError(
+            f"Transaction {context.transaction_id} has renamed a table from or to {path}: this statement cannot be "
+            "part of it, and changed nothing.",
+            path=path,
+            transaction_id=context.transaction_id,
+            hint="Commit before, and run it then.",
+        )
 
 
 def rows_before(path: ObjectPath, transaction_id: str) -> AtomicityNotSupportedError:
