@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    java = [*servers.JAVA_FOR_SHORT_RUNS, *(servers.WITH_ARCHIVE if servers.ARCHIVE.exists() else ())]
+    java = servers.java_of_short_runs()
     release = version("pyspark")
     if release.startswith(("4.0", "4.1", "4.2")):
         # They leave sockets to the garbage collector, which is no fault of ours.

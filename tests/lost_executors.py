@@ -1,4 +1,4 @@
-"""Tasks that end with their executor."""
+"""Executors in processes of their own, and tasks that end with their executor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+
+from tests.servers import java_of_short_runs
+
+#: Two executors, which start as fast as the other JVMs of the tests; a task runs twice as soon as it can.
+CONF = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": " ".join(java_of_short_runs()),
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.task.maxFailures": "10",
+}
 
 
 def deadly() -> Any:

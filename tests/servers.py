@@ -46,6 +46,11 @@ MYSQL = "TWOPHASE_MYSQLD"
 _ATTEMPTS = 3
 
 
+def java_of_short_runs() -> list[str]:
+    """The options of a JVM of the tests that runs Spark."""
+    return [*JAVA_FOR_SHORT_RUNS, *(WITH_ARCHIVE if ARCHIVE.exists() else ())]
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server.

@@ -197,8 +197,11 @@ class DriverDied(Exception):
 
 
 def _java() -> list[str]:
-    options = [*servers.JAVA_FOR_SHORT_RUNS, *(servers.WITH_ARCHIVE if servers.ARCHIVE.exists() else ())]
-    return [*options, "-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"]
+    return [
+        *servers.java_of_short_runs(),
+        "-Dspark.sql.codegen.wholeStage=false",
+        "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    ]
 
 
 def run(

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import twophase
+from tests import lost_executors
 from tests.jdbc.conftest import make_place
 from tests.jdbc.places import Place, ordered
 from tests.jdbc.statements import ROWS, offer, table
-from tests.lost_executors import deadly
 from twophase import failpoints
 from twophase.catalogs.jdbc import JdbcCatalog
 from twophase.catalogs.jdbc.loading import Loader
@@ -165,18 +165,13 @@ def test_lost_executors_and_speculation_write_each_row_once(
     """A statement into each database: tables without a key, and one with a key."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     places = {kind: make_place(kind, request, tmp_path) for kind in kinds}
-    builder: Any = SparkSession.builder.master("local-cluster[2,1,1024]").appName("exactly once")
+    builder: Any = SparkSession.builder.appName("exactly once")
     conf = {
+        **lost_executors.CONF,
         "spark.ui.enabled": "false",
         "spark.log.level": "OFF",
-        "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
-        "spark.speculation": "true",
-        "spark.speculation.interval": "50ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.1",
-        "spark.task.maxFailures": "10",
     }
     for kind, place in places.items():
         conf[f"spark.sql.catalog.{kind}"] = "twophase.jdbc"
@@ -188,7 +183,7 @@ def test_lost_executors_and_speculation_write_each_row_once(
     spark = builder.getOrCreate()
     try:
         twophase.attach(spark)
-        rows = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
+        rows = spark.range(0, 4000, numPartitions=8).mapInArrow(lost_executors.deadly(), "id BIGINT")
         for kind, place in places.items():
             name = f"{DATABASES[kind]}.once"
             rows.writeTo(f"{kind}.{name}").create()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import twophase
-from tests.lost_executors import deadly
+from tests import lost_executors
 from tests.storage import counting, filesystems
 from tests.storage.test_task_files import rows
 from twophase.model import Level
@@ -20,14 +20,8 @@ def test_lost_executors_and_speculation_append_each_row_once(tmp_path: Path, mon
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     jar = filesystems.make_jar(tmp_path)
     conf = {
-        "spark.master": "local-cluster[2,1,1024]",
-        "spark.executor.memory": "512m",
+        **lost_executors.CONF,
         "spark.executor.extraClassPath": str(jar),
-        "spark.speculation": "true",
-        "spark.speculation.interval": "50ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.1",
-        "spark.task.maxFailures": "10",
         "spark.sql.files.maxRecordsPerFile": "100",
     }
     spark = counting.session(tmp_path, conf)
@@ -35,7 +29,7 @@ def test_lost_executors_and_speculation_append_each_row_once(tmp_path: Path, mon
         handle = twophase.attach(spark)
         spark.sql(f"CREATE DATABASE d LOCATION '{counting.place_of(tmp_path, 'counted')}'")
         spark.sql("CREATE TABLE d.t (id BIGINT) USING parquet")
-        added = spark.range(0, 4000, numPartitions=8).mapInArrow(deadly(), "id BIGINT")
+        added = spark.range(0, 4000, numPartitions=8).mapInArrow(lost_executors.deadly(), "id BIGINT")
         for number in (1, 2):
             added.write.insertInto("d.t")
             (last, *_) = handle.timeline.transactions()
