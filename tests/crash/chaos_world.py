@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.crash.scenarios import CHAOS, Rows
+from tests.crash.scenario import Rows
+from tests.crash.scenarios import CHAOS
 from tests.crash.worlds import World
 from twophase.catalog import Catalog, Environment
 from twophase.testing.chaos import ChaosCatalog

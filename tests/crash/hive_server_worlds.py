@@ -12,7 +12,8 @@ from typing import Any
 from tests.crash.file_metastore import ProbedFiles
 from tests.crash.frames import read
 from tests.crash.hive_worlds import HiveWorld
-from tests.crash.scenarios import HIVE, Rows, Scenario, Statement
+from tests.crash.scenario import Rows, Scenario, Statement
+from tests.crash.scenarios import HIVE
 from tests.crash.server_sides import MetastoreDatabase
 from tests.crash.worlds import SCHEMA, World, name_of, variable
 from twophase import failpoints

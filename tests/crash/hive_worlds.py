@@ -11,17 +11,8 @@ import pyarrow as pa
 from tests.crash.file_metastore import FileMetastore, ProbedFiles
 from tests.crash.frames import ArrowFrame, TaskFiles
 from tests.crash.remote_files import LikeHdfs, ObjectStore, RemoteFiles, local
-from tests.crash.scenarios import (
-    HIVE,
-    HIVE_ALTERS,
-    HIVE_DATABASES,
-    HIVE_POINTER,
-    HIVE_RENAMES,
-    HIVE_UNDOES,
-    Row,
-    Rows,
-    Statement,
-)
+from tests.crash.scenario import Row, Rows, Statement
+from tests.crash.scenarios import HIVE, HIVE_ALTERS, HIVE_DATABASES, HIVE_POINTER, HIVE_RENAMES, HIVE_UNDOES
 from tests.crash.worlds import DATABASE, SCHEMA, World
 from twophase.catalog import Catalog, Environment
 from twophase.catalogs.files import is_part

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from tests.crash.scenario import Rows, Scenario
 from tests.crash.scenarios import (
     JDBC,
     JDBC_ALTERS,
@@ -16,8 +17,6 @@ from tests.crash.scenarios import (
     JDBC_DROPS,
     JDBC_RENAMES,
     JDBC_SAVEPOINTS,
-    Rows,
-    Scenario,
 )
 from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
 from tests.crash.worlds import World, name_of, variable

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.moments import watch
-from tests.crash.scenarios import Scenario, Statement
+from tests.crash.scenario import Scenario, Statement
 from tests.crash.worlds import World, world_of
 from twophase import failpoints
 from twophase.catalog import (

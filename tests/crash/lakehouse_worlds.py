@@ -13,6 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg_core import datafusion as _  # noqa: F401
 from sqlalchemy.exc import NoResultFound
 
+from tests.crash.scenario import Rows, Scenario
 from tests.crash.scenarios import (
     LAKEHOUSE,
     LAKEHOUSE_ALTERS,
@@ -21,8 +22,6 @@ from tests.crash.scenarios import (
     LAKEHOUSE_RENAMES,
     LAKEHOUSE_SAVEPOINTS,
     TWO_LAKES,
-    Rows,
-    Scenario,
 )
 from tests.crash.server_sides import MetastoreDatabase, ObjectsOfServer, PostgreSQLSchema, ServerSide, SQLiteFile
 from tests.crash.worlds import DATABASE, World, name_of, variable

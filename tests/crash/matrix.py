@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.crash.forks import Forks, Job
-from tests.crash.scenarios import OLD, Scenario, State
+from tests.crash.scenario import OLD, Scenario, State
 from tests.crash.worlds import world_of
 from twophase import failpoints
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.forks import Forks
 from tests.crash.matrix import Matrix, Report
-from tests.crash.scenarios import OLD
+from tests.crash.scenario import OLD
 
 WORLDS = ("chaos", "hive-pointer", "hive-rename")
 WRITERS = 4

@@ -16,7 +16,7 @@ import pytest
 
 from tests.core.test_postgresql import empty_schema
 from tests.crash.jobs import _execute
-from tests.crash.scenarios import OLD, Scenario, Statement
+from tests.crash.scenario import OLD, Scenario, Statement
 from tests.crash.server_sides import PostgreSQLSchema, SQLiteFile
 from tests.crash.worlds import World, world_of
 from twophase import failpoints

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.crash.scenarios import OLD, Row, Rows, Scenario, Statement
+from tests.crash.scenario import OLD, Row, Rows, Scenario, Statement
 from tests.crash.server_sides import ServerSide
 from twophase.catalog import Catalog
 from twophase.catalog.schema_changes import MERGE_SCHEMA
