@@ -47,7 +47,7 @@ def test_a_dry_run_lists_with_sizes_and_removes_nothing(bench: Bench) -> None:
     assert bench.staged() != []
 
 
-def test_what_a_transaction_could_not_remove_is_removed_and_no_longer_told_as_left(bench: Bench) -> None:
+def test_what_a_transaction_could_not_remove_is_removed_and_no_longer_reported_as_leftover(bench: Bench) -> None:
     transaction_id = leave_something(bench)
     cleaned(bench)
     assert bench.staged() == []
@@ -142,7 +142,7 @@ def test_a_transaction_that_began_while_the_store_was_listed_is_kept(bench: Benc
     tx.abort()
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(bench: Bench) -> None:
+def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(bench: Bench) -> None:
     tx = run_shape(bench, "several")
     orphan(bench, tx.id)
     bench.catalogs["one"].faults.add("remove_leftover", "error")

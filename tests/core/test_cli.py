@@ -123,7 +123,7 @@ def test_options_are_taken_before_a_command_and_behind_it(bench: Bench, monkeypa
         assert asked(*words)["error"]["kind"] == "TimelineError"
 
 
-def test_show_tells_all_of_one_transaction(bench: Bench, run: Any) -> None:
+def test_show_prints_all_of_one_transaction(bench: Bench, run: Any) -> None:
     tx = in_doubt(bench)
     result = run("show", tx.id)
     assert result.exit_code == 0
@@ -207,7 +207,7 @@ def test_clean_lists_in_a_dry_run_and_removes_without(bench: Bench, run: Any) ->
     assert bench.staged() == []
 
 
-def test_doctor_tells_each_problem_with_what_to_do(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_each_problem_with_what_to_do(bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tx = in_doubt(bench)
 
     def session(_: commands.Context) -> Any:
@@ -255,7 +255,7 @@ def test_wrong_usage_is_json_where_json_was_asked_for(words: list[str], kind: st
     assert result.stderr == ""
 
 
-def test_wrong_usage_is_told_to_people_on_stderr() -> None:
+def test_wrong_usage_is_reported_to_people_on_stderr() -> None:
     result = CliRunner().invoke(commands.main, ["recover", "--assume", "committed"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--assume needs the ID" in result.stderr
@@ -317,7 +317,7 @@ def test_the_installed_command_reads_its_timeline_from_the_environment(bench: Be
     assert bench.catalogs["one"].table_exists(path("t"))
 
 
-def test_recover_tells_also_of_those_that_attaching_recovered(
+def test_recover_reports_those_that_attaching_recovered_too(
     bench: Bench, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transaction_id = abandon(bench)

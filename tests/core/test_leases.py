@@ -503,7 +503,7 @@ def test_this_process_is_not_gone() -> None:
     assert not this_process().is_gone()
 
 
-def test_clones_of_one_machine_are_told_apart(bench: Bench) -> None:
+def test_clones_of_one_machine_are_distinguished(bench: Bench) -> None:
     """They share the machine's name and start, and all numbers of their processes."""
     me = this_process()
     clone = replace(me, token="another")
@@ -594,7 +594,7 @@ def test_a_killed_child_is_gone_before_its_parent_asked_for_it(tmp_path: Path) -
     os.waitpid(pid, 0)
 
 
-def test_a_finished_transaction_is_told_from_an_unknown_one(bench: Bench) -> None:
+def test_a_finished_transaction_is_distinguished_from_an_unknown_one(bench: Bench) -> None:
     tx = run_shape(bench, "single")
     coordinator = bench.coordinator()
     (untouched,) = coordinator.recover(transaction_id=tx.id)

@@ -80,7 +80,7 @@ def test_a_plugin_whose_participants_cannot_be_restored_is_refused_before_recove
     assert bench.coordinators[0].timeline.transaction(tx.id) is None
 
 
-def test_an_error_of_restore_is_told_without_its_secrets(bench: Bench) -> None:
+def test_an_error_of_restore_is_reported_without_its_secrets(bench: Bench) -> None:
     def restore(_: ChaosCatalog, __: Mapping[str, Any]) -> Any:
         raise RuntimeError("cannot reach postgresql://me:hush@db/shop")
 

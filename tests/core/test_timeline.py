@@ -355,7 +355,7 @@ def test_a_database_without_a_driver_is_refused_with_the_remedy() -> None:
         "postgresql+psycopg://ann@127.0.0.1:1/db?connect_timeout=2&password=hunter2",
     ],
 )
-def test_a_server_that_does_not_answer_is_told_without_its_password(url: str) -> None:
+def test_a_server_that_does_not_answer_is_reported_without_its_password(url: str) -> None:
     text = refuse(url)
     assert "hunter2" not in text
     assert "127.0.0.1" in text

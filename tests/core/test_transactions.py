@@ -130,7 +130,7 @@ def test_a_statement_that_a_catalog_refuses_or_does_not_offer_leaves_no_row(benc
     assert coordinator.timeline.transactions() == []
 
 
-def test_a_plugin_that_answers_no_participant_is_told_and_leaves_no_row(
+def test_a_plugin_that_returns_no_participant_is_reported_and_leaves_no_row(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = bench.catalogs["one"]
@@ -351,7 +351,7 @@ def test_a_refusing_store_s_own_error_is_raised(bench: Bench) -> None:
     assert bench.staged() == []
 
 
-def test_a_publish_that_failed_for_another_reason_is_told_as_aborted_with_its_cause(bench: Bench) -> None:
+def test_a_publish_that_failed_for_another_reason_is_raised_as_aborted_with_its_cause(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     write(tx, bench.catalogs["one"], "t")
     bench.catalogs["one"].faults.add("publish", "error")
@@ -361,7 +361,7 @@ def test_a_publish_that_failed_for_another_reason_is_told_as_aborted_with_its_ca
     assert bench.tables() == []
 
 
-def test_an_error_of_a_java_store_is_told_in_its_own_words_without_its_stack(
+def test_an_error_of_a_java_store_is_raised_in_its_own_words_without_its_stack(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "java.net.ConnectException: refused, password=hunter2"
@@ -484,7 +484,7 @@ def test_a_group_is_undone_in_one_step_or_not_at_all(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("step", "told_with_id"), [("begin", False), ("write", True), ("prepare", True)])
-def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
+def test_what_a_store_that_knows_no_tables_says_is_raised_with_the_table(
     bench: Bench, step: str, told_with_id: bool
 ) -> None:
     tx = bench.coordinator().begin()
@@ -522,7 +522,7 @@ def test_an_unknown_outcome_is_in_doubt_and_names_the_commands_that_resolve_it(b
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 
-def test_what_lies_in_the_stores_of_a_transaction_in_doubt_is_on_the_timeline(bench: Bench) -> None:
+def test_what_a_transaction_in_doubt_has_in_its_stores_is_on_the_timeline(bench: Bench) -> None:
     tx = in_doubt(bench, "error")
     record = bench.coordinator().timeline.transaction(tx.id)
     assert record is not None

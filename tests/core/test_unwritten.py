@@ -78,7 +78,7 @@ def test_a_commit_while_a_statement_still_writes_publishes_nothing_and_leaves_no
     assert bench.staged() == []
 
 
-def test_what_a_statement_that_outlived_its_transaction_cannot_remove_is_told_and_found(bench: Bench) -> None:
+def test_what_a_statement_that_outlived_its_transaction_cannot_remove_is_reported_and_found(bench: Bench) -> None:
     tx = bench.coordinator().begin()
     straggler = Straggler("core.begin", lambda: write(tx, bench.catalogs["one"], "t"))
     tx.abort()

@@ -79,7 +79,7 @@ def test_two_recoveries_at_once_do_no_harm(crew: Crew, death: Case) -> None:
 
 @pytest.mark.promise("in-doubt", "what no store can tell is `IN_DOUBT` until one can, and nothing is removed")
 @pytest.mark.parametrize("silence", SILENCES, ids=str)
-def test_what_no_store_tells_is_in_doubt_until_one_does(crew: Crew, silence: Case) -> None:
+def test_what_no_store_answers_is_in_doubt_until_one_does(crew: Crew, silence: Case) -> None:
     told = crew.planner.tell(silence)
     assert told["told"] == "in doubt"
     assert not crew.run([silence, Case(silence.scenario, silence.work, "chaos.outcome=error")])

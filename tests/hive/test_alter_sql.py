@@ -20,7 +20,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def test_a_renamed_table_keeps_its_rows_attached_or_told_by_doctor(spark: SparkSession) -> None:
+def test_a_renamed_table_keeps_its_rows_or_is_reported_by_the_doctor(spark: SparkSession) -> None:
     handle = twophase.attach(spark)
     catalog = handle.catalog("hive")
     spark.sql("CREATE TABLE a USING parquet AS SELECT id FROM range(3)")

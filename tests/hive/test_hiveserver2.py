@@ -143,7 +143,7 @@ def test_a_value_is_what_the_user_wrote_and_no_variable_of_the_server(world: Wor
         world.run("named", df, database="shop")
 
 
-def test_where_all_tables_lie_is_told_by_one_statement(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_statement_returns_the_locations_of_all_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     df = world.sql("SELECT id, id % 2 AS k FROM range(2)")
     for name, facts in {"plain": {}, "parted": {"by": ["k"]}, "odd": {"comment": "x\nLocation: /y\nType: z"}}.items():
         world.run(name, df, database="shop", **facts)
@@ -163,7 +163,7 @@ def test_nested_types_survive(world: World) -> None:
     assert world.catalog.read_source(ObjectPath.of("shop", "n")).kind == "files"
 
 
-def test_a_server_that_is_not_there_is_told_without_the_password(world: World) -> None:
+def test_a_server_that_is_not_there_is_reported_without_the_password(world: World) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -83,7 +83,7 @@ def test_a_version_in_use_is_not_removed_even_when_asked(world: World) -> None:
     assert world.rows("t") == [(1,)]
 
 
-def test_a_table_set_aside_is_not_a_leftover(world: World) -> None:
+def test_a_backup_of_a_table_is_not_a_leftover(world: World) -> None:
     if not world.is_hive:
         assert world.catalog.metastore.changes_partition_columns  # nothing is ever set aside there
         return
@@ -182,7 +182,7 @@ def test_a_dropped_table_is_looked_at_alone(world: World, replaced: bool, monkey
     assert world.rows("t") == []
 
 
-def test_rows_that_a_dropped_table_left_behind_stay_for_the_table_of_somebody_else(world: World) -> None:
+def test_rows_that_a_dropped_table_leaves_stay_for_the_table_of_another_owner(world: World) -> None:
     world.sql("CREATE TABLE t USING parquet AS SELECT 1 AS a")
     world.run("t", world.sql("SELECT 2 AS a"), Purpose.INSERT_OVERWRITE)
     world.sql("CREATE DATABASE theirs")
@@ -359,7 +359,7 @@ def test_a_partition_anywhere_keeps_what_it_lies_in(world: World, tmp_path: Path
     assert clean(world) == ["version"]
 
 
-def test_a_fault_of_the_metastore_while_clean_looks_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_metastore_while_clean_looks_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(database: str) -> list[str]:
         raise CatalogError(f"no answer about {database}")
 

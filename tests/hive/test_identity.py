@@ -95,7 +95,7 @@ def test_a_database_is_named_without_options_and_secrets(url: str, expected: str
     assert "secret" not in identity.in_words(expected)
 
 
-def test_services_and_memories_are_told_apart() -> None:
+def test_services_and_memories_are_distinguished() -> None:
     assert identity.of_services("thrift://b:1, thrift://a:1") == identity.of_services("thrift://a:1,thrift://b:1")
     assert not identity.is_embedded(identity.of_services("thrift://b:1"))
     mine = identity.of_memory()

@@ -78,7 +78,7 @@ def test_a_foreign_directory_at_the_default_location_is_refused_and_untouched(wo
     (home / "precious.txt").unlink()
 
 
-def test_a_place_that_cannot_be_written_is_told_in_words(world: World, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported_in_words(world: World, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("a file where a directory should be")  # For root, no directory is unwritable.
     participant = world.offer("t", world.sql("SELECT 1 AS id"), location=str(blocked / "t"))

@@ -252,7 +252,7 @@ def test_files_that_cannot_be_linked_are_refused_by_name_and_copied_if_asked(
 
 
 @pytest.mark.promise("restore", "nobody publishes to the tables of a savepoint while it is created")
-def test_nobody_publishes_to_its_tables_while_it_is_created(bench: Bench) -> None:
+def test_no_writer_publishes_to_its_tables_while_it_is_created(bench: Bench) -> None:
     seen = []
 
     def write(_: str) -> None:

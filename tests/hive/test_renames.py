@@ -150,7 +150,7 @@ def test_rolling_back_may_be_stopped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [Files(), CopyingFiles()], ids=["local", "copying"])
-def test_what_somebody_else_has_put_at_a_target_stays(tmp_path: Path, files: Files) -> None:
+def test_what_another_writer_has_put_at_a_target_stays(tmp_path: Path, files: Files) -> None:
     insert = Insert(tmp_path, Purpose.INSERT_INTO, files)
     source, target = insert.participant.publisher.moves.into[0]
     taken = Path(target.removeprefix("file:"))

@@ -273,7 +273,7 @@ def test_options_and_properties_mean_what_they_mean_to_spark(session: SparkSessi
     assert_same_answers(session, OPTIONS_AND_PROPERTIES)
 
 
-def test_where_case_counts_a_partition_column_is_told_from_another(session: SparkSession) -> None:
+def test_where_case_counts_a_partition_column_is_distinguished_from_another(session: SparkSession) -> None:
     assert_same_answers(session, CASES)
 
 

@@ -439,7 +439,7 @@ def test_a_file_that_is_rewritten_in_place_meanwhile_is_a_conflict(world: World,
 
 
 @pytest.mark.promise("appends", "an append of a session without twophase lands beside those of twophase")
-def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
+def test_an_append_of_another_writer_lands_beside_ours(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
     world.sql("INSERT INTO f VALUES (7)")
@@ -452,7 +452,7 @@ def test_an_append_of_an_outsider_lands_beside_ours(world: World) -> None:
     "external-writers",
     "an append outside twophase to files that a statement links is a conflict, and not lost",
 )
-def test_an_append_of_an_outsider_to_files_that_were_linked_is_a_conflict_and_not_lost(world: World) -> None:
+def test_an_append_of_another_writer_to_files_that_were_linked_is_a_conflict_and_not_lost(world: World) -> None:
     world.sql("CREATE TABLE f USING parquet AS SELECT id FROM range(2)")
     participant = world.with_options(append="links").stage("f", world.sql("SELECT 5L AS id"), Purpose.INSERT_INTO)
     world.sql("INSERT INTO f VALUES (7)")
@@ -518,7 +518,7 @@ def test_a_query_planned_before_a_replace_never_reads_a_part_of_the_rows(
     "external-writers",
     "rows written outside twophase to a new partition are a conflict, and not lost",
 )
-def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_lost(world: World) -> None:
+def test_rows_that_another_writer_adds_to_a_new_partition_are_a_conflict_and_not_lost(world: World) -> None:
     world.sql("CREATE TABLE f (a INT, k INT) USING parquet PARTITIONED BY (k)")
     world.sql("INSERT INTO f VALUES (1, 1)")
     new = world.sql("SELECT * FROM VALUES (2, 1), (3, 2), (4, 3) AS r(a, k)")
@@ -543,7 +543,7 @@ def test_rows_that_an_outsider_writes_to_a_new_partition_are_a_conflict_and_not_
 @pytest.mark.parametrize("purpose", [Purpose.INSERT_OVERWRITE, Purpose.REPLACE_TABLE_AS], ids=str)
 @pytest.mark.parametrize("by", [[], ["k"]])
 @pytest.mark.parametrize("recipe", ["pointer", "rename"])
-def test_an_append_of_an_outsider_to_what_is_replaced_is_a_conflict_and_not_lost(
+def test_an_append_of_another_writer_to_what_is_replaced_is_a_conflict_and_not_lost(
     world: World, purpose: Purpose, by: list[str], recipe: str
 ) -> None:
     world = world.with_options(recipe=recipe)

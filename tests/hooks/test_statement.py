@@ -286,7 +286,7 @@ def test_statements_of_a_block_have_finished_before_it_and_are_committed_with_it
 
 
 @pytest.mark.parametrize("how", ["abort", "refused"])
-def test_what_has_finished_in_a_block_that_is_rolled_back_is_told_so(bench: Bench, how: str) -> None:
+def test_what_has_finished_in_a_block_that_is_rolled_back_is_reported_as_rolled_back(bench: Bench, how: str) -> None:
     tx, recorder = bench.coordinator().begin(), Recorder()
     run(prepared(tx, bench, recorder, autocommit=False))
     if how == "abort":
@@ -313,7 +313,7 @@ def test_a_statement_that_fails_in_a_block_is_rolled_back_and_the_others_are_com
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_a_publish_of_which_nothing_is_known_is_told_as_that(
+def test_a_publish_of_which_nothing_is_known_is_reported_as_unknown(
     bench: Bench, autocommit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -332,7 +332,7 @@ def test_a_publish_of_which_nothing_is_known_is_told_as_that(
     assert recorder.jobs[0].published is None
 
 
-def test_a_commit_by_another_thread_is_told_after_the_statements_own_end(bench: Bench) -> None:
+def test_a_commit_by_another_thread_is_reported_after_the_statements_own_end(bench: Bench) -> None:
     tx, recorder = bench.coordinator().begin(), Recorder()
 
     class Slow(JobStatusHook):

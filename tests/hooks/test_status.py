@@ -93,18 +93,18 @@ def test_a_cancel_event_alone_does_not_cancel_a_query_that_succeeds() -> None:
 
 
 @pytest.mark.parametrize("message", ASKED_FOR)
-def test_a_job_that_somebody_cancelled_is_told_from_one_that_spark_gave_up(message: str) -> None:
+def test_a_job_that_a_user_cancelled_is_distinguished_from_one_that_spark_gave_up(message: str) -> None:
     assert is_asked_for(message)
 
 
 @pytest.mark.parametrize("message", BY_ITSELF)
-def test_a_job_that_spark_gave_up_is_told_from_one_that_somebody_cancelled(message: str) -> None:
+def test_a_job_that_spark_gave_up_is_distinguished_from_one_that_a_user_cancelled(message: str) -> None:
     assert not is_asked_for(message)
     assert is_cancellation_message(message)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
-def test_what_ended_a_statement_stands_in_its_status_also_when_it_was_cancelled(error: BaseException) -> None:
+def test_what_ended_a_statement_is_in_its_status_also_when_it_was_cancelled(error: BaseException) -> None:
     job = status()
     job.failed(error)
     job.failed(ValueError("late"))
@@ -128,7 +128,7 @@ def test_late_events_change_nothing_after_the_end() -> None:
     assert (job.job_ids, job.tasks_total, job.cancel_reason) == ((), 0, None)
 
 
-def test_the_same_job_told_twice_counts_once() -> None:
+def test_the_same_job_reported_twice_counts_once() -> None:
     job = status()
     job.job_started(7, 10)
     job.job_started(7, 10)

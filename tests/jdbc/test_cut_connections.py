@@ -75,7 +75,7 @@ def write(catalog: JdbcCatalog, path: ObjectPath, directory: Path) -> tuple[str,
 
 @pytest.mark.promise("in-doubt", "a database connection that dies on the publish is reported truthfully")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_connection_that_dies_on_the_publish_is_told_truly(
+def test_the_outcome_of_a_connection_that_dies_on_the_publish_is_reported_truly(
     place: Place, path: ObjectPath, cut_off: JdbcCatalog, proxy: CuttingProxy, moment: str, tmp_path: Path
 ) -> None:
     old = stage(cut_off, path, rows=[(0, "old")])
@@ -99,7 +99,7 @@ def _cut_the_publish(catalog: JdbcCatalog, proxy: CuttingProxy, place: Place, mo
 
 @pytest.mark.promise("in-doubt", "a database server that is gone: nothing is removed, and its return tells the outcome")
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_a_server_that_is_gone_is_in_doubt_and_told_after_its_return(kind: str) -> None:
+def test_a_server_that_is_gone_is_in_doubt_and_answers_after_its_return(kind: str) -> None:
     """It is killed between the decision and the publish, and started again on its data."""
     start = servers.postgresql if kind == "postgresql" else servers.mariadb
     with start() as server:

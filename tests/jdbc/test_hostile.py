@@ -289,7 +289,7 @@ HELD = {
     "a table locked by others is reported after `lock_timeout`, and keeps its rows",
 )
 @pytest.mark.parametrize("kind", HELD)
-def test_a_table_that_others_hold_is_told_after_the_lock_timeout(
+def test_a_table_that_others_hold_is_reported_after_the_lock_timeout(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     place, (database, holds) = make_place(kind, request, tmp_path), HELD[kind]
@@ -356,7 +356,7 @@ def test_a_column_that_each_table_has_already_is_refused_before_anything_is_stag
     catalog.close()
 
 
-def test_a_swap_by_an_outsider_within_the_same_second_is_a_conflict(
+def test_a_swap_by_another_writer_within_the_same_second_is_a_conflict(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """MariaDB tells when a table was made in whole seconds: two tables of one second are told apart, too."""

@@ -144,7 +144,7 @@ def test_without_the_library_for_binary_all_goes_as_csv(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")])
-def test_a_time_that_the_database_cannot_hold_is_told(
+def test_a_time_that_the_database_cannot_hold_is_reported(
     postgresql: Place, catalog: JdbcCatalog, kind: pa.DataType
 ) -> None:
     least = -(2**31) if kind == pa.date32() else -(2**63)

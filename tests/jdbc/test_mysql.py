@@ -176,7 +176,7 @@ def test_a_name_that_the_server_would_write_in_lower_case_is_refused_before_any_
     catalog.close()
 
 
-def test_what_the_driver_lacks_for_a_password_without_tls_is_told(
+def test_what_the_driver_lacks_for_a_password_without_tls_is_reported(
     catalog: JdbcCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_auth, "_have_cryptography", False)
@@ -184,7 +184,7 @@ def test_what_the_driver_lacks_for_a_password_without_tls_is_told(
         _auth.sha2_rsa_encrypt(b"secret", b"salt", b"")
 
 
-def test_a_server_that_takes_no_writes_is_told_before_any_job(
+def test_a_server_that_takes_no_writes_is_reported_before_any_job(
     place: Place, catalog: JdbcCatalog, path: ObjectPath
 ) -> None:
     place.execute("CREATE USER IF NOT EXISTS writer@'%' IDENTIFIED BY 'writer'")
@@ -216,7 +216,7 @@ def test_grants_are_there_after_a_replace(place: Place, catalog: JdbcCatalog, pa
     place.execute("DROP USER reader@'%'")
 
 
-def test_a_server_that_may_forget_what_it_committed_is_told_by_the_doctor(place: Place, catalog: JdbcCatalog) -> None:
+def test_the_doctor_reports_a_server_that_may_forget_what_it_committed(place: Place, catalog: JdbcCatalog) -> None:
     for setting, told in ((2, [True]), (1, [])):
         place.execute(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
         assert ["innodb_flush_log_at_trx_commit" in problem for problem in catalog.check()] == told

@@ -248,7 +248,7 @@ def test_what_a_replace_loses_is_named(place: Place, catalog: JdbcCatalog, path:
     assert "default" in lost and "key" in lost
 
 
-def test_a_dialect_that_is_not_installed_is_told() -> None:
+def test_a_dialect_that_is_not_installed_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="no SQLAlchemy dialect is installed for the database 'nosuch'"):
         twophase.catalogs.jdbc.JdbcCatalog("shop", {"url": "nosuch://h/d"}, twophase.Environment())
 

@@ -135,7 +135,7 @@ def test_rfc_82_row_6_the_table_alone_changed_and_the_rows_are_right_or_a_confli
     assert sorted(place.rows(table)) == before
 
 
-def test_a_column_that_was_dropped_and_added_again_is_told_by_its_number_where_the_database_has_one(
+def test_a_column_that_was_dropped_and_added_again_is_detected_by_its_number_where_the_database_has_one(
     catalog: JdbcCatalog, table: ObjectPath, place: Place, other: JdbcCatalog
 ) -> None:
     slow = stage(catalog, table, INSERT, NEW, SCHEMA)

@@ -607,7 +607,7 @@ def test_column_types_are_the_users_where_they_say_so(shop: Shop, tmp_path: Path
         shop.sql("CREATE TABLE @other OPTIONS (columns_types = 'name VARCHAR(3)') AS SELECT 'abc' AS name")
 
 
-def test_the_doctor_tells_of_executors_whose_python_lacks_what_tasks_need(
+def test_the_doctor_reports_executors_whose_python_lacks_what_tasks_need(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = twophase.attach(shop.spark).catalog(shop.catalog)

@@ -141,7 +141,7 @@ def test_a_certificate_of_another_ca_or_for_another_host_is_refused(secured: Sec
     catalog.close()
 
 
-def test_a_file_that_is_no_ca_is_told(secured: Secured) -> None:
+def test_a_file_that_is_no_ca_is_reported(secured: Secured) -> None:
     catalog = open_jdbc(url=secured.url(secured.ca.with_name("missing.pem")), connect_timeout="3")
     with pytest.raises(CatalogError, match=r"Check that .*sslrootcert.*ssl_ca"):
         catalog.list_databases()

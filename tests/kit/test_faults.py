@@ -81,7 +81,7 @@ def test_cleared_faults_do_not_happen() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_option_is_told_at_once(tmp_path: Path, options: dict[str, str]) -> None:
+def test_a_wrong_option_is_refused_immediately(tmp_path: Path, options: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError):
         chaos(tmp_path, **options)
 

@@ -136,7 +136,7 @@ def test_a_table_that_cannot_be_read_does_not_stop_the_tidying_of_others(
     fresh.close()
 
 
-def test_what_the_metastore_refuses_is_told_in_its_words(
+def test_what_the_metastore_refuses_is_raised_in_its_words(
     catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
 ) -> None:
     participant = stage(catalog, path)
@@ -155,7 +155,7 @@ def test_of_two_who_create_a_table_the_second_is_told(catalog: LakehouseCatalog,
     assert first.outcome() is Outcome.NOT_PUBLISHED
 
 
-def test_a_lost_reply_is_told_truly(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
+def test_the_outcome_of_a_lost_reply_is_true(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
     run(catalog, path)
     participant = stage(catalog, path, INSERT, [(3, "three")])
     failpoints.arm("lakehouse.swap", "lost_reply")
@@ -240,7 +240,7 @@ def assert_waits_for_the_lock(catalog: LakehouseCatalog, locks: Locks, path: Obj
     assert participant.outcome() is Outcome.PUBLISHED
 
 
-def test_a_metastore_without_locks_is_told_in_words(lake: MetastoreLake, path: ObjectPath) -> None:
+def test_a_metastore_without_locks_is_reported_in_words(lake: MetastoreLake, path: ObjectPath) -> None:
     catalog = lake.catalog(hive_locks="true")
     participant = stage(catalog, path)
     with pytest.raises(CatalogError, match="hive_locks"):
@@ -254,7 +254,9 @@ def test_a_metastore_without_locks_is_told_in_words(lake: MetastoreLake, path: O
 # -- what a metastore cannot hold --------------------------------------------------------------------------------------
 
 
-def test_a_table_of_hives_own_is_told_apart(catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath) -> None:
+def test_a_table_of_hives_own_is_distinguished(
+    catalog: LakehouseCatalog, lake: MetastoreLake, path: ObjectPath
+) -> None:
     run(catalog, path)
     with lake.iceberg() as other, other._client as client:
         table = client.get_table(path.database, path.name)

@@ -79,7 +79,7 @@ def test_a_warehouse_is_needed() -> None:
 
 
 @pytest.mark.parametrize("way", ["password_env", "password_file"])
-def test_no_password_is_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_password_is_shown(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_PASSWORD", "s3cr3t")
     (tmp_path / "password").write_text("s3cr3t\n")
     uri = "postgresql://me@127.0.0.1:1/lake?connect_timeout=1"
@@ -150,7 +150,7 @@ def lose(lake: Lake, path: ObjectPath) -> None:
 
 
 @pytest.mark.parametrize(("harm", "word"), [(damage, "cannot be read"), (lose, "missing")])
-def test_a_table_with_broken_metadata_is_told_and_can_be_dropped(
+def test_a_table_with_broken_metadata_is_reported_and_can_be_dropped(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, harm: Callable[[Lake, ObjectPath], None], word: str
 ) -> None:
     run(catalog, path)
@@ -165,7 +165,7 @@ def test_a_table_with_broken_metadata_is_told_and_can_be_dropped(
     fresh.close()
 
 
-def test_a_database_without_the_tables_is_told(tmp_path: Path) -> None:
+def test_a_database_without_the_tables_is_reported(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "empty.db").close()
     lake = Lake(f"sqlite:///{tmp_path / 'empty.db'}", tmp_path / "warehouse")
     catalog = lake.catalog(init_catalog_tables="false")
@@ -174,7 +174,7 @@ def test_a_database_without_the_tables_is_told(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database " * 100)
     catalog = Lake(f"sqlite:///{tmp_path / 'text.db'}", tmp_path / "warehouse").catalog()
     with pytest.raises(CatalogError, match="no SQLite database"):
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_a_catalog_of_another_layout_is_told(tmp_path: Path) -> None:
+def test_a_catalog_of_another_layout_is_reported(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "other.db")
     connection.execute("CREATE TABLE iceberg_tables (name TEXT)")
     connection.execute("CREATE TABLE iceberg_namespace_properties (name TEXT)")

@@ -440,7 +440,7 @@ def test_a_record_leads_to_no_files_but_its_participants_own(
     job.catalog.store.record_staged(staged.name, record.target, record.document, record.since)
 
 
-def test_the_doctor_tells_of_a_table_whose_metadata_is_gone(job: Job, lake: Lake, path: ObjectPath) -> None:
+def test_the_doctor_reports_a_table_whose_metadata_is_gone(job: Job, lake: Lake, path: ObjectPath) -> None:
     job.run(path)
     assert job.catalog.check() == []
     Path(lake.metadata_location(path).removeprefix("file://")).unlink()

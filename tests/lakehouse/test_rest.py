@@ -95,7 +95,7 @@ def test_a_whole_definition_reaches_the_server(catalog: LakehouseCatalog, lake: 
 
 @pytest.mark.promise("iceberg-other", "a lost reply of a REST catalog is reported truthfully, and a publish is undone")
 @pytest.mark.parametrize("purpose", [CREATE, REPLACE, INSERT, OVERWRITE])
-def test_a_lost_reply_is_told_truly_and_a_publish_is_undone(
+def test_the_outcome_of_a_lost_reply_is_true_and_a_publish_is_undone(
     catalog: LakehouseCatalog, lake: RestLake, path: ObjectPath, purpose: Purpose
 ) -> None:
     if purpose is not CREATE:
@@ -116,7 +116,7 @@ def test_a_lost_reply_is_told_truly_and_a_publish_is_undone(
         assert ordered(lake.rows(path)) == ROWS
 
 
-def test_a_server_that_is_gone_tells_no_outcome_and_no_token(tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_an_unknown_outcome_and_shows_no_token(tmp_path: Path) -> None:
     with rest_catalog(tmp_path / "rest") as uri:
         lake = RestLake(uri, tmp_path / "warehouse")
         catalog = lake.catalog()
@@ -131,7 +131,7 @@ def test_a_server_that_is_gone_tells_no_outcome_and_no_token(tmp_path: Path) -> 
     catalog.close()
 
 
-def test_a_wrong_token_is_told_in_words(lake: RestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_reported_in_words(lake: RestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     options = lake.options()
     monkeypatch.setenv("TWOPHASE_TEST_TOKEN", "another")
     catalog = open_lakehouse(**options)

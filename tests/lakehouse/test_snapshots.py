@@ -178,7 +178,7 @@ def test_a_table_that_is_made_empty_by_ddl_is_empty_before_its_first_rows(
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_of_appends_in_another_order_than_that_of_their_numbers_the_files_are_told_apart(
+def test_of_appends_in_another_order_than_that_of_their_numbers_the_files_are_distinguished(
     catalog: LakehouseCatalog, lake: Lake, path: ObjectPath, merged: bool
 ) -> None:
     run(catalog, path, properties={"commit.manifest.min-count-to-merge": "2"} if merged else {})

@@ -226,11 +226,11 @@ def test_a_writer_that_lost_its_lease_is_fenced_off_by_the_publish_itself(
         ("sqlite:///one", False),
     ],
 )
-def test_databases_of_servers_are_told_apart(other: str, same: bool) -> None:
+def test_databases_of_servers_are_distinguished(other: str, same: bool) -> None:
     assert same_database(sa.make_url("postgresql+psycopg://user@host/one"), sa.make_url(other)) is same
 
 
-def test_databases_are_told_apart(tmp_path: Path) -> None:
+def test_databases_are_distinguished(tmp_path: Path) -> None:
     timeline = Timeline(f"sqlite:///{tmp_path / 'one.db'}")
     for url, same in [
         (f"sqlite:///{tmp_path / 'sub' / '..' / 'one.db'}", True),

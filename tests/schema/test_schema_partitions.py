@@ -99,7 +99,7 @@ NESTED = assign_ids(
 )
 
 
-def test_two_nested_keys_of_one_name_are_told_apart_by_their_paths(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_nested_keys_of_one_name_are_distinguished_by_their_paths(spark: SparkSession, tmp_path: Path) -> None:
     directory = {"sent.day": "2020-01-01", "READ.Day": None}
     values = partition_values(NESTED, directory)
     sent, read = (NESTED.find(path).id for path in ("sent.day", "read.day"))

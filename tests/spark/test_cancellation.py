@@ -218,7 +218,7 @@ def test_lost_events_change_no_outcome(
     assert recorder.events[3] == "failed"
 
 
-def test_a_join_whose_one_side_fails_is_told_as_failed_though_spark_cancels_the_other_side(
+def test_a_join_whose_one_side_fails_is_reported_as_failed_though_spark_cancels_the_other_side(
     spark: SparkSession, recorder: Recorder, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"

@@ -106,7 +106,7 @@ def test_a_new_session_has_a_database_and_settings_of_its_own(spark: SparkSessio
         child.sql("DROP DATABASE away CASCADE")
 
 
-def test_the_parents_hooks_are_told_of_it(spark: SparkSession) -> None:
+def test_the_parents_hooks_are_called_for_it(spark: SparkSession) -> None:
     child = spark.newSession()
     recorder = Recorder()
     twophase.attach(spark, hooks=[recorder])

@@ -358,7 +358,7 @@ def test_a_refused_insert_that_is_caught_leaves_the_block_as_it_was(store: Store
     assert (store.rows("t"), store.rows("other")) == ([(1,), (2,)], [(1,)])
 
 
-def test_the_hooks_of_a_block_are_told(hive: Store) -> None:
+def test_the_hooks_of_a_block_are_called(hive: Store) -> None:
     class Names(JobStatusHook):
         def __init__(self) -> None:
             self.finished: list[str] = []

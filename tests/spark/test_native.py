@@ -362,7 +362,7 @@ def test_a_cached_table_shows_the_new_rows_after_a_replace(spark: SparkSession, 
     assert ids(spark) == [3]
 
 
-def test_hooks_of_the_session_are_told(spark: SparkSession, lake: ChaosCatalog, handle: Handle) -> None:
+def test_hooks_of_the_session_are_called(spark: SparkSession, lake: ChaosCatalog, handle: Handle) -> None:
     events: list[str] = []
 
     class Hook(JobStatusHook):
@@ -400,7 +400,7 @@ def test_time_travel_is_refused_with_words(spark: SparkSession, lake: ChaosCatal
         ("write", "CREATE TABLE lake.db.`a b` AS SELECT 1 AS id"),
     ],
 )
-def test_what_a_store_that_knows_no_tables_says_is_told_with_the_table(
+def test_what_a_store_that_knows_no_tables_says_is_raised_with_the_table(
     spark: SparkSession, lake: ChaosCatalog, step: str, statement: str
 ) -> None:
     lake.faults.add(step, "error")

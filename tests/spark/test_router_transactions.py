@@ -181,7 +181,7 @@ def test_a_table_that_a_variable_names_is_read_too(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("staged")
-def test_a_listing_that_would_not_tell_of_staged_tables_is_refused(spark: SparkSession) -> None:
+def test_a_listing_that_would_not_show_staged_tables_is_refused(spark: SparkSession) -> None:
     for text in ("EXECUTE IMMEDIATE 'SHOW TABLES'", "BEGIN SHOW TABLE EXTENDED LIKE 'o*'; END"):
         with pytest.raises(AtomicityNotSupportedError, match="what this transaction has written"):
             spark.sql(text)
@@ -212,7 +212,7 @@ def test_a_view_that_stays_is_not_made_of_a_table_that_is_not_there_yet(spark: S
     ],
 )
 @pytest.mark.usefixtures("staged")
-def test_what_is_told_of_a_staged_table_is_what_it_will_be(
+def test_what_is_shown_of_a_staged_table_is_what_it_will_be(
     spark: SparkSession, text: str, column: int, expected: list[str]
 ) -> None:
     spark.sql("CREATE OR REPLACE TABLE old TBLPROPERTIES ('k' = 'v') AS SELECT 'x' AS b")
@@ -221,7 +221,7 @@ def test_what_is_told_of_a_staged_table_is_what_it_will_be(
 
 @pytest.mark.promise("staged-reads", "`spark.catalog` shows staged tables")
 @pytest.mark.usefixtures("staged")
-def test_the_catalog_api_tells_of_staged_tables(spark: SparkSession) -> None:
+def test_the_catalog_api_shows_staged_tables(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TABLE old COMMENT 'c' AS SELECT 'x' AS b")
     api = spark.catalog
     assert [api.tableExists(name) for name in ("t", "default.t", "spark_catalog.default.t", "no")] == [True] * 3 + [
@@ -295,7 +295,7 @@ def test_a_table_without_rows_is_staged_however_it_is_created(spark: SparkSessio
 
 
 @pytest.mark.usefixtures("staged")
-def test_partitions_and_statistics_of_a_staged_table_are_told_after_the_transaction(spark: SparkSession) -> None:
+def test_partitions_and_statistics_of_a_staged_table_are_shown_after_the_transaction(spark: SparkSession) -> None:
     for text in ("SHOW PARTITIONS t", "ANALYZE TABLE t COMPUTE STATISTICS", "SHOW TABLE EXTENDED IN default LIKE 't'"):
         with pytest.raises(AtomicityNotSupportedError, match="without what this transaction has written"):
             spark.sql(text)

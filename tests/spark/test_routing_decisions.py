@@ -165,7 +165,7 @@ def test_if_not_exists_writes_nothing_where_the_partition_is_there() -> None:
         assert decision.writes_nothing is there
 
 
-def test_what_hinders_a_write_is_told_with_what_helps() -> None:
+def test_what_prevents_a_write_is_reported_with_what_helps() -> None:
     world = World(reason=("a query reads it", "Stop the query"))
     target = world.resolve(("t",))
     assert target is not None

@@ -160,7 +160,9 @@ def test_two_databases_are_level_one_and_completed_by_the_recovery_once_nothing_
 
 
 @pytest.mark.parametrize("state", [TransactionState.COMPLETED, TransactionState.ROLLED_BACK])
-def test_an_operator_is_told_how_each_table_of_a_half_is(stores: Stores, state: TransactionState) -> None:
+def test_an_operator_sees_each_table_of_a_partially_published_transaction(
+    stores: Stores, state: TransactionState
+) -> None:
     tx = in_part(stores)
     (ended,) = twophase.attach(stores.spark).coordinator.recover(transaction_id=tx.id, assume=state)
     stores.lite(LAST, "ALTER TABLE away RENAME TO t")

@@ -592,7 +592,9 @@ def test_a_refused_publish_undoes_the_whole_block(spark: SparkSession, lake: Cha
     assert lake.list_tables("db") == []
 
 
-def test_a_table_that_an_outsider_made_meanwhile_is_a_write_conflict(spark: SparkSession, lake: ChaosCatalog) -> None:
+def test_a_table_that_another_writer_made_meanwhile_is_a_write_conflict(
+    spark: SparkSession, lake: ChaosCatalog
+) -> None:
     with pytest.raises(WriteConflictError), twophase.transaction(spark):
         spark.sql("CREATE TABLE lake.db.a AS SELECT 1 AS id")
         lake.create_table(ObjectPath.of("db", "a"), lake_definition(spark))
@@ -607,7 +609,7 @@ def lake_definition(spark: SparkSession) -> twophase.TableDefinition:
     return twophase.TableDefinition(to_arrow_schema(spark.range(0).schema))
 
 
-def test_hooks_of_the_block_are_told_of_its_statements(spark: SparkSession, lake: ChaosCatalog) -> None:
+def test_hooks_of_the_block_are_called_for_its_statements(spark: SparkSession, lake: ChaosCatalog) -> None:
     finished: list[str] = []
 
     class Hook(JobStatusHook):

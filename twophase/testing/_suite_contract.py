@@ -41,7 +41,7 @@ class VisibilityChapter(SuiteBase):
         assert driver.state(path) == after(purpose, old, NEW)
 
     @each_purpose
-    def test_the_level_is_told_with_its_reason(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+    def test_the_level_is_reported_with_its_reason(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
         driver.ready(path, purpose)
@@ -247,7 +247,7 @@ class OwnershipChapter(SuiteBase):
         assert winner.outcome() is Outcome.PUBLISHED
 
     @pytest.mark.parametrize("moment", ["begin", "write", "prepare", "commit"])
-    def test_a_table_made_by_an_outsider_is_not_overwritten(
+    def test_a_table_made_by_another_writer_is_not_overwritten(
         self, driver: Driver, path: ObjectPath, moment: str
     ) -> None:
         if not self.declares(driver, path, Purpose.CREATE_TABLE_AS):
@@ -356,7 +356,7 @@ class DocumentChapter(SuiteBase):
 
     @each_purpose
     @quick
-    def test_no_secret_is_told(self, driver: Driver, path: ObjectPath, purpose: Purpose, secrets: list[str]) -> None:
+    def test_no_secret_is_shown(self, driver: Driver, path: ObjectPath, purpose: Purpose, secrets: list[str]) -> None:
         if not self.declares(driver, path, purpose):
             return
         driver.ready(path, purpose)

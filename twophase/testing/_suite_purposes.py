@@ -28,7 +28,7 @@ class PurposesChapter(SuiteBase):
 
     @each_purpose
     @quick
-    def test_a_missing_target_is_created_or_told(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+    def test_a_missing_target_is_created_or_refused(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
         if not purpose.creates:
@@ -41,7 +41,7 @@ class PurposesChapter(SuiteBase):
 
     @each_purpose
     @quick
-    def test_an_existing_target_is_written_or_told(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+    def test_an_existing_target_is_written_or_refused(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
         old = driver.existing(path)
@@ -73,7 +73,7 @@ class PurposesChapter(SuiteBase):
         assert driver.state(path) == old
 
     @each_purpose
-    def test_a_missing_database_is_told(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
+    def test_a_missing_database_is_an_error(self, driver: Driver, path: ObjectPath, purpose: Purpose) -> None:
         if not self.declares(driver, path, purpose):
             return
         homeless = ObjectPath.of(f"{path.database}_missing", "target")

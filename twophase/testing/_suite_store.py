@@ -83,7 +83,7 @@ class CatalogChapter(SuiteBase):
     def test_it_declares_what_is_expected_of_it(self, catalog: Catalog) -> None:
         assert catalog.capabilities == self.capabilities
 
-    def test_its_repr_and_its_check_tell_no_secret(self, catalog: Catalog, secrets: list[str]) -> None:
+    def test_its_repr_and_its_check_show_no_secret(self, catalog: Catalog, secrets: list[str]) -> None:
         reported = repr(catalog) + str(catalog.check())
         assert not [secret for secret in secrets if secret in reported]
 
@@ -380,7 +380,7 @@ class DefinitionsChapter(SuiteBase):
         participant.finish()
         assert driver.fresh().load_table(path).schema.names == schema.names
 
-    def test_a_secret_in_the_options_of_a_bad_definition_is_not_told(self, driver: Driver, path: ObjectPath) -> None:
+    def test_a_secret_in_the_options_of_a_bad_definition_is_not_shown(self, driver: Driver, path: ObjectPath) -> None:
         bad = replace(BAD_DEFINITIONS["two columns of one name"], options={"password": SECRET})
         with pytest.raises(CatalogError) as caught:
             driver.catalog.create_table(path, bad)

@@ -491,7 +491,7 @@ def test_a_block_reads_the_state_of_its_snapshot_however_it_names_the_table(
 
 
 @pytest.mark.parametrize("kind", ["partitioned"])
-def test_what_tells_of_the_present_state_of_a_table_is_refused_in_a_block_that_sees_a_former_one(
+def test_what_shows_the_present_state_of_a_table_is_refused_in_a_block_that_sees_a_former_one(
     spark: SparkSession, other: SparkSession, store: Store
 ) -> None:
     statements = (
