@@ -126,6 +126,16 @@ def postgresql_program(name: str) -> str:
     return _program(name, "postgresql", "/usr/lib/postgresql/*/bin")
 
 
+def postgresql_driver() -> Path:
+    """PostgreSQL's JDBC driver, a jar."""
+    jar = Path("/usr/share/java/postgresql.jar")
+    if not jar.exists():
+        raise ServerNotInstalledError(
+            f"{jar} is missing. Run: sudo apt-get update && sudo apt-get install -y libpostgresql-jdbc-java"
+        )
+    return jar
+
+
 def _postgres(program: str, directory: Path, port: int) -> list[str]:
     # No TCP but on the loopback; no fsync: processes are killed here, machines are not.
     settings = {"listen_addresses": HOST, "unix_socket_directories": str(directory), "fsync": "off"}

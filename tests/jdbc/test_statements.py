@@ -17,13 +17,15 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from sqlalchemy.engine import make_url
 
 import twophase
 from tests.jdbc.conftest import KINDS, make_place
 from tests.jdbc.places import Place, ordered
 from tests.levels import Levels
+from tests.servers import postgresql_driver
 from twophase import failpoints
-from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted
+from twophase.errors import AtomicityNotSupportedError, CatalogError, TransactionAborted, WriteConflictError
 from twophase.failpoints import FailpointError
 from twophase.model import Level, ObjectPath, Purpose
 from twophase.schema.errors import SchemaError
@@ -162,6 +164,42 @@ def test_rows_that_another_program_adds_after_they_were_read_are_not_overwritten
     with pytest.raises(TransactionAborted, match="another program"):
         shop.sql("INSERT OVERWRITE @daily SELECT id + 10 FROM @daily")
     assert shop.rows("daily") == [(0,), (1,), (9,)]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+def test_sparks_own_source_of_databases_is_another_program(shop: Shop) -> None:
+    shop.sql(f"ADD JAR '{postgresql_driver()}'")
+    shop.sql("CREATE TABLE @daily AS SELECT id FROM range(1)")
+    url = make_url(shop.place.url)
+    facts = {
+        "url": f"jdbc:postgresql://{url.host}:{url.port}/{url.database}",
+        "user": str(url.username),
+        "driver": "org.postgresql.Driver",
+        "dbtable": f"{DATABASE}.daily",
+    }
+
+    def add(number: int, mode: str = "append") -> None:
+        shop.spark.range(number, number + 1).write.format("jdbc").options(**facts).mode(mode).save()
+
+    with pytest.raises(ZeroDivisionError), twophase.transaction(shop.spark):
+        shop.sql("INSERT INTO @daily VALUES (10)")
+        add(1)
+        assert sorted(shop.spark.read.format("jdbc").options(**facts).load().collect()) == [(0,), (1,)]
+        raise ZeroDivisionError
+    assert shop.rows("daily") == [(0,), (1,)]
+    for text in ("INSERT OVERWRITE @daily VALUES (11)", "CREATE OR REPLACE TABLE @daily AS SELECT 'a' AS word"):
+        for mode in ("append", "overwrite"):
+            with pytest.raises(WriteConflictError, match=rf"{DATABASE}\.daily"), twophase.transaction(shop.spark):
+                shop.sql(text)
+                add(2, mode)
+    assert shop.rows("daily") == [(2,)]
+    new = shop.spark.range(3, 4).write.format("jdbc")  # By the name of a table it is twophase that writes.
+    levels = Levels(shop.spark)
+    new.mode("append").saveAsTable(shop.name("daily"))
+    new.insertInto(shop.name("daily"))
+    shop.spark.range(4, 5).writeTo(shop.name("more")).using("jdbc").create()
+    assert (shop.rows("daily"), shop.rows("more"), levels()) == ([(2,), (3,), (3,)], [(4,)], {Level.ATOMIC})
 
 
 #: A number that the database counts, a moment, a constant that must be there, and a text that it makes up.
