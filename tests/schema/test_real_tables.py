@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import twophase
 from tests.hive.conftest import start_session
-from tests.schema import documented, hudi_matrices
+from tests.schema import documented, documented_sessions, hudi_matrices
 from tests.schema.real_table import changed, changed_in_a_block, name_in
 from tests.schema.table_model import BLOCK_STEPS, STEPS, Step, as_text, nested_columns
 from tests.servers import Server
@@ -67,6 +67,26 @@ def test_a_store_makes_each_change_as_documented(spark: SparkSession, postgresql
     if is_sessions:
         plain = documented.StoredTable(spark, store, postgresql)
         documented.check(plain, "`RENAME COLUMN`", said["`RENAME COLUMN`"][store].partition(", else ")[2])
+    spark.sql(f"DROP TABLE {table.name}")
+
+
+def test_every_documented_change_of_a_session_table_is_tried() -> None:
+    assert documented_sessions.documented().keys() == documented_sessions.CHANGES.keys()
+
+
+@pytest.mark.promise("evolution", "each change of the table in `schema.md` is made in a session table as its cell says")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        k if k == "Parquet without ids" else pytest.param(k, marks=pytest.mark.exhaustive)
+        for k in documented_sessions.MADE
+    ],
+)
+def test_a_session_table_makes_each_change_as_documented(spark: SparkSession, kind: str) -> None:
+    table = documented_sessions.SessionTable(spark, kind)
+    said = documented_sessions.documented()
+    for row in documented_sessions.CHANGES:
+        documented_sessions.check(table, row, said[row][kind])
     spark.sql(f"DROP TABLE {table.name}")
 
 
