@@ -442,6 +442,8 @@ class WriteContext:
     alters : bool
         Whether a replacement has the table's own rows, and a definition that rests on the table's: the publish is a
         conflict if another writer has changed anything of that meanwhile.
+    former : mapping, optional
+        For a rename: the document of what the transaction has staged by the table's former name, if anything.
     """
 
     transaction_id: str
@@ -451,6 +453,7 @@ class WriteContext:
     autocommit: bool = False
     pins_reads: bool = False
     alters: bool = False
+    former: Mapping[str, Any] | None = None
 
     @classmethod
     def alone(cls, catalog: str) -> WriteContext:

@@ -476,6 +476,9 @@ class HiveCatalog(
         state = plan_leave(self.canonical(path), arriving.document, context)
         return HiveParticipant(self, state.to_document())
 
+    def rests_on_rename(self, participant: TwoPhaseCatalogTable) -> bool:
+        return self.group_key(participant) is not None
+
     def group_key(self, participant: TwoPhaseCatalogTable) -> str | None:
         return pair_of(participant.table_write.state) if isinstance(participant, HiveParticipant) else None
 

@@ -278,6 +278,8 @@ class JdbcCatalog(
         altering.alter(self.store, path, list(changes))
 
     def column_defaults(self, path: ObjectPath, staged: TwoPhaseCatalogTable | None = None) -> Mapping[str, str | None]:
+        if isinstance(staged, JdbcParticipant):
+            path = ObjectPath.of(staged.source.database, staged.source.name)
         if (isinstance(staged, JdbcParticipant) and "computed" not in staged.document) or self.kind_of(path) != "table":
             return {}  # Created by this transaction: its columns have no defaults yet.
         with self.store.begin(path.database, path=path, read_only=True) as connection:
@@ -317,7 +319,8 @@ class JdbcCatalog(
             return None
         context = context or WriteContext.alone(self.name)
         self.check_path(path)
-        failures.refuse_renamed(path, context, is_renamed)
+        if purpose is not Purpose.INSERT_INTO or not self.store.database.ddl_in_transaction:
+            failures.refuse_renamed(path, context, is_renamed)
         return JdbcParticipant(self, plan_write(self.store, path, definition, purpose, context, time.time()))
 
     def two_phase_drop_table(
@@ -348,6 +351,12 @@ class JdbcCatalog(
         self, path: ObjectPath, arriving: TwoPhaseCatalogTable, *, context: WriteContext
     ) -> TwoPhaseCatalogTable:
         return JdbcParticipant(self, plan_leave(self.store, path, context, time.time()))
+
+    def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
+        return isinstance(participant, JdbcParticipant) and is_renamed(participant.document)
+
+    def rests_on_rename(self, participant: TwoPhaseCatalogTable) -> bool:
+        return self.is_renamed(participant) or (isinstance(participant, JdbcParticipant) and participant.is_left)
 
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         if (database := staged_databases.restored(self, document)) is not None:

@@ -24,7 +24,9 @@ DROP, ALTER = "drop", "alter"
 ALTER_COPY = "alter_copy"
 #: Of a renamed table: its new name, and its former one.
 RENAME, LEAVE = "rename", "leave"
-#: Effects without rows: nothing but the ledger is staged.
+#: What the documents of a renamed table say of it, whatever its further names and rows.
+OF_THE_RENAMED = ("from", "pinned", "read", "arrow")
+#: Effects without rows: nothing but the ledger is staged, unless rows follow a RENAME.
 WITHOUT_ROWS = (DROP, ALTER, RENAME, LEAVE)
 
 
@@ -66,6 +68,11 @@ class Member(TwoPhaseCatalogTable):
         path = ObjectPath.from_document(self.document["from"])
         return Table(path.database, path.name)
 
+    @property
+    def source(self) -> Table:
+        """The table that rows are added to, by the name that it has before the publish."""
+        return self.former if self.effect == RENAME else self.target
+
     @cached_property
     def place(self) -> Place:
         """The hidden tables."""
@@ -95,6 +102,16 @@ class Member(TwoPhaseCatalogTable):
     def changes_names(self) -> bool:
         """Whether its publish gives tables other names: MariaDB and MySQL do that in one ``RENAME TABLE``."""
         return self.swaps or self.effect in (RENAME, LEAVE)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are staged."""
+        return self.effect not in WITHOUT_ROWS or bool(self.document.get("rows"))
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the table that had the name is there, and gets another one by its transaction."""
+        return self.document["seen"] is not None and (self.effect == LEAVE or bool(self.document.get("left")))
 
     @property
     def preserves(self) -> bool:
@@ -140,7 +157,7 @@ class Member(TwoPhaseCatalogTable):
             The staging table is gone.
         """
         there = self.store.there(connection, self.place)
-        needed = {self.place.ledger.name, *(() if self.effect in WITHOUT_ROWS else (self.place.staging.name,))}
+        needed = {self.place.ledger.name, *((self.place.staging.name,) if self.has_rows else ())}
         if not needed <= there:
             raise failures.staging_gone(self.path, self.transaction_id)
 

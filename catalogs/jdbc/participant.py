@@ -27,7 +27,7 @@ from twophase.catalogs.jdbc import (
 )
 from twophase.catalogs.jdbc.database import Table
 from twophase.catalogs.jdbc.loading import Loader, Target
-from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, LEAVE, RENAME, WITHOUT_ROWS, Member
+from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, LEAVE, RENAME, Member
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
 from twophase.catalogs.jdbc.store import TAKEN_OVER
@@ -78,7 +78,7 @@ class JdbcParticipant(Member):
         if place.ledger.name not in there:
             with step(STAGE_LEDGER):
                 self.store.make_ledger(connection, place, self._stamp())
-        if self.effect in WITHOUT_ROWS:
+        if not self.has_rows:
             return
         with step(STAGE_TABLE):
             if self.effect == ALTER_COPY:
@@ -90,7 +90,8 @@ class JdbcParticipant(Member):
         return self.effect != ALTER_COPY or altering_by_copy.is_made(self, connection)
 
     def _check_free(self, connection: sa.Connection) -> None:
-        if self.effect in (CREATE, RENAME) and self.store.database.table_kind(connection, self.target) is not None:
+        is_free = self.effect in (CREATE, RENAME) and self.document["seen"] is None
+        if is_free and self.store.database.table_kind(connection, self.target) is not None:
             raise TableAlreadyExistsError(
                 f"Table {self.path} already exists.", path=self.path, transaction_id=self.transaction_id
             )
@@ -114,8 +115,8 @@ class JdbcParticipant(Member):
             more = [(WAITING, str(database.column_type(pa.field(WAITING, pa.string()))))] if self.may_wait else []
             more += bringing.types(database, self.path, self.brought)
             old = [name for name in self.columns if name not in self.brought.names]
-            database.create_like(connection, staging, self.target, old, more)
-        if self.effect != CREATE and not self.drops:
+            database.create_like(connection, staging, self.source, old, more)
+        if self.effect == RENAME or (self.effect != CREATE and not self.drops):
             # The staged rows may be read only by roles that may read the target.
             database.close_to_others(connection, staging)
 
@@ -257,7 +258,7 @@ class JdbcParticipant(Member):
         """The staged rows, and the rows of the table that are kept."""
         if self.effect in (DROP, LEAVE):
             return None
-        if self.effect == RENAME:
+        if self.effect == RENAME and not self.has_rows:
             return staged_renaming.read_source(self)
         if self.effect == ALTER:
             return staged_altering.read_source(self)
@@ -269,7 +270,7 @@ class JdbcParticipant(Member):
                 hint="Add the columns with ALTER TABLE before, or read it after the transaction.",
             )
         staged = self.place.staging
-        tables = [self.target, staged] if self.effect == APPEND else [staged]
+        tables = [self.source, staged] if self.effect in (APPEND, RENAME) else [staged]
         with self.store.begin(self.home, path=self.path, read_only=True) as connection:
             columns = [c for c in self.store.database.columns(connection, staged) if c.name != WAITING]
             waiting = self.may_wait and defaults.any_waits(self.store.database, connection, staged)
@@ -282,7 +283,8 @@ class JdbcParticipant(Member):
                 hint="Read the table before it is written, or after the transaction; or give all columns values.",
             )
         # In a snapshot, rows that others have added since are not read.
-        guards = {self.target: Pinned.seen(self.document["seen"])} if self.document.get("pins_reads") else {}
+        pinned = self.document["pinned" if self.effect == RENAME else "seen"]
+        guards = {self.source: Pinned.seen(pinned)} if self.document.get("pins_reads") else {}
         reader = JdbcReader(self.store, tables, columns, guards)
         return ReadSource("batches", definition=definitions.as_read(self.definition), reader=reader)
 

@@ -12,7 +12,19 @@ import sqlalchemy as sa
 from twophase.catalog.schema_changes import MERGE_SCHEMA
 from twophase.catalogs.jdbc import bringing, defaults, definitions
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import ALTER, ALTER_COPY, APPEND, CREATE, DROP, OVERWRITE, REPLACE, document_of
+from twophase.catalogs.jdbc.member import (
+    ALTER,
+    ALTER_COPY,
+    APPEND,
+    CREATE,
+    DROP,
+    LEAVE,
+    OF_THE_RENAMED,
+    OVERWRITE,
+    RENAME,
+    REPLACE,
+    document_of,
+)
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.preserving import preserver
 from twophase.catalogs.jdbc.store import Store
@@ -21,7 +33,7 @@ from twophase.model import Level, ObjectPath, Purpose, TableDefinition, WriteCon
 
 _SWAPS = (CREATE, REPLACE)
 #: The facts of a participant that a later INSERT of its transaction takes over.
-_OF_THE_TABLE = ("definition", "clauses", "columns", "computed", "same", "anew", "note")
+_OF_THE_TABLE = ("definition", "clauses", "columns", "computed", "same", "anew", "note", *OF_THE_RENAMED)
 Document = dict[str, Any]
 
 
@@ -43,12 +55,15 @@ def plan_write(
         A name, column, type, option or target that this database does not support.
     """
     store.learn(path.database, path)
+    base = context.base
+    is_renamed, is_left = base is not None and base["effect"] == RENAME, _is_left(base)
     with store.begin(path.database, path=path, read_only=True) as connection:
-        seen = store.seen(connection, path)
-        _check_target(store, connection, path, purpose, seen, context.base)
-        effect = _effect(purpose, seen, context.base)
+        there = ObjectPath.from_document(base["from"]) if base is not None and is_renamed else path
+        seen = store.seen(connection, there)
+        _check_target(store, connection, there, purpose, seen, base)
+        effect = _effect(purpose, seen, base)
         if purpose.inserts:
-            facts = _insert(store, connection, path, definition, context.base)
+            facts = _insert(store, connection, path, definition, base)
         else:
             definitions.check(path, definition, store.database)
             facts = _new_table(store, path, definition)
@@ -59,7 +74,7 @@ def plan_write(
                 effect = facts.pop("effect")
         if effect == OVERWRITE:
             _check_overwritten(store, connection, path)
-        before = watched(store, connection, path, effect, context.base["seen"] if context.base else seen)
+        before = watched(store, connection, path, effect, base["seen"] if base else seen)
     swaps, database = effect in _SWAPS, store.database
     if reason := database.refusal(swaps):
         raise AtomicityNotSupportedError(f"{path} cannot be written atomically: {reason}.", path=path)
@@ -70,11 +85,13 @@ def plan_write(
         "effect": effect,
         "seen": before,
         "autocommit": context.autocommit,
-        "pins_reads": context.pins_reads and effect == APPEND,
-        "takes_over": context.base["ordinal"] if context.base and purpose is Purpose.INSERT_INTO else None,
+        "pins_reads": context.pins_reads and effect in (APPEND, RENAME),
+        "takes_over": base["ordinal"] if base and purpose is Purpose.INSERT_INTO and _has_rows(base) else None,
         "level": (Level.REVERSIBLE if below else Level.ATOMIC).value,
         "level_reason": below,
         **facts,
+        **({"left": True} if is_left else {}),
+        **({"rows": True} if is_renamed else {}),
     }
 
 
@@ -101,6 +118,9 @@ def plan_drop(store: Store, path: ObjectPath, context: WriteContext, since: floa
         if seen is None and context.base is None:
             raise _no_table(store, path)
         _refuse_view(store, connection, path)
+        if _is_left(context.base):  # What the transaction made is gone, and the other table keeps its new name.
+            assert context.base is not None
+            return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": context.base["seen"]}
         before = watched(store, connection, path, DROP, context.base["seen"] if context.base else seen)
     return {**document_of(path, Purpose.DROP_TABLE, DROP, context, since), "seen": before}
 
@@ -117,7 +137,7 @@ def _check_target(
     seen: Mapping[str, Any] | None,
     base: Mapping[str, Any] | None,
 ) -> None:
-    there = seen is not None if base is None else base["effect"] != DROP
+    there = seen is not None if base is None else base["effect"] not in (DROP, LEAVE)
     if there and purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_TABLE_AS_IF_NOT_EXISTS):
         raise TableAlreadyExistsError(f"Table {path} already exists in catalog {store.settings.catalog}.", path=path)
     if not there and not purpose.creates:
@@ -168,13 +188,22 @@ def _effect(purpose: Purpose, seen: Mapping[str, Any] | None, base: Mapping[str,
     if purpose is Purpose.INSERT_OVERWRITE:
         return before if before in _SWAPS else OVERWRITE
     if base is not None:
-        return CREATE if base["seen"] is None else REPLACE
+        return CREATE if base["seen"] is None or _is_left(base) else REPLACE
     return CREATE if seen is None else REPLACE
 
 
 def _is_anew(base: Mapping[str, Any] | None) -> bool:
     """Whether the transaction has dropped the table that a statement replaces: then nothing is carried over from it."""
     return base is not None and (base["effect"] == DROP or bool(base.get("anew")))
+
+
+def _is_left(base: Mapping[str, Any] | None) -> bool:
+    """Whether the transaction gives the table that had the name another one."""
+    return base is not None and (base["effect"] == LEAVE or bool(base.get("left")))
+
+
+def _has_rows(base: Mapping[str, Any]) -> bool:
+    return base["effect"] != RENAME or bool(base.get("rows"))
 
 
 def _new_table(store: Store, path: ObjectPath, definition: TableDefinition) -> Document:
@@ -240,7 +269,8 @@ def _insert(
             hint="Commit the ALTER TABLE before, and write the rows after it.",
         )
     if MERGE_SCHEMA in rows.options and rows.schema.names:
-        return bringing.plan(store, path, store.definition(connection, path), rows, is_first=base is None)
+        old = TableDefinition.from_document(base["definition"]) if base else store.definition(connection, path)
+        return bringing.plan(store, path, old, rows, is_first=base is None)
     if base is not None and "brings" in base:
         raise AtomicityNotSupportedError(
             f"{path} cannot be written again in this transaction, which has brought columns to it.",

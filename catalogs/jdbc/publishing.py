@@ -24,6 +24,7 @@ from twophase.catalogs.jdbc import (
     preserving,
     publishing_in_steps,
     staged_changes,
+    staged_renaming,
     table_locks,
 )
 from twophase.catalogs.jdbc.database import Table
@@ -93,7 +94,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
             if publishing_in_steps.is_under_way(store, connection, member.place):
                 continue
             # For new columns the lock of an ALTER TABLE: two that first share one would wait for each other.
-            alters = member.brought.names or member.effect in (ALTER, LEAVE)
+            alters = member.brought.names or member.effect == ALTER or member.is_left or member.drops
             store.database.lock_target(connection, member.target, REPLACE if alters else member.effect)
             member.check_target(connection, last=renaming is None)
         if waiting and renaming is not None:
@@ -102,6 +103,7 @@ def publish(store: Store, members: Sequence[Member]) -> None:
         if waiting and first.swaps and not store.database.ddl_in_transaction:
             publishing_in_steps.swap(first)
             return
+        _give_names(store, connection, waiting)
         for member in waiting:
             _apply(member, connection)
             if store.database.ddl_in_transaction:
@@ -110,6 +112,15 @@ def publish(store: Store, members: Sequence[Member]) -> None:
         # Last, and in a fixed order: from here on, other publishes into these tables wait for this one.
         for member in sorted(waiting, key=lambda member: store.target_key(member.path)):
             store.record_published(connection, member.home, member.key, member.path)
+
+
+def _give_names(store: Store, connection: sa.Connection, members: Sequence[Member]) -> None:
+    """Rename tables, before new ones get the names that they leave."""
+    for member in members:
+        if member.effect == RENAME and member.drops and member.document["seen"] is not None:
+            store.database.drop(connection, member.target)
+    for old, new in staged_renaming.in_order(store, members):
+        store.database.rename(connection, old, new)
 
 
 def _apply(member: Member, connection: sa.Connection) -> None:
@@ -123,9 +134,8 @@ def _apply(member: Member, connection: sa.Connection) -> None:
         staged_changes.apply(member, connection)
         return
     if member.effect == LEAVE:
-        return  # The new name takes the table away.
-    if member.effect == RENAME:
-        database.rename(connection, member.former, member.target)
+        return  # The new name has taken the table away.
+    if member.effect == RENAME and not member.has_rows:
         return
     if member.effect == OVERWRITE:
         database.delete_all(connection, member.target)
@@ -150,16 +160,11 @@ def _exchange(member: Member, connection: sa.Connection) -> None:
 
 
 def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member]) -> None:
-    pairs: list[tuple[Table, Table]] = []
-    for member in members:
-        place = member.place
-        if member.effect in (REPLACE, DROP, ALTER_COPY) and member.document["seen"] is not None:
-            pairs.append((member.target, place.backup))
-        if member.effect == RENAME:
-            pairs.append((member.former, member.target))
-        elif member.effect not in (DROP, LEAVE):
-            pairs.append((place.staging, member.target))
-        pairs.append((place.ledger, place.done))
+    backed_up = [m for m in members if m.effect in (REPLACE, ALTER_COPY) or m.drops]
+    pairs = [(m.target, m.place.backup) for m in backed_up if m.document["seen"] is not None]
+    pairs += staged_renaming.in_order(members[0].store, members)
+    pairs += [(m.place.staging, m.target) for m in members if m.effect not in (DROP, LEAVE, RENAME)]
+    pairs += [(m.place.ledger, m.place.done) for m in members]
     watched = {member.target: member for member in members if member.is_watched}
     if not watched:
         _check_alone(connection, members)
@@ -208,7 +213,7 @@ def _check_alone(connection: sa.Connection, members: Sequence[Member]) -> None:
             preserving.check_alone(member, connection)
         elif member.drops:
             preserving.check_unreferred(member, connection)
-        elif member.effect == LEAVE:
+        elif member.is_left:
             # Not locked: what others write to it from here on goes along with it, or finds no table of that name.
             member.check_table(connection)
 

@@ -9,7 +9,7 @@ from twophase.catalog.column_changes import renames_of
 from twophase.catalog.schema_versions import SchemaChange, TableSchema
 from twophase.catalogs.jdbc import definitions
 from twophase.catalogs.jdbc.database import Table
-from twophase.catalogs.jdbc.member import CREATE, DROP, Member
+from twophase.catalogs.jdbc.member import CREATE, DROP, LEAVE, RENAME, Member
 from twophase.catalogs.jdbc.staged_changes import statements_of
 from twophase.model import WAITING, TableDefinition
 from twophase.schema import assign_ids
@@ -26,7 +26,7 @@ def schema_change(member: Member, altered: TableDefinition | None) -> SchemaChan
     altered : TableDefinition or None
         The table after an ALTER TABLE.
     """
-    if member.effect == DROP:
+    if member.effect in (DROP, RENAME, LEAVE):  # By neither name is it the table whose columns are recorded.
         return SchemaChange(None)
     if not (member.swaps or member.brought.names or altered is not None):
         return None

@@ -7,15 +7,16 @@ its former name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.jdbc import definitions
+from twophase.catalogs.jdbc import defaults, definitions
 from twophase.catalogs.jdbc.database import Column, Table
-from twophase.catalogs.jdbc.member import LEAVE, RENAME, Member, document_of
+from twophase.catalogs.jdbc.member import DROP, LEAVE, OF_THE_RENAMED, RENAME, Member, document_of
 from twophase.catalogs.jdbc.mysql import MySQL
 from twophase.catalogs.jdbc.pinned_reads import Pinned
 from twophase.catalogs.jdbc.reading import JdbcReader
@@ -45,7 +46,7 @@ def plan_rename(
     TableNotExistError, TableAlreadyExistsError
         There is no table of the former name, or there is one of the new name.
     AtomicityNotSupportedError
-        The transaction has written the table of the new name before.
+        The transaction has written one of the two before, and done more than to rename or drop a table.
     CatalogError
         It is a view, or would move to another database.
     """
@@ -53,29 +54,46 @@ def plan_rename(
     is_atomic = store.database.ddl_in_transaction or isinstance(store.database, MySQL)
     if not is_atomic or store.database.group(store.home(path.database)) is None:
         return None
-    if context.base is not None:
+    base = context.base
+    if base is not None and base["effect"] not in (DROP, LEAVE):
         raise failures.not_renamed(new_path, context.transaction_id)
     if new_path.namespace != path.namespace:
         raise CatalogError(f"{path} cannot move to another database.", path=path)
     with store.begin(path.database, path=path, read_only=True) as connection:
-        old, new = (Table(p.database, p.name) for p in (path, new_path))
-        seen, kind = store.seen(connection, path), store.database.table_kind(connection, old)
-        if seen is None:
-            raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
-        if kind == "view":
-            raise CatalogError(f"{path} is a view, not a table.", path=path)
-        if store.database.table_kind(connection, new) is not None:
+        if base is None and store.database.table_kind(connection, Table(new_path.database, new_path.name)) is not None:
             raise TableAlreadyExistsError(
                 f"Table {new_path} already exists in catalog {store.settings.catalog}.", path=new_path
             )
-        columns = store.database.columns(connection, old)
-        definition = store.definition(connection, path)
+        facts = _facts(store, connection, path, context)
     return {
         **document_of(new_path, Purpose.CREATE_TABLE_AS, RENAME, context, since),
-        "seen": None,
+        "seen": None if base is None else base["seen"],
+        **({} if base is None else {"left" if base["effect"] == LEAVE else "anew": True}),
+        **facts,
+    }
+
+
+def _facts(store: Store, connection: sa.Connection, path: ObjectPath, context: WriteContext) -> Document:
+    """What the documents of a renamed table say of it, whatever its further names."""
+    former = context.former
+    if former is not None:
+        if former["effect"] != RENAME or former.get("rows"):
+            raise failures.not_renamed(path, context.transaction_id)
+        return {key: former[key] for key in (*OF_THE_RENAMED, "definition", "columns", "computed")}
+    old = Table(path.database, path.name)
+    seen, kind = store.seen(connection, path), store.database.table_kind(connection, old)
+    if seen is None:
+        raise TableNotExistError(f"Table {path} does not exist in catalog {store.settings.catalog}.", path=path)
+    if kind == "view":
+        raise CatalogError(f"{path} is a view, not a table.", path=path)
+    columns = store.database.columns(connection, old)
+    definition = store.definition(connection, path)
+    return {
         "from": path.to_document(),
         "pinned": seen if context.pins_reads else None,
         "definition": definition.to_document(),
+        "columns": definition.schema.names,
+        "computed": defaults.computed(columns),
         "read": [[c.name, c.type] for c in columns],
         "arrow": TableDefinition(pa.schema([(c.name, c.arrow) for c in columns])).to_document(),
     }
@@ -97,21 +115,54 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
     AtomicityNotSupportedError
         The transaction has written the table before.
     """
-    if context.base is not None:
-        raise failures.not_renamed(path, context.transaction_id)
+    base = context.base
+    if base is not None:
+        if base["effect"] != RENAME:
+            raise failures.not_renamed(path, context.transaction_id)
+        # It came by a rename, and goes by another one: a table that it has replaced is dropped, or has its new name.
+        effect = DROP if base.get("anew") else LEAVE
+        return {**document_of(path, Purpose.DROP_TABLE, effect, context, since), "seen": base["seen"]}
     with store.begin(path.database, path=path, read_only=True) as connection:
         seen = store.seen(connection, path)
     return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
 
 
+def in_order(store: Store, members: Iterable[Member]) -> list[tuple[Table, Table]]:
+    """Return the renames of tables, as old and new names, in an order in which each new name is free.
+
+    Parameters
+    ----------
+    store : Store
+    members : iterable of Member
+        Others than of renamed tables are left out.
+    """
+    left = {_key(store, m.former): (m.former, m) for m in members if m.effect == RENAME}
+    result = []
+    while left:
+        free = [key for key, (_, member) in left.items() if _key(store, member.target) not in left]
+        if free:
+            table, member = left.pop(free[0])
+            result.append((table, member.target))
+        else:  # They exchange their names: one makes room, by a name that none but this publish ever sees.
+            table, member = left.pop(next(iter(left)))
+            hidden = Table(table.database, member.place.backup.name)
+            result.append((table, hidden))
+            left[_key(store, hidden)] = hidden, member
+    return result
+
+
+def _key(store: Store, table: Table) -> ObjectPath:
+    return store.database.canonical(ObjectPath.of(table.database, table.name))
+
+
 def is_renamed(document: Mapping[str, Any]) -> bool:
-    """Return whether a document is that of a renamed table, under either of its names.
+    """Return whether a document is that of the new name of a renamed table.
 
     Parameters
     ----------
     document : mapping
     """
-    return document["effect"] in (RENAME, LEAVE)
+    return bool(document["effect"] == RENAME)
 
 
 def read_source(member: Member) -> ReadSource:

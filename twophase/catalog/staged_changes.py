@@ -226,6 +226,7 @@ class SupportsStagedRename(Catalog):
         ----------
         path, new_path : ObjectPath
         context : WriteContext
+            Its base is what the transaction has staged by the new name, its former what it has by the other one.
 
         Returns
         -------
@@ -239,7 +240,7 @@ class SupportsStagedRename(Catalog):
         TableAlreadyExistsError
             There is one of the new name.
         AtomicityNotSupportedError
-            The transaction has written the table of the new name before.
+            The transaction has written one of the two before, and the store cannot rename it then.
         CatalogError
             It cannot be renamed.
         """
@@ -262,6 +263,26 @@ class SupportsStagedRename(Catalog):
         AtomicityNotSupportedError
             The transaction has written the table before.
         """
+
+    def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
+        """Return whether the table of a participant only gets its name by it, so that it can get a further one.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            A participant of this catalog.
+        """
+        return False
+
+    def rests_on_rename(self, participant: TwoPhaseCatalogTable) -> bool:
+        """Return whether its transaction renames a table to this name or away from it: rows resolve no conflict then.
+
+        Parameters
+        ----------
+        participant : TwoPhaseCatalogTable
+            A participant of this catalog.
+        """
+        return self.is_renamed(participant)
 
 
 class SupportsStagedDatabases(SupportsAlterDatabase):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twophase.catalog import Catalog, SupportsStagedDrop, TableChange
+from twophase.catalog import Catalog, SupportsStagedDrop, SupportsStagedRename, TableChange
 from twophase.catalog.column_changes import OF_THE_TABLE, ColumnChanges, default_sql
 from twophase.errors import AtomicityNotSupportedError, CatalogError
 from twophase.model import ObjectPath, Purpose, TableDefinition, quote
@@ -29,9 +29,11 @@ _COMMENT = b"comment"
 
 
 def is_made(transaction: Transaction | None, catalog: Catalog, path: ObjectPath) -> bool:
-    """Return whether a transaction creates or replaces a table, and does not drop it."""
+    """Return whether a transaction creates or replaces a table, and does not drop it, nor only give it its name."""
     participant = transaction.find(catalog.name, path) if transaction else None
     if transaction is None or participant is None or participant.purpose.drops:
+        return False
+    if isinstance(catalog, SupportsStagedRename) and catalog.is_renamed(participant):
         return False
     return transaction.redefines(participant)
 

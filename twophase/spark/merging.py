@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from twophase.catalog import SupportsStagedRename
 from twophase.catalog.reading import ReadSource
 from twophase.errors import (
     AtomicityNotSupportedError,
@@ -71,8 +72,11 @@ def resolve_conflicts(active: ActiveTransaction, terms: Terms) -> None:
 
 
 def _is_ddl(active: ActiveTransaction, conflict: Conflict) -> bool:
-    """Return whether the block drops or alters the table: rows cannot be the answer then."""
-    return conflict.participant.purpose.drops or active.transaction.alters(conflict.participant)
+    """Return whether the block drops, alters or renames the table: rows cannot be the answer then."""
+    catalog, participant = conflict.catalog, conflict.participant
+    if isinstance(catalog, SupportsStagedRename) and catalog.rests_on_rename(participant):
+        return True
+    return participant.purpose.drops or active.transaction.alters(participant)
 
 
 def _function(terms: Terms, conflict: Conflict) -> Merge | None:

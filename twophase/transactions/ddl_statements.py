@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from twophase.catalog import (
@@ -43,10 +44,16 @@ class DdlStatements(Statements):
             As :meth:`stage`.
         """
 
-        def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
-            return catalog.two_phase_rename_table(path, new_path, context=context)
+        with self._life.lock:
+            former = self._to_build_on(catalog, path)
+            if former is not None and former.participant.purpose.drops:
+                raise failures.dropped(catalog.name, path, self.id)
 
-        return self._stage(catalog, new_path, Purpose.CREATE_TABLE_AS, plan)
+            def plan(context: WriteContext) -> TwoPhaseCatalogTable | None:
+                context = replace(context, former=former.participant.document if former else None)
+                return catalog.two_phase_rename_table(path, new_path, context=context)
+
+            return self._stage(catalog, new_path, Purpose.CREATE_TABLE_AS, plan)
 
     def stage_leave(
         self, catalog: SupportsStagedRename, path: ObjectPath, arriving: TwoPhaseCatalogTable
