@@ -404,6 +404,9 @@ class LakehouseCatalog(
     ) -> TwoPhaseCatalogTable:
         return LakehouseDrop(self, plan_leave(self.lakehouse, path, context, time.time()))
 
+    def is_renamed(self, participant: TwoPhaseCatalogTable) -> bool:
+        return isinstance(participant, LakehouseRename)
+
     def restore(self, document: Mapping[str, Any]) -> TwoPhaseCatalogTable:
         if (database := staged_databases.restored(self, document)) is not None:
             with suppress(CatalogError):

@@ -40,9 +40,17 @@ _LOCATION = "metadata_location"
 _NAMED = "named"
 
 
-def replaced_state(current: Loaded | None) -> dict[str, Any]:
-    """The document of the state that a publish replaces; None if it creates the table."""
-    return {_LOCATION: None if current is None else current.location}
+def replaced_state(current: Loaded | None, *, named: bool = True) -> dict[str, Any]:
+    """The document of the state that a publish replaces; None if it creates the table.
+
+    Parameters
+    ----------
+    current : Loaded or None
+    named : bool
+        Whether the publish makes a snapshot that names its transaction.
+    """
+    place = {_LOCATION: None if current is None else current.location}
+    return place if named else {**place, _NAMED: False}
 
 
 def state_before(lakehouse: Lakehouse, path: ObjectPath, purpose: Purpose) -> dict[str, Any] | None:
@@ -53,7 +61,7 @@ def state_before(lakehouse: Lakehouse, path: ObjectPath, purpose: Purpose) -> di
     if purpose.drops:
         return None
     current = None if purpose.creates else lakehouse.store.load(path)
-    return {**replaced_state(current), _NAMED: False}
+    return replaced_state(current, named=False)
 
 
 def source_before(lakehouse: Lakehouse, path: ObjectPath, changes: Sequence[Change], version: str | None) -> ReadSource:

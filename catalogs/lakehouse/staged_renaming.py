@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from twophase.catalog.reading import ReadSource
-from twophase.catalogs.lakehouse import dropping
+from twophase.catalogs.lakehouse import dropping, earlier_states
 from twophase.catalogs.lakehouse.dropping import RENAMED, LakehouseDrop
 from twophase.catalogs.lakehouse.home import Lakehouse
-from twophase.catalogs.lakehouse.snapshots import CREATE, Seen, current_id
+from twophase.catalogs.lakehouse.snapshots import CREATE, REPLACE, Seen, current_id
 from twophase.catalogs.lakehouse.sources import source_of
 from twophase.catalogs.lakehouse.store import PUBLISHED, Loaded, Move
 from twophase.errors import TableAlreadyExistsError
@@ -38,23 +38,35 @@ def plan_rename(
     TableNotExistError, TableAlreadyExistsError
         There is no table of the former name, or there is one of the new name.
     AtomicityNotSupportedError
-        The transaction has written the table of the new name before.
+        The transaction has written one of the two before, and done more than to rename a table.
     CatalogError
         Its metadata cannot be read.
     """
-    if context.base is not None:
+    base = context.base
+    if base is not None and base.get(RENAMED) is not True:
         raise failures.not_renamed(new_path, context.transaction_id)
+    if base is None and lakehouse.store.pointer(new_path) is not None:
+        raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {lakehouse.name}.", path=new_path)
+    seen = None if base is None else base["seen"]
+    effect = CREATE if seen is None else REPLACE  # The table that had the name is to be as it was, too.
+    return {
+        **dropping.document_of(new_path, Purpose.CREATE_TABLE_AS, effect, context, since),
+        "seen": seen,
+        **_table(lakehouse, path, context),
+    }
+
+
+def _table(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext) -> dict[str, Any]:
+    """What the documents of a renamed table say of it, whatever its further names."""
+    former = context.former
+    if former is not None:
+        if not isinstance(former.get(RENAMED), Mapping):
+            raise failures.not_renamed(path, context.transaction_id)
+        return {key: former[key] for key in ("location", RENAMED)}
     loaded = lakehouse.load_to_write(path)
     if loaded is None:
         raise lakehouse.no_table(path)
-    if lakehouse.store.pointer(new_path) is not None:
-        raise TableAlreadyExistsError(f"Table {new_path} already exists in catalog {lakehouse.name}.", path=new_path)
-    return {
-        **dropping.document_of(new_path, Purpose.CREATE_TABLE_AS, CREATE, context, since),
-        "location": loaded.metadata.location,
-        "seen": None,
-        RENAMED: Seen.document_of(loaded),
-    }
+    return {"location": loaded.metadata.location, RENAMED: Seen.document_of(loaded)}
 
 
 def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, since: float) -> dict[str, Any]:
@@ -73,7 +85,7 @@ def plan_leave(lakehouse: Lakehouse, path: ObjectPath, context: WriteContext, si
     AtomicityNotSupportedError
         The transaction has written the table before.
     """
-    if context.base is not None:
+    if context.base is not None and not isinstance(context.base.get(RENAMED), Mapping):
         raise failures.not_renamed(path, context.transaction_id)
     return {**dropping.plan_drop(lakehouse, path, context, since, purge=False), RENAMED: True}
 
@@ -97,16 +109,19 @@ class LakehouseRename(LakehouseDrop):
         location = str(self.document[RENAMED]["metadata_location"])
         return Loaded(location, self.store.metadata(self.path, location))
 
+    def replaced_state(self) -> dict[str, Any]:
+        return earlier_states.replaced_state(self._as_seen(), named=False)
+
     def move_on(self, current: Loaded | None) -> Move:
         self.check_target(current)
-        return Move(self.path, self.names, None, self._state)
+        return Move(self.path, self.names, current, self._state)
 
     def published_move(self) -> Move | None:
         record = self.store.staged(self.name)
         current = self.store.load(self.path)
         if record is None or record.state != PUBLISHED or current is None or current.location != self._state.location:
             return None
-        return Move(self.path, self.names, None, current)
+        return Move(self.path, self.names, self._as_seen(), current)
 
     def finish(self) -> None:
         self.store.settle(self.name)
