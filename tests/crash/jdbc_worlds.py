@@ -16,6 +16,7 @@ from tests.crash.scenarios import (
     JDBC_DATABASES,
     JDBC_DROPS,
     JDBC_RENAMES,
+    JDBC_RENAMES_WITH_ROWS,
     JDBC_SAVEPOINTS,
 )
 from tests.crash.server_sides import MariaDBDatabase, PostgreSQLSchema, ServerSide
@@ -28,7 +29,9 @@ from twophase.model import ObjectPath
 class JdbcWorld(World):
     """A JDBC catalog over a SQLite file."""
 
-    scenarios = JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_BRINGING | JDBC_RENAMES | JDBC_SAVEPOINTS
+    scenarios = (
+        JDBC | JDBC_DROPS | JDBC_ALTERS | JDBC_BRINGING | JDBC_RENAMES | JDBC_RENAMES_WITH_ROWS | JDBC_SAVEPOINTS
+    )
     undoes = False
     database = "main"
 

@@ -140,10 +140,14 @@ class Scenario:
         state = self.new()
         for s in self.statements:
             is_there = state[s.table] is not None
+            if s.renames and state[s.renames] is not None:
+                return True
             if not s.fails and (s.purpose.drops or s.purpose in (Purpose.CREATE_TABLE_AS, Purpose.CREATE_DATABASE)):
                 if is_there != s.purpose.drops:
                     return True
                 state[s.table] = None if s.purpose.drops else []
+            if s.renames:
+                state[s.renames] = []
         return False
 
 

@@ -100,6 +100,32 @@ def _renaming(catalog: str) -> list[Scenario]:
     ]
 
 
+def _exchanging(catalog: str) -> list[Scenario]:
+    """Blocks that give names that tables have left to others."""
+    one, other, aside = (f"{catalog}.{name}" for name in "tuv")
+    moves = [(one, aside), (other, one), (aside, other)]
+    exchange = tuple(Statement(old, _DROP, renames=new) for old, new in moves)
+    before = {one: _OLD, other: tuple(NEW)}
+    return [
+        Scenario("exchange names", exchange, before),
+        Scenario("an outsider comes before the publish of an exchange", exchange, before, outsider=aside),
+    ]
+
+
+def _replacing(catalog: str) -> Scenario:
+    """A block that creates a table by a name that another one has left."""
+    one, other = f"{catalog}.t", f"{catalog}.u"
+    steps = (Statement(one, _DROP, renames=other), Statement(one, _CREATE), Statement(one, _INSERT, ((7, "r"),)))
+    return Scenario("rename then create", steps, {one: _OLD})
+
+
+def _with_rows(catalog: str) -> list[Scenario]:
+    """Blocks that add rows to a table that they have renamed."""
+    one, other = f"{catalog}.t", f"{catalog}.u"
+    insert = (Statement(one, _DROP, renames=other), Statement(other, _INSERT), Statement(other, _INSERT, ((7, "r"),)))
+    return [Scenario("rename then insert", insert, {one: _OLD})]
+
+
 def _with_databases(catalog: str) -> list[Scenario]:
     """Blocks that create and drop a database of a catalog."""
     database, inside = f"{catalog}.a.*", f"{catalog}.a.t"
@@ -411,7 +437,10 @@ JDBC_SAVEPOINTS = named([_returning("shop")])
 
 JDBC_DROPS = named(_dropping("shop"))
 
-JDBC_RENAMES = named(_renaming("shop"))
+JDBC_RENAMES = named([*_renaming("shop"), *_exchanging("shop"), _replacing("shop")])
+
+#: Where a rename and rows are one transaction of the database.
+JDBC_RENAMES_WITH_ROWS = named(_with_rows("shop"))
 
 JDBC_DATABASES = named(_with_databases("shop"))
 
@@ -492,7 +521,7 @@ LAKEHOUSE_SAVEPOINTS = named([_returning("lake")])
 
 #: Of an Iceberg catalog in a SQL database.
 LAKEHOUSE_DROPS = named([*_dropping("lake"), *_restoring("lake", {})])
-LAKEHOUSE_RENAMES = named(_renaming("lake"))
+LAKEHOUSE_RENAMES = named([*_renaming("lake"), *_exchanging("lake")])
 LAKEHOUSE_DATABASES = named(_with_databases("lake"))
 
 #: With a second Iceberg catalog, in a database of its own: what the first one publishes in one step is undone in one.

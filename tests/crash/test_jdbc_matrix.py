@@ -28,6 +28,7 @@ from tests.crash.scenarios import (
     JDBC_DATABASES,
     JDBC_DROPS,
     JDBC_RENAMES,
+    JDBC_RENAMES_WITH_ROWS,
     JDBC_SAVEPOINTS,
 )
 from tests.crash.worlds import variable
@@ -71,8 +72,11 @@ DEATHS = [
     Case("create and insert", "core.publish=exit_after"),
 ]
 
+#: The other scenarios of renames are a command of their own.
+FIRST_RENAMES = ("sqlite", "exchange names")
+
 DDL_DEATHS = {
-    "mariadb": [Case("rename", "core.publish=exit_after@1"), Case("rename", "core.publish=lost_reply@1")],
+    "mariadb": [Case("exchange names", "core.publish=exit_after@1"), Case("rename", "core.publish=lost_reply@1")],
     "mariadb-databases": [
         Case("create a database", "core.publish=exit_after@2"),
         Case("drop a database", "core.publish=exit_after@1"),
@@ -159,8 +163,11 @@ def test_after_a_write_that_brings_a_column_and_fails_in_any_way_everything_is_o
 @pytest.mark.parametrize(
     ("crew", "scenario"),
     [
-        pytest.param(database, name, marks=() if (database, name) == ("sqlite", "rename") else pytest.mark.exhaustive)
-        for database, name in product(DATABASES, JDBC_RENAMES)
+        pytest.param(database, name, marks=() if (database, name) == FIRST_RENAMES else pytest.mark.exhaustive)
+        for database, name in [
+            *product(DATABASES, JDBC_RENAMES),
+            *product(("sqlite", "postgresql"), JDBC_RENAMES_WITH_ROWS),
+        ]
     ],
     indirect=["crew"],
 )
