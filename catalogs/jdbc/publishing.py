@@ -24,7 +24,6 @@ from twophase.catalogs.jdbc import (
     preserving,
     publishing_in_steps,
     staged_changes,
-    staged_renaming,
     table_locks,
 )
 from twophase.catalogs.jdbc.database import Table
@@ -119,8 +118,29 @@ def _give_names(store: Store, connection: sa.Connection, members: Sequence[Membe
     for member in members:
         if member.effect == RENAME and member.drops and member.document["seen"] is not None:
             store.database.drop(connection, member.target)
-    for old, new in staged_renaming.in_order(store, members):
+    for old, new in _renames(store, members):
         store.database.rename(connection, old, new)
+
+
+def _renames(store: Store, members: Sequence[Member]) -> list[tuple[Table, Table]]:
+    """Return the renames of tables, as old and new names, in an order in which each new name is free."""
+    left = {_key(store, m.former): (m.former, m) for m in members if m.effect == RENAME}
+    result = []
+    while left:
+        free = [key for key, (_, member) in left.items() if _key(store, member.target) not in left]
+        if free:
+            table, member = left.pop(free[0])
+            result.append((table, member.target))
+        else:  # They exchange their names: one makes room, by a name that none but this publish ever sees.
+            table, member = left.pop(next(iter(left)))
+            hidden = Table(table.database, member.place.backup.name)
+            result.append((table, hidden))
+            left[_key(store, hidden)] = hidden, member
+    return result
+
+
+def _key(store: Store, table: Table) -> ObjectPath:
+    return store.database.canonical(ObjectPath.of(table.database, table.name))
 
 
 def _apply(member: Member, connection: sa.Connection) -> None:
@@ -162,7 +182,7 @@ def _exchange(member: Member, connection: sa.Connection) -> None:
 def _rename(database: MySQL, connection: sa.Connection, members: Sequence[Member]) -> None:
     backed_up = [m for m in members if m.effect in (REPLACE, ALTER_COPY) or m.drops]
     pairs = [(m.target, m.place.backup) for m in backed_up if m.document["seen"] is not None]
-    pairs += staged_renaming.in_order(members[0].store, members)
+    pairs += _renames(members[0].store, members)
     pairs += [(m.place.staging, m.target) for m in members if m.effect not in (DROP, LEAVE, RENAME)]
     pairs += [(m.place.ledger, m.place.done) for m in members]
     watched = {member.target: member for member in members if member.is_watched}

@@ -7,7 +7,7 @@ its former name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -125,34 +125,6 @@ def plan_leave(store: Store, path: ObjectPath, context: WriteContext, since: flo
     with store.begin(path.database, path=path, read_only=True) as connection:
         seen = store.seen(connection, path)
     return {**document_of(path, Purpose.DROP_TABLE, LEAVE, context, since), "seen": seen}
-
-
-def in_order(store: Store, members: Iterable[Member]) -> list[tuple[Table, Table]]:
-    """Return the renames of tables, as old and new names, in an order in which each new name is free.
-
-    Parameters
-    ----------
-    store : Store
-    members : iterable of Member
-        Others than of renamed tables are left out.
-    """
-    left = {_key(store, m.former): (m.former, m) for m in members if m.effect == RENAME}
-    result = []
-    while left:
-        free = [key for key, (_, member) in left.items() if _key(store, member.target) not in left]
-        if free:
-            table, member = left.pop(free[0])
-            result.append((table, member.target))
-        else:  # They exchange their names: one makes room, by a name that none but this publish ever sees.
-            table, member = left.pop(next(iter(left)))
-            hidden = Table(table.database, member.place.backup.name)
-            result.append((table, hidden))
-            left[_key(store, hidden)] = hidden, member
-    return result
-
-
-def _key(store: Store, table: Table) -> ObjectPath:
-    return store.database.canonical(ObjectPath.of(table.database, table.name))
 
 
 def is_renamed(document: Mapping[str, Any]) -> bool:
